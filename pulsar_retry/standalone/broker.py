@@ -108,6 +108,7 @@ class Standalone:
             jars = self._store.ensure(jars_for())
             if self._folder is None:
                 self._folder = Folder.open(self._data_dir)
+            self._folder.check_unused()
             try:
                 self._secret = tokens.load_secret(self._folder.secret_key) if self._auth else b""
                 options = jvm.java_options(
@@ -148,6 +149,23 @@ class Standalone:
         with self._lock:
             self._started().stop()
             self.start()
+
+    def wait(self, timeout: float | timedelta | None = None) -> int | None:
+        """Wait until the broker ends, however it does, and return its exit code.
+
+        Args:
+            timeout: Seconds, or a `timedelta`; None: no limit.
+
+        Returns:
+            The exit code (128 + n when signal n ended it), or None when *timeout* passed before.
+
+        Raises:
+            StandaloneError: It was not started.
+        """
+        with self._lock:
+            process = self._started()
+        # Not under the lock: `stop` must be able to end what is waited for.
+        return process.wait(_seconds(timeout))
 
     def __enter__(self) -> Self:
         self.start()
@@ -203,8 +221,7 @@ class Standalone:
         """
         if not self._secret:
             raise StandaloneError("there are no tokens: start the broker with auth=True")
-        seconds = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
-        return tokens.sign_token(self._secret, role, seconds)
+        return tokens.sign_token(self._secret, role, _seconds(lifetime))
 
     def _started(self) -> jvm.GuardedProcess:
         if self._process is None:
@@ -298,7 +315,11 @@ def _checked_size(name: str, size: str) -> str:
 
 
 def _checked_seconds(name: str, duration: float | timedelta) -> float:
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if not 0 < seconds < math.inf:
+    seconds = _seconds(duration)
+    if seconds is None or not 0 < seconds < math.inf:
         raise ConfigError.bad(name, duration, "a positive number of seconds or a timedelta")
     return float(seconds)
+
+
+def _seconds(duration: float | timedelta | None) -> float | None:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

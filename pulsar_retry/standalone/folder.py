@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -70,6 +71,22 @@ class Folder:
         except OSError as error:
             raise StandaloneError(f"cannot make the data folder: {error}") from error
         return cls(root, path is None)
+
+    def check_unused(self) -> None:
+        """Look that no other broker runs here, before its files are written over.
+
+        Raises:
+            StandaloneError: One does.
+        """
+        with self.lock.open("a+") as file:
+            try:
+                # Let go of at once: the guard of the JVM takes it, and has the last word.
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise StandaloneError(
+                    f"the data folder {self.path} is in use by process {file.read().strip()}"
+                ) from None
 
     def remove(self) -> None:
         """Remove the folder if it is a temporary one."""

@@ -62,7 +62,7 @@ def java_options(java: Java, heap: str, direct_memory: str, *, fast_start: bool)
 
 @attrs.frozen
 class GuardedProcess:
-    """A process and its guard. Not thread-safe: `Standalone` serialises the calls.
+    """A process and its guard. Not thread-safe but for `wait`: `Standalone` serialises calls.
 
     Attributes:
         pid: The process's id.
@@ -117,6 +117,13 @@ class GuardedProcess:
     def exit_code(self) -> int | None:
         """Return the exit code (128 + n for signal n), or None while it runs."""
         return self._guard.poll()
+
+    def wait(self, timeout: float | None) -> int | None:
+        """Wait for its end, at most *timeout* seconds; return as `exit_code`. Thread-safe."""
+        try:
+            return self._guard.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
 
     def stop(self) -> None:
         """Ask it to end, kill it if it does not within the grace, and wait until it is gone."""

@@ -1,0 +1,30 @@
+"""The `pulsar-retry` command.
+
+Each public module in this package is a verb: its name is the verb's, and its `command` is a click
+command or group. A verb is imported when it is asked for, so a slow import in one delays no other.
+
+Exit codes: 0 ok, 1 the job failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Args:
+        arguments: What follows the command's name; None: what this process was started with.
+    """
+    try:
+        from pulsar_retry.cli._root import run  # noqa: PLC0415 - click is optional
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        print('error: the command line needs: pip install "pulsar-retry[cli]"', file=sys.stderr)
+        return 1
+    return run(arguments)

@@ -1,0 +1,67 @@
+"""The root of the command line: finds the verbs, and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+
+import click
+
+from pulsar_retry import cli
+from pulsar_retry._version import __version__
+from pulsar_retry.errors import ConfigError, PulsarRetryError
+
+__all__ = ["run"]
+
+_FAILED = 1
+_WRONG_USAGE = 2
+
+
+class _Verbs(click.Group):
+    """A group whose commands are the public modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        modules = (module.name for module in pkgutil.iter_modules(cli.__path__))
+        return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{cli.__name__}.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 ok, 1 the job failed, 2 wrong usage.",
+)
+@click.version_option(__version__, prog_name="pulsar-retry")
+def _root() -> None:
+    """Retry letters, dead letters and delay levels for Apache Pulsar."""
+
+
+def run(arguments: Sequence[str] | None) -> int:
+    """Run the command line and return the exit code; errors become one line on standard error."""
+    try:
+        # Without standalone_mode click returns what it would exit with, or the verb's own result.
+        code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:  # Ctrl-C
+        click.echo("aborted", err=True)
+        return _FAILED
+    except PulsarRetryError as error:
+        click.echo(f"error: {error}", err=True)
+        return _WRONG_USAGE if isinstance(error, ConfigError) else _FAILED
+    except BrokenPipeError:
+        # The reader of our output went away (`… | head`). What is still buffered for it must not
+        # fail once more when the interpreter flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    return code if isinstance(code, int) else 0

