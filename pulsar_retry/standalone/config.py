@@ -18,6 +18,7 @@ __all__ = [
     "check_settings",
     "format_conf",
     "own_settings",
+    "setting_text",
 ]
 
 Setting = str | int | float | bool
@@ -108,7 +109,7 @@ def auth_settings(secret: bytes, admin_token: str) -> dict[str, Setting]:
 
 def format_conf(settings: Mapping[str, Setting]) -> str:
     """Return *settings* as Pulsar reads them. Each key stands once: the bookie joins doubles."""
-    return "".join(f"{key}={_text(value)}\n" for key, value in settings.items())
+    return "".join(f"{key}={setting_text(value)}\n" for key, value in settings.items())
 
 
 def check_settings(settings: Mapping[str, object] | None) -> dict[str, Setting]:
@@ -130,5 +131,6 @@ def check_settings(settings: Mapping[str, object] | None) -> dict[str, Setting]:
     return checked
 
 
-def _text(value: Setting) -> str:
+def setting_text(value: Setting) -> str:
+    """Return *value* as Pulsar writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

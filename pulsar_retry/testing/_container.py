@@ -1,0 +1,175 @@
+"""A Pulsar in a container: the official image, or one that `docker/build.py` made.
+
+Both images are started alike: settings come as `PULSAR_PREFIX_*` variables, which
+`bin/apply-config-from-env.py` writes to `conf/standalone.conf`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone.config import BROKER_SETTINGS, Setting, setting_text
+from pulsar_retry.standalone.health import is_ready, wait_until
+from pulsar_retry.standalone.ports import LOOPBACK, free_ports
+
+if TYPE_CHECKING:
+    from testcontainers.core.container import DockerContainer
+
+__all__ = ["PulsarContainer", "missing_for_container"]
+
+_STARTUP_TIMEOUT = 120.0  # seconds
+_STOP_TIMEOUT = 10  # seconds before Docker kills it
+_COMMAND = (
+    "bin/apply-config-from-env.py conf/standalone.conf"
+    " && exec bin/pulsar standalone --no-functions-worker --no-stream-storage"
+)
+_MEMORY = "-Xmx512m -XX:MaxDirectMemorySize=512m"
+
+
+def missing_for_container(image: str) -> str:
+    """Say what is missing to run *image*, or "" when nothing is. It is pulled if need be."""
+    try:
+        import testcontainers.core.container  # noqa: F401, PLC0415
+
+        import docker  # noqa: PLC0415 - optional, with testcontainers
+    except ImportError as error:
+        return f"{error.name} is not installed"
+    try:
+        client = docker.from_env()
+    except docker.errors.DockerException as error:
+        return f"no Docker daemon answers ({error})"
+    try:
+        return _missing_image(client, image)
+    finally:
+        client.close()
+
+
+def _missing_image(client: Any, image: str) -> str:
+    from docker.errors import DockerException, ImageNotFound  # noqa: PLC0415
+
+    try:
+        client.ping()
+    except (DockerException, OSError) as error:
+        return f"no Docker daemon answers ({error})"
+    try:
+        client.images.get(image)
+    except ImageNotFound:
+        try:
+            client.images.pull(image)
+        except (DockerException, OSError) as error:
+            reason = getattr(error, "explanation", None) or error
+            return f"the image {image} is not here and can't be pulled ({reason})"
+    except (DockerException, OSError) as error:
+        return f"the Docker daemon fails ({error})"
+    return ""
+
+
+class PulsarContainer:
+    """A context manager that starts the container, waits until Pulsar is ready, and removes it.
+
+    Its ports are the same inside and outside, so that the address that the broker advertises is
+    right for clients out here: a client that was given an `http:` service URL connects to that.
+
+    Args:
+        image: What to start.
+    """
+
+    def __init__(self, image: str) -> None:
+        self._image = image
+        found = free_ports()
+        self._broker_port, self._web_port = next(found), next(found)
+        self._container = self._configured()
+        self._host = LOOPBACK
+
+    @property
+    def service_url(self) -> str:
+        """What a client connects to."""
+        return f"pulsar://{self._host}:{self._broker_port}"
+
+    @property
+    def admin_url(self) -> str:
+        """The REST API's root."""
+        return f"http://{self._host}:{self._web_port}"
+
+    def restart(self) -> None:
+        """Restart the container, or start it again after `kill`. URLs and data stay."""
+        self._container.get_wrapped_container().restart(timeout=_STOP_TIMEOUT)
+        self._await_ready()
+
+    def kill(self) -> None:
+        """Kill the container's processes with SIGKILL."""
+        self._container.get_wrapped_container().kill()
+
+    def __enter__(self) -> Self:
+        self._container.start()
+        try:
+            self._host = self._container.get_container_host_ip()
+            if self._host == "localhost":
+                self._host = LOOPBACK  # "localhost" may be ::1 first, where nothing listens
+            self._await_ready()
+        except BaseException:
+            self._container.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._container.stop()
+
+    def _configured(self) -> DockerContainer:
+        from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional
+
+        _do_without_reaper_if_need_be()
+        container = DockerContainer(self._image)
+        container.with_command(["sh", "-c", _COMMAND])
+        container.with_env("PULSAR_MEM", _MEMORY)
+        for key, value in self._settings().items():
+            container.with_env(f"PULSAR_PREFIX_{key}", setting_text(value))
+        for port in (self._broker_port, self._web_port):
+            container.with_bind_ports(port, port)
+        return container
+
+    def _settings(self) -> dict[str, Setting]:
+        return {
+            **BROKER_SETTINGS,
+            "brokerServicePort": self._broker_port,
+            "webServicePort": self._web_port,
+            "bindAddress": "0.0.0.0",  # noqa: S104 - of the container
+            # It must mean the broker inside, too: the health check connects to it.
+            "advertisedAddress": LOOPBACK,
+        }
+
+    def _await_ready(self) -> None:
+        def over() -> bool:
+            return self._has_ended() or is_ready(self.admin_url)
+
+        if wait_until(over, _STARTUP_TIMEOUT) and not self._has_ended():
+            return
+        output, errors = self._container.get_logs()
+        tail = (output + errors).decode(errors="replace").splitlines()[-30:]
+        raise StandaloneError(
+            f"Pulsar in a container of {self._image} ended, or was not ready after "
+            f"{_STARTUP_TIMEOUT:g} s\n" + "\n".join(tail)
+        )
+
+    def _has_ended(self) -> bool:
+        container = self._container.get_wrapped_container()
+        container.reload()
+        return container.status in ("exited", "dead")
+
+
+def _do_without_reaper_if_need_be() -> None:
+    """Switch Testcontainers' reaper off where its image can't be had; else nothing would start."""
+    from testcontainers.core.config import testcontainers_config  # noqa: PLC0415 - optional
+
+    if "TESTCONTAINERS_RYUK_DISABLED" not in os.environ:
+        testcontainers_config.ryuk_disabled = bool(
+            missing_for_container(testcontainers_config.ryuk_image)
+        )
