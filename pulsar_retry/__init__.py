@@ -1,0 +1,45 @@
+"""Retry letters, dead letters and delay levels for Apache Pulsar consumers."""
+
+from pulsar_retry._version import __version__
+from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.errors import (
+    AcknowledgeError,
+    BatchSettleError,
+    ConfigError,
+    ConsumerClosedError,
+    ForkedError,
+    LetterPublishError,
+    PulsarRetryError,
+    SettleError,
+    StandaloneError,
+)
+from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.properties import RetryProperties, attempt_of
+
+__all__ = [
+    "DEFAULT_DELAY_LEVELS",
+    "AcknowledgeError",
+    "Backoff",
+    "BatchSettleError",
+    "Client",
+    "ConfigError",
+    "Consumer",
+    "ConsumerClosedError",
+    "DeadLetterPolicy",
+    "DelayLevels",
+    "Exponential",
+    "Fixed",
+    "ForkedError",
+    "LetterPublishError",
+    "Naming",
+    "PulsarRetryError",
+    "RetryProperties",
+    "SettleError",
+    "StandaloneError",
+    "__version__",
+    "attempt_of",
+]

@@ -1,0 +1,1 @@
+"""The shells over pulsar-client: client, consumer, letters, negative acknowledgements."""

@@ -1,0 +1,281 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from types import TracebackType
+from typing import Any, Self
+
+import pulsar
+
+from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.inbox import BATCH_SLICE_MS, DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
+from pulsar_retry.consumer.old_names import with_old_names
+from pulsar_retry.consumer.plan import Plan, make_plan
+from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.backoff import Backoff
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.wire.names import Naming
+
+# pulsar-client's own defaults, down to the one schema instance that it shares.
+_BYTES = inspect.signature(pulsar.Client.subscribe).parameters["schema"].default
+_PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
+_CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
+
+_NO_DELAY = (
+    "enable_retry on an Exclusive or Failover subscription: retries come back at once, without "
+    "their delay. Use ConsumerType.Shared or KeyShared for delayed retries."
+)
+
+
+class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.Client` whose subscriptions know retry letters, dead letters and nack delays.
+
+    Takes every argument of `pulsar.Client` and does everything it does; it is a context manager
+    too. Thread-safe. It cannot be used in a process forked after it was made (`ForkedError`).
+    """
+
+    # The wrappers below take what the installed pulsar-client takes, with its signatures.
+
+    @wraps(pulsar.Client.__init__)  # type: ignore[misc]  # the wrapped one is untyped
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._nacks = NackTimer()
+        fork.guard(self, "_client")
+
+    @wraps(pulsar.Client.create_producer)
+    def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+        producer = super().create_producer(*args, **kwargs)
+        fork.guard(producer, "_client", "_producer")
+        return producer
+
+    @wraps(pulsar.Client.create_reader)
+    def create_reader(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+        reader = super().create_reader(*args, **kwargs)
+        fork.guard(reader, "_reader")
+        return reader
+
+    def subscribe(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
+        self,
+        topic: str | list[str] | re.Pattern[str],
+        subscription_name: str,
+        consumer_type: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive,
+        schema: Any = _BYTES,
+        message_listener: Callable[[Consumer, Any], Any] | None = None,
+        receiver_queue_size: int = 1000,
+        max_total_receiver_queue_size_across_partitions: int = 50000,
+        consumer_name: str | None = None,
+        unacked_messages_timeout_ms: int | None = None,
+        broker_consumer_stats_cache_time_ms: int = 30000,
+        negative_ack_redelivery_delay_ms: int = 60000,
+        is_read_compacted: bool = False,
+        properties: dict[str, str] | None = None,
+        pattern_auto_discovery_period: int = 60,
+        initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Latest,
+        crypto_key_reader: pulsar.CryptoKeyReader | None = None,
+        replicate_subscription_state_enabled: bool = False,
+        max_pending_chunked_message: int = 10,
+        auto_ack_oldest_chunked_message_on_queue_full: bool = False,
+        start_message_id_inclusive: bool = False,
+        batch_receive_policy: pulsar.ConsumerBatchReceivePolicy | None = None,
+        key_shared_policy: pulsar.ConsumerKeySharedPolicy | None = None,
+        batch_index_ack_enabled: bool = False,
+        regex_subscription_mode: pulsar.RegexSubscriptionMode = _PERSISTENT_ONLY,
+        dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
+        crypto_failure_action: pulsar.ConsumerCryptoFailureAction = _CRYPTO_FAIL,
+        *,
+        enable_retry: bool = False,
+        naming: Naming | str = Naming.PULSAR,
+        delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
+        negative_ack_backoff: Backoff | None = None,
+        max_pending_letters: int = 1000,
+        letter_send_timeout: Duration = 30.0,
+    ) -> Consumer:
+        """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
+
+        Args:
+            topic: See pulsar-client for this and the other arguments that are not named here.
+            subscription_name: With a dead-letter policy it must not be blank.
+            dead_letter_policy: How often a message is retried and where its letters go; a
+                `pulsar.ConsumerDeadLetterPolicy` does too. Without ``enable_retry`` it is the nack
+                path's: after N redeliveries a message is dead-lettered (Shared and Key_Shared
+                only, as redeliveries are not counted elsewhere).
+            enable_retry: Read the retry topic too, which makes `Consumer.reconsume_later` work.
+                Without a policy N is 16.
+            naming: How letters' topics are named where the policy does not name them.
+            delay_levels: The table of `reconsume_later`'s levels.
+            negative_ack_backoff: When nacked messages come back, by their redelivery count; wins
+                over *negative_ack_redelivery_delay_ms*.
+            max_pending_letters: Letters in flight at most, in the asynchronous calls.
+            letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
+                failed.
+
+        Raises:
+            ConfigError: an argument is not acceptable. Nothing was opened.
+            pulsar.PulsarException: the broker refused one of the two subscriptions, or the look-up
+                for old-style letter topics. What was open is closed again.
+        """
+        plan = make_plan(
+            topic=topic,
+            subscription=subscription_name,
+            consumer_type=consumer_type,
+            receiver_queue_size=receiver_queue_size,
+            enable_retry=enable_retry,
+            dead_letter_policy=dead_letter_policy,
+            naming=naming,
+            delay_levels=delay_levels,
+            negative_ack_redelivery_delay_ms=negative_ack_redelivery_delay_ms,
+            negative_ack_backoff=negative_ack_backoff,
+            max_pending_letters=max_pending_letters,
+            letter_send_timeout=letter_send_timeout,
+        )
+        common = {
+            "schema": schema,
+            "receiver_queue_size": receiver_queue_size,
+            "max_total_receiver_queue_size_across_partitions": (
+                max_total_receiver_queue_size_across_partitions
+            ),
+            "consumer_name": consumer_name,
+            "unacked_messages_timeout_ms": unacked_messages_timeout_ms,
+            "broker_consumer_stats_cache_time_ms": broker_consumer_stats_cache_time_ms,
+            "negative_ack_redelivery_delay_ms": CLIENT_DELAY_MS,
+            "properties": properties,
+            "pattern_auto_discovery_period": pattern_auto_discovery_period,
+            "crypto_key_reader": crypto_key_reader,
+            "replicate_subscription_state_enabled": replicate_subscription_state_enabled,
+            "max_pending_chunked_message": max_pending_chunked_message,
+            "auto_ack_oldest_chunked_message_on_queue_full": (
+                auto_ack_oldest_chunked_message_on_queue_full
+            ),
+            "batch_index_ack_enabled": batch_index_ack_enabled,
+            "crypto_failure_action": crypto_failure_action,
+        }
+        main_only = {
+            "is_read_compacted": is_read_compacted,
+            "initial_position": initial_position,
+            "start_message_id_inclusive": start_message_id_inclusive,
+            "batch_receive_policy": batch_receive_policy,
+            "key_shared_policy": key_shared_policy,
+            "regex_subscription_mode": regex_subscription_mode,
+        }
+        if enable_retry:
+            if not plan.shared:
+                warnings.warn(_NO_DELAY, RuntimeWarning, stacklevel=2)
+            return self._subscribe_both(plan, consumer_type, message_listener, common, main_only)
+        kind = Consumer if plan.policy is None else CountingConsumer
+        consumer = kind(self, schema, plan, self._nacks)
+        consumer._attach(  # noqa: SLF001
+            self._subscribe_raw(
+                topic,
+                subscription_name,
+                consumer_type,
+                message_listener=message_listener and consumer._listener(message_listener),  # noqa: SLF001
+                **common,
+                **main_only,
+            )
+        )
+        self._consumers.append(consumer)
+        return consumer
+
+    def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
+        """Subscribe as pulsar-client does and return the raw consumer alone."""
+        bare = super().subscribe(*args, **kwargs)
+        self._consumers.remove(bare)
+        return bare._consumer  # noqa: SLF001
+
+    def _subscribe_both(
+        self,
+        plan: Plan,
+        consumer_type: Any,
+        listener: Any,
+        common: dict[str, Any],
+        main_only: dict[str, Any],
+    ) -> Consumer:
+        """Subscribe to the retry topic, then to the topic, so that no letter is written before.
+
+        The retry topic is always Shared, for only there does the broker delay, and read from its
+        start.
+        """
+        main_only["batch_receive_policy"], limits = _sliced(main_only["batch_receive_policy"])
+        plan = with_old_names(plan, self)
+        assert plan.topics is not None  # noqa: S101 - this plan has retries
+        consumer = RetryConsumer(self, common["schema"], plan, self._nacks)
+        retry = self._subscribe_raw(
+            plan.topics.retry,
+            plan.subscription,
+            pulsar.ConsumerType.Shared,
+            message_listener=listener and consumer._letter_listener(listener),  # noqa: SLF001
+            initial_position=pulsar.InitialPosition.Earliest,
+            **common,
+        )
+        try:
+            main = self._subscribe_raw(
+                plan.topic,
+                plan.subscription,
+                consumer_type,
+                message_listener=listener and consumer._listener(listener),  # noqa: SLF001
+                **common,
+                **main_only,
+            )
+        except BaseException:
+            retry.close()
+            raise
+        consumer._attach_both(main, retry, limits)  # noqa: SLF001
+        self._consumers.append(consumer)
+        return consumer
+
+    def close(self) -> None:
+        """Close the client and its consumers; letters in flight are waited for.
+
+        Raises:
+            pulsar.AlreadyClosed: it is closed already.
+        """
+        for consumer in list(self._consumers):
+            if isinstance(consumer, Consumer):
+                with contextlib.suppress(pulsar.PulsarException):
+                    consumer.close()
+        self._nacks.close()
+        super().close()
+
+    def shutdown(self) -> None:
+        """End every connection at once, without waiting for anything."""
+        self._nacks.close()
+        super().shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _sliced(
+    policy: pulsar.ConsumerBatchReceivePolicy | None,
+) -> tuple[pulsar.ConsumerBatchReceivePolicy, tuple[int, int, int]]:
+    """Return a policy that waits in short slices, and the limits that were asked for."""
+    if policy is None:
+        limits = DEFAULT_BATCH_LIMITS
+    elif isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
+        raw = policy.policy()
+        limits = (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())
+    else:
+        accepted = "a pulsar.ConsumerBatchReceivePolicy"
+        raise ConfigError.bad("batch_receive_policy", policy, accepted)
+    count, size, wait = limits
+    wait = min(wait, BATCH_SLICE_MS) if wait > 0 else BATCH_SLICE_MS
+    return pulsar.ConsumerBatchReceivePolicy(count, size, wait), limits

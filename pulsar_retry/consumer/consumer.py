@@ -1,0 +1,405 @@
+"""The synchronous consumer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.letter import Letter, Wish, dead_lettered, reconsumed
+from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.consumer.nacks import NackTimer
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.errors import BatchSettleError, ConfigError, ConsumerClosedError
+from pulsar_retry.policy.actions import last_delivery, surplus_delivery
+from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.wire.properties import Origin, message_id_text
+
+_log = logging.getLogger("pulsar_retry")
+
+#: When a message comes back whose letter could not be published: at once, then later and later,
+#: so that a broken retry topic neither spins nor uses up the redeliveries in a moment.
+_COME_BACK = Exponential(0.1, 30)
+
+
+class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
+
+    Made by `Client.subscribe`. Everything that `pulsar.Consumer` does works the same. All methods
+    may be called from several threads at once.
+
+    With ``enable_retry`` it reads its topic and its retry topic as one. `topic`, `seek` and
+    `get_last_message_id` speak of the topic, everything else of both.
+    """
+
+    _consumer: Any
+    _schema: Any
+    _client: Any
+
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
+        self._client = client
+        self._consumer = None
+        self._schema = schema
+        self._plan = plan
+        self._nacks = nacks
+        self._closed = False
+        self._background: ThreadPoolExecutor | None = None
+        self._router: LetterRouter | None = None
+        if plan.policy is not None:
+            self._router = LetterRouter(
+                client,
+                schema,
+                max_pending=plan.max_pending_letters,
+                send_timeout=plan.letter_send_timeout,
+                dead_letter_subscription=plan.policy.initial_subscription_name,
+                come_back=self._come_back,
+            )
+        fork.guard(self, "_consumer", "_router", "_nacks")
+
+    def _attach(self, raw: Any) -> None:
+        """Take the raw consumer once it is open."""
+        self._consumer = raw
+
+    def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
+        """Return *listener* as pulsar-client is to call it; the first call may come very early."""
+
+        def deliver(bare: Any, message: Any) -> None:
+            self._consumer = self._consumer or bare._consumer  # noqa: SLF001
+            if not self._is_surplus(message._message):  # noqa: SLF001
+                listener(self, message)
+
+        return deliver
+
+    def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
+        """Have *message* redelivered later.
+
+        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of its last
+        delivery (redelivery count N) sends it to the dead-letter topic instead.
+
+        Args:
+            message: A message. A message id works too, but has no count: the backoff starts anew
+                and its dead letter takes one redelivery more.
+            delay: Seconds or a timedelta; 0 means now. None: by ``negative_ack_backoff``, else by
+                ``negative_ack_redelivery_delay_ms``.
+
+        Raises:
+            ConfigError: *delay* is not acceptable.
+        """
+        wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
+        raw = raw_of(message)
+        count = raw.redelivery_count() if isinstance(raw, _pulsar.Message) else 0
+        limit = self._plan.limit
+        if limit is not None and isinstance(raw, _pulsar.Message) and last_delivery(count, limit):
+            self._dead_letter_redelivered(raw)
+            return
+        if wait is None:
+            wait = self._plan.nack_backoff.delay(count + 1)
+        message_id = id_of(raw)
+        if not isinstance(message_id, _pulsar.MessageId):
+            raise TypeError(f"expected a message or a message id, not {message!r}")
+        self._nacks.add(self, message_id, wait, letter=self._is_letter(raw))
+
+    def _is_letter(self, message: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
+        """Tell whether *message*, or the message of this id, came from the retry topic."""
+        return False
+
+    def _source(self, *, letter: bool) -> Any:  # noqa: ARG002 - for the consumer of two topics
+        """Return the raw consumer of the retry topic or of the main one."""
+        return self._consumer
+
+    def _redeliver(self, message_id: Any, *, letter: bool) -> None:
+        self._source(letter=letter).negative_acknowledge(message_id)
+
+    def _come_back(self, raw: Any, letter: bool) -> None:
+        """Have a message redelivered that could not be handed on."""
+        self._nacks.add(
+            self, raw.message_id(), _COME_BACK.delay(raw.redelivery_count() + 1), letter=letter
+        )
+
+    # -- handing on ---------------------------------------------------------------------------
+
+    def reconsume_later(
+        self,
+        message: Any,
+        *,
+        delay: Duration | None = None,
+        level: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish *message* as a retry letter and acknowledge it; it comes back after a delay.
+
+        When it has been reconsumed N times already, it goes to the dead-letter topic instead.
+        Returns when the letter is published and the original acknowledged.
+
+        Args:
+            message: A message, or a list of messages such as `batch_receive` returns.
+            delay: An explicit delay, 0 to 864 000 seconds or a timedelta.
+            level: A delay level, counted from 1; 0: no delay; above the table: its last level.
+                With neither *delay* nor *level*, the level is the number of this retry.
+            properties: More properties for the letter. The system's cannot be changed.
+
+        Raises:
+            ConfigError: an argument is not acceptable, or ``enable_retry`` is off; nothing is sent.
+            LetterPublishError: the letter was not published; the original will be redelivered.
+            AcknowledgeError: it was, but the original will be redelivered too.
+            BatchSettleError: messages of a list failed; the others are settled.
+            ConsumerClosedError: the consumer is closed.
+        """
+        if isinstance(message, list | tuple):
+            self._reconsume_list(message, delay=delay, level=level, properties=properties)
+        else:
+            self.reconsume_later_async(
+                message, delay=delay, level=level, properties=properties
+            ).result()
+
+    def _reconsume_list(self, messages: Sequence[Any], **options: Any) -> None:
+        Wish.of(self._plan, options["delay"], options["level"])
+        outcomes: list[Future[None] | Exception] = []
+        for message in messages:
+            try:
+                outcomes.append(self.reconsume_later_async(message, **options))
+            except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
+                outcomes.append(error)
+        failures: dict[int, Exception] = {}
+        for position, outcome in enumerate(outcomes):
+            failure = outcome.exception() if isinstance(outcome, Future) else outcome
+            if isinstance(failure, Exception):
+                failures[position] = failure
+        if failures:
+            raise BatchSettleError(
+                f"{len(failures)} of {len(messages)} messages could not be reconsumed later",
+                list(failures.values()),
+                list(failures),
+            )
+
+    def reconsume_later_async(
+        self,
+        message: Any,
+        *,
+        delay: Duration | None = None,
+        level: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Future[None]:
+        """Do what `reconsume_later` does for one message, without waiting for the receipt.
+
+        At most ``max_pending_letters`` are in flight; then this blocks until one is done.
+
+        Returns:
+            A future with no value, or with the error that `reconsume_later` would raise. Its
+            callbacks run on pulsar-client's thread: they must not block or call this method.
+        """
+        wish = Wish.of(self._plan, delay, level)
+        raw = _whole(message)
+        letter = reconsumed(self._plan, wish, raw.properties(), self._origin(raw), properties)
+        return self._hand_on(raw, letter)
+
+    def reconsume_later_cumulative(
+        self,
+        message: Any,
+        *,
+        delay: Duration | None = None,
+        level: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish *message* as a retry letter and acknowledge everything up to it.
+
+        Exclusive and Failover only. Works for messages of both topics; what "up to it" means is
+        said in `acknowledge_cumulative`. Messages before it that were not settled are acknowledged
+        without a letter, as in the Java client.
+
+        Raises:
+            ConfigError: the subscription is Shared or Key_Shared, or as `reconsume_later`.
+            LetterPublishError: the letter was not published, and nothing was acknowledged.
+        """
+        if self._plan.shared:
+            raise ConfigError(
+                "reconsume_later_cumulative needs an Exclusive or Failover subscription: "
+                "Shared ones have no cumulative acknowledgement"
+            )
+        acknowledge = self._up_to(message)
+        self.reconsume_later(message, delay=delay, level=level, properties=properties)
+        acknowledge()
+
+    def _up_to(self, message: Any) -> Callable[[], None]:
+        """Return what acknowledges everything up to *message* as of now."""
+        return partial(super().acknowledge_cumulative, message)
+
+    def dead_letter(
+        self,
+        message: Any,
+        *,
+        reason: str = "rejected",
+        error: BaseException | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Publish *message* to the dead-letter topic now and acknowledge it.
+
+        Its count of retries stays as it is.
+
+        Args:
+            message: The message.
+            reason: A short, stable name of what is wrong, for filters and metrics; travels as
+                ``FAILURE_REASON``.
+            error: What was raised; its class travels as ``FAILURE_ERROR`` and its text, cut at
+                2048 characters, as ``FAILURE_MESSAGE``.
+            properties: More properties. The system's cannot be changed.
+
+        Raises:
+            ConfigError: there is no dead-letter policy, or an argument is not acceptable.
+            LetterPublishError: it was not published; the original will be redelivered.
+            AcknowledgeError: it was, but the original will be redelivered too.
+            ConsumerClosedError: the consumer is closed.
+        """
+        self.dead_letter_async(message, reason=reason, error=error, properties=properties).result()
+
+    def dead_letter_async(
+        self,
+        message: Any,
+        *,
+        reason: str = "rejected",
+        error: BaseException | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Future[None]:
+        """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
+        raw = _whole(message)
+        letter = dead_lettered(
+            self._plan,
+            raw.properties(),
+            self._origin(raw),
+            custom=properties,
+            reason=reason,
+            error=error,
+        )
+        return self._hand_on(raw, letter)
+
+    def _origin(self, raw: Any) -> Origin:
+        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
+
+    def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
+        if self._closed or self._router is None:
+            raise ConsumerClosedError("the consumer is closed")
+        was_letter = self._is_letter(raw)
+        return self._router.hand_on(
+            raw, self._source(letter=was_letter), letter, was_letter=was_letter
+        )
+
+    # -- the nack path's dead letters ---------------------------------------------------------
+
+    def _is_surplus(self, raw: Any) -> bool:
+        """Tell whether *raw* was delivered N + 1 times already; then it is dead-lettered."""
+        limit = self._plan.limit
+        if limit is None or not surplus_delivery(raw.redelivery_count(), limit):
+            return False
+        self._dead_letter_redelivered(raw)
+        return True
+
+    def _dead_letter_redelivered(self, raw: Any) -> None:
+        """Dead-letter a message whose redeliveries are used up, without blocking the caller.
+
+        A failure has it redelivered, and then it is tried again.
+        """
+        letter = dead_lettered(self._plan, raw.properties(), self._origin(raw))
+        if self._router is not None and self._router.is_ready(letter.topic, raw):
+            self._log_failure(self._hand_on(raw, letter))
+            return
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, "pulsar-retry-dead-letters")
+        self._background.submit(lambda: self._log_failure(self._hand_on(raw, letter)))
+
+    @staticmethod
+    def _log_failure(future: Future[None]) -> None:
+        def done(future: Future[None]) -> None:
+            if error := future.exception():
+                _log.warning("a message was not dead-lettered and will be redelivered: %s", error)
+
+        future.add_done_callback(done)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything that is not acknowledged redelivered now, also what was nacked."""
+        self._nacks.discard(self)
+        super().redeliver_unacknowledged_messages()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def unsubscribe(self) -> None:
+        """Remove the subscription, from the retry topic too. Letters in flight are waited for."""
+        self._settle()
+        super().unsubscribe()
+
+    def close(self) -> None:
+        """Close the consumer. A second call does nothing.
+
+        Letters in flight are waited for, as long as one may take (``letter_send_timeout``).
+        Messages that wait for their nack delay are redelivered at once, to other consumers too.
+
+        Raises:
+            pulsar.PulsarException: the broker could not be told. Everything of ours is closed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._settle()
+        with contextlib.suppress(ValueError):
+            self._client._consumers.remove(self)  # noqa: SLF001
+        self._close_raw()
+
+    def _close_raw(self) -> None:
+        self._consumer.close()
+
+    def _settle(self) -> None:
+        """Wait for letters in flight, then close what they needed."""
+        self._nacks.discard(self)
+        if self._background is not None:
+            self._background.shutdown()
+        if self._router is not None:
+            self._router.stop()
+            if left := self._router.drain():
+                _log.warning("%d letters have no receipt; their originals will come back", left)
+            self._router.producers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def raw_of(message: Any) -> Any:
+    """Return what pulsar-client takes for a message, or for a message id."""
+    if isinstance(message, pulsar.Message):
+        return message._message  # noqa: SLF001
+    if isinstance(message, pulsar.MessageId):
+        return message._msg_id  # noqa: SLF001
+    return message
+
+
+def id_of(message: Any) -> Any:
+    """Return the raw id of a message, or of an id."""
+    raw = raw_of(message)
+    return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
+
+
+def _whole(message: Any) -> Any:
+    """Return the raw message; an id does not hold what a letter is made of.
+
+    Raises:
+        ConfigError: it is no message.
+    """
+    raw = raw_of(message)
+    if not isinstance(raw, _pulsar.Message):
+        raise ConfigError.bad("message", message, "a message as it was received, not its id")
+    return raw

@@ -1,0 +1,53 @@
+"""Letters in hand, for cumulative acknowledgement on a subscription that has none."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+def _key(message_id: Any) -> tuple[int, int, int, int]:
+    return (
+        message_id.ledger_id(),
+        message_id.entry_id(),
+        message_id.partition(),
+        message_id.batch_index(),
+    )
+
+
+class DeliveredLetters:
+    """Remembers unacknowledged letters in the order of their delivery. Thread-safe.
+
+    The retry topic is always Shared, where the broker knows no cumulative acknowledgement. For an
+    Exclusive or Failover consumer, "up to this letter" is what was delivered to it before.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, int, int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message_id: Any) -> None:
+        """Take note of a delivery; a redelivered letter moves to the end."""
+        key = _key(message_id)
+        with self._lock:
+            self._ids.pop(key, None)
+            self._ids[key] = message_id
+
+    def remove(self, message_id: Any) -> None:
+        """Forget one that is settled."""
+        with self._lock:
+            self._ids.pop(_key(message_id), None)
+
+    def clear(self) -> None:
+        """Forget all: they will be delivered again."""
+        with self._lock:
+            self._ids.clear()
+
+    def up_to(self, message_id: Any) -> list[Any]:
+        """Return the ids up to and including this one; just it when it is unknown."""
+        last = _key(message_id)
+        with self._lock:
+            if last not in self._ids:
+                return [message_id]
+            keys = list(self._ids)
+            return [self._ids[key] for key in keys[: keys.index(last) + 1]]

@@ -1,0 +1,142 @@
+"""What becomes of a message that is handed on: the decision that every shell carries out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.actions import DeadLetter, decide_reconsume
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.wire.properties import (
+    Origin,
+    check_custom,
+    dead_letter_properties,
+    letter_properties,
+    reconsume_times,
+)
+
+#: What TDMQ's client writes as the level of an explicit delay.
+_NO_LEVEL = -1
+
+
+@attrs.frozen
+class Letter:
+    """A letter to publish in place of a message.
+
+    Attributes:
+        topic: The full name of the topic that it goes to.
+        properties: All of its properties.
+        delay: Seconds until it is to be delivered.
+        dead: Whether it is a dead letter.
+    """
+
+    topic: str
+    properties: dict[str, str]
+    delay: float = 0.0
+    dead: bool = False
+
+
+@attrs.frozen
+class Wish:
+    """When a caller of `reconsume_later` wants the message back; checked.
+
+    Attributes:
+        delay: Seconds; None: by level.
+        level: The level; None: by the number of the retry.
+    """
+
+    delay: float | None
+    level: int | None
+
+    @classmethod
+    def of(cls, plan: Plan, delay: Duration | None, level: int | None) -> Wish:
+        """Check the arguments.
+
+        Raises:
+            ConfigError: retries are off, both are given, or one is out of range.
+        """
+        if plan.topics is None:
+            raise ConfigError("reconsume_later needs a subscription with enable_retry=True")
+        if delay is not None and level is not None:
+            raise ConfigError.bad("level", level, f"no level beside delay={delay!r}")
+        if level is not None:
+            plan.levels.delay(level)
+        if delay is not None:
+            delay = seconds("delay", delay, maximum=MAX_DELAY)
+        return cls(delay, level)
+
+
+def reconsumed(
+    plan: Plan,
+    wish: Wish,
+    carried: Mapping[str, str],
+    origin: Origin,
+    custom: Mapping[str, str] | None,
+) -> Letter:
+    """Return the letter for a message that is to be reconsumed later.
+
+    Args:
+        plan: The subscription's.
+        wish: When it is to come back.
+        carried: The message's properties.
+        origin: Where it was delivered from.
+        custom: The caller's properties.
+
+    Raises:
+        ConfigError: *custom* would change a system property.
+    """
+    check_custom(custom, carried)
+    assert plan.topics is not None  # noqa: S101 - Wish.of has checked
+    assert plan.policy is not None  # noqa: S101 - there is one wherever there are topics
+    count = reconsume_times(carried) + 1
+    if wish.delay is not None:
+        delay, level = wish.delay, _NO_LEVEL
+    else:
+        level = plan.levels.clamp(count if wish.level is None else wish.level)
+        delay = plan.levels.delay(level)
+    action = decide_reconsume(count, plan.policy.max_redeliver_count, delay)
+    dead = isinstance(action, DeadLetter)
+    return Letter(
+        topic=plan.topics.dead_letter if dead else plan.topics.retry,
+        properties=letter_properties(
+            carried,
+            origin,
+            count=count,
+            delay=delay,
+            retry_topic=None if dead else plan.topics.retry,
+            custom=custom,
+            level=level if plan.naming.is_tdmq else None,
+        ),
+        # TDMQ: on Exclusive and Failover subscriptions a retry comes back at once.
+        delay=0.0 if dead or not plan.shared else delay,
+        dead=dead,
+    )
+
+
+def dead_lettered(
+    plan: Plan,
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    custom: Mapping[str, str] | None = None,
+    reason: str | None = None,
+    error: BaseException | None = None,
+) -> Letter:
+    """Return the dead letter for a message that no count decided about: a nack, or the caller.
+
+    Raises:
+        ConfigError: there is no dead-letter policy, or *custom* would change a system property.
+    """
+    if plan.policy is None:
+        raise ConfigError("dead_letter needs enable_retry=True or a dead_letter_policy")
+    check_custom(custom, carried)
+    return Letter(
+        topic=plan.dead_letter_topic(origin.topic),
+        properties=dead_letter_properties(
+            carried, origin, custom=custom, reason=reason, error=error
+        ),
+        dead=True,
+    )

@@ -1,0 +1,248 @@
+"""The one hand-off of this package: publish a letter, wait for its receipt, then acknowledge.
+
+In this order nothing is ever lost. A crash between the two leaves a duplicate, which Pulsar's
+at-least-once delivery permits anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import _pulsar
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
+from pulsar_retry.errors import AcknowledgeError, ConsumerClosedError, LetterPublishError
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class _Flight:
+    """One letter on its way, from its publication to the acknowledgement of the original.
+
+    A plain class with slots: one is made per letter, and its two callbacks run on pulsar-client's
+    threads, where an exception would end the process.
+    """
+
+    __slots__ = ("future", "key", "letter", "producer", "raw", "router", "source", "was_letter")
+
+    def __init__(
+        self, router: LetterRouter, raw: Any, source: Any, letter: Letter, was_letter: bool
+    ) -> None:
+        self.router = router
+        self.raw = raw
+        self.source = source
+        self.letter = letter
+        self.was_letter = was_letter
+        self.producer: Any = None
+        self.key: Any = None
+        self.future: Future[None] = Future()
+        self.future.set_running_or_notify_cancel()  # a letter on its way cannot be called back
+
+    def published(self, result: _pulsar.Result, _message_id: Any) -> None:
+        """Take the receipt of the letter."""
+        try:
+            if result == _pulsar.Result.Ok:
+                self.source.acknowledge_async(self.raw, self.acknowledged)
+                return
+            if result in PRODUCER_GONE:
+                self.router.producers.lost(self.letter.topic, self.key, self.producer)
+            cause = error_of(result)
+            self.fail(LetterPublishError(self.letter.topic, cause), cause)
+        except BaseException as error:  # noqa: BLE001 - never into the C++ library
+            self.fail(AcknowledgeError(f"could not acknowledge after publishing: {error}"), error)
+
+    def acknowledged(self, result: _pulsar.Result) -> None:
+        """Take the end of the acknowledgement."""
+        if result == _pulsar.Result.Ok:
+            self._end(None)
+        else:
+            cause = error_of(result)
+            self.fail(
+                AcknowledgeError(
+                    f"the letter is in {self.letter.topic}, but the original was not "
+                    f"acknowledged and will be delivered again: {cause}"
+                ),
+                cause,
+            )
+
+    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
+        """Have the original redelivered and tell the caller."""
+        if cause is not None:
+            error.__cause__ = cause
+        try:
+            self.router.come_back(self.raw, self.was_letter)
+        finally:
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self.router.permits.put(None)
+        try:
+            if error is None:
+                self.future.set_result(None)
+            else:
+                self.future.set_exception(error)
+        except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
+            _log.exception("a callback of reconsume_later_async raised")
+
+
+class LetterRouter:
+    """Hands messages on to letters' topics, at most *max_pending* at a time. Thread-safe.
+
+    Attributes:
+        producers: The letters' producers.
+        permits: One item for each letter that may still be sent: the cheapest semaphore there is.
+        come_back: Called with a raw message, and whether it was a letter, when it could not be
+            handed on and is to be redelivered.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        schema: Any,
+        *,
+        max_pending: int,
+        send_timeout: float,
+        dead_letter_subscription: str | None,
+        come_back: Callable[[Any, bool], None],
+    ) -> None:
+        """Make the router of one consumer.
+
+        Args:
+            client: Makes the producers.
+            schema: The consumer's schema, which its letters carry.
+            max_pending: Letters that may be in flight.
+            send_timeout: Seconds until a letter that has no receipt counts as failed.
+            dead_letter_subscription: Made on a dead-letter topic before its first dead letter.
+            come_back: See `LetterRouter`.
+        """
+        self._client = client
+        self._schema = schema
+        self._keeps_writer_schema = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
+        self._send_timeout = send_timeout
+        self._subscription = dead_letter_subscription
+        self._max_pending = max_pending
+        self._closed = False
+        self.come_back = come_back
+        self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(max_pending):
+            self.permits.put(None)
+        self.producers = LetterProducers(
+            client,
+            max_pending=max_pending,
+            send_timeout=send_timeout,
+            prepare_dead_letters=self._make_first_subscription,
+        )
+
+    def hand_on(self, raw: Any, source: Any, letter: Letter, *, was_letter: bool) -> Future[None]:
+        """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
+
+        Blocks while *max_pending* letters are in flight, and while the first producer is made.
+
+        Returns:
+            A future that ends when the message is acknowledged. Where it fails, the message is
+            redelivered. Its callbacks run on pulsar-client's thread and must not block.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        self.permits.get()
+        if self._closed:
+            self.permits.put(None)
+            raise ConsumerClosedError("the consumer is closed")
+        flight = _Flight(self, raw, source, letter, was_letter)
+        try:
+            key = self._schema_key(raw)
+            producer = self.producers.ready(letter.topic, key) or self.producers.get(
+                letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
+            )
+            flight.producer, flight.key = producer, key
+            producer.send_async(_build(raw, letter), flight.published)
+        except LetterPublishError as error:
+            flight.fail(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
+            flight.fail(LetterPublishError(letter.topic, error), error)
+        return flight.future
+
+    def is_ready(self, topic: str, raw: Any) -> bool:
+        """Tell whether a letter to *topic* can be sent without blocking."""
+        return (
+            not self.permits.empty()
+            and self.producers.ready(topic, self._schema_key(raw)) is not None
+        )
+
+    def _schema_key(self, raw: Any) -> Any:
+        """Return what tells the schema that *raw* was written with from others."""
+        if not self._keeps_writer_schema or raw.int_schema_version() < 0:
+            return None
+        return (raw.topic_name(), raw.int_schema_version())
+
+    def _schema_for(self, key: Any) -> Any:
+        """Return the schema to publish with: for Avro the one that the bytes were written with.
+
+        Under the reader's schema, evolved data would be decoded wrongly from the letter.
+        """
+        if key is None:
+            return self._schema
+        return WireSchema(self._client._client.get_schema_info(*key))  # noqa: SLF001
+
+    def _make_first_subscription(self, topic: str) -> None:
+        """Make the subscription without which the broker may drop the dead letters."""
+        if self._subscription is None:
+            return
+        try:
+            consumer = BareClient.subscribe(
+                self._client,
+                topic,
+                self._subscription,
+                pulsar.ConsumerType.Shared,
+                initial_position=pulsar.InitialPosition.Earliest,
+                receiver_queue_size=1,
+            )
+        except pulsar.ConsumerBusy:
+            return  # somebody is connected to it, so it exists
+        consumer.close()
+
+    def stop(self) -> None:
+        """Refuse new letters."""
+        self._closed = True
+
+    def drain(self) -> int:
+        """Wait for the letters in flight, as long as one may take; return how many are left."""
+        deadline = time.monotonic() + self._send_timeout + 1
+        settled = 0
+        with contextlib.suppress(queue.Empty):
+            while settled < self._max_pending:
+                self.permits.get(timeout=max(0.0, deadline - time.monotonic()))
+                settled += 1
+        for _ in range(settled):
+            self.permits.put(None)  # whoever waits for one is to learn that we are closed
+        return self._max_pending - settled
+
+
+def _build(raw: Any, letter: Letter) -> Any:
+    """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message."""
+    builder = _pulsar.MessageBuilder()
+    if raw.has_null_value():
+        builder.set_null_value()
+    else:
+        builder.content(raw.data())
+    builder.properties(letter.properties)
+    if key := raw.partition_key():
+        builder.partition_key(key)
+    if key := raw.ordering_key():
+        builder.ordering_key(key)
+    if moment := raw.event_timestamp():
+        builder.event_timestamp(moment)
+    if letter.delay:
+        builder.deliver_at(round((time.time() + letter.delay) * 1000))
+    return builder.build()

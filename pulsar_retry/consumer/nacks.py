@@ -1,0 +1,131 @@
+"""Negative acknowledgements with delays of their own.
+
+pulsar-client has one delay per consumer, and its timer starts anew with every nack, so that
+frequent nacks keep older ones from ever being redelivered. Here a heap holds what is due when; due
+messages are handed to pulsar-client in bursts, far enough apart for its own timer to run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import attrs
+
+#: What pulsar-client adds at least (its floor, in milliseconds); we ask that much earlier.
+CLIENT_DELAY_MS = 100
+
+_LEAD = CLIENT_DELAY_MS / 1000
+#: Seconds between two bursts: longer than pulsar-client's floor plus one of its ticks.
+_BURST_GAP = 0.15
+#: Seconds that the thread stays when nothing is pending, so that a slow stream of nacks
+#: does not start a thread each.
+_LINGER = 1.0
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Redeliverer(Protocol):
+    """A consumer, as far as its nacks are concerned."""
+
+    def _redeliver(self, message_id: Any, *, letter: bool) -> None:
+        """Hand a due message to pulsar-client."""
+
+
+@attrs.define(order=True)
+class _Pending:
+    due: float
+    number: int
+    owner: weakref.ref[Redeliverer] = attrs.field(order=False)
+    message_id: Any = attrs.field(order=False)
+    letter: bool = attrs.field(order=False)
+
+
+class NackTimer:
+    """Redelivers messages when they are due; one per client, shared by its consumers.
+
+    Thread-safe. Its thread runs only while something is pending, and holds no consumer alive.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._heap: list[_Pending] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, owner: Redeliverer, message_id: Any, delay: float, *, letter: bool) -> None:
+        """Have *owner* redeliver *message_id* in *delay* seconds; *letter*: of its retry topic."""
+        pending = _Pending(
+            self._clock() + delay, next(self._numbers), weakref.ref(owner), message_id, letter
+        )
+        with self._changed:
+            if self._closed:
+                return
+            heapq.heappush(self._heap, pending)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="pulsar-retry-nacks", daemon=True
+                )
+                self._thread.start()
+            elif self._heap[0] is pending:
+                self._changed.notify()
+
+    def discard(self, owner: Redeliverer) -> None:
+        """Forget what *owner* has pending: it closes, and the broker redelivers at once."""
+        with self._changed:
+            self._heap = [entry for entry in self._heap if entry.owner() not in (owner, None)]
+            heapq.heapify(self._heap)
+
+    def close(self) -> None:
+        """Forget everything and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._heap.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while (burst := self._next_burst()) is not None:
+            for pending in burst:
+                self._release(pending)
+            time.sleep(_BURST_GAP)
+
+    def _next_burst(self) -> list[_Pending] | None:
+        """Wait for something to be due and return it; None ends the thread."""
+        with self._changed:
+            while not self._closed:
+                now = self._clock()
+                if not self._heap:
+                    if not self._changed.wait(_LINGER) and not self._heap:
+                        break
+                elif (wait := self._heap[0].due - _LEAD - now) > 0:
+                    self._changed.wait(wait)
+                else:
+                    return self._pop_due(now + _LEAD)
+            self._thread = None
+            return None
+
+    def _pop_due(self, until: float) -> list[_Pending]:
+        due = []
+        while self._heap and self._heap[0].due <= until:
+            due.append(heapq.heappop(self._heap))
+        return due
+
+    def _release(self, pending: _Pending) -> None:
+        owner = pending.owner()
+        if owner is None:
+            return
+        try:
+            owner._redeliver(pending.message_id, letter=pending.letter)  # noqa: SLF001
+        except Exception:  # noqa: BLE001 - one consumer's trouble must not stop the others' nacks
+            _log.warning("a message could not be asked back", exc_info=True)

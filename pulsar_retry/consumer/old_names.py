@@ -1,0 +1,69 @@
+"""Find retry and dead-letter topics under the names that clients before 2.8 gave them.
+
+The Java client asks the broker for a topic's partitions without creating it. pulsar-client cannot
+ask so: its request creates the topic where the cluster makes partitioned topics by itself, and it
+does not tell a plain topic from none. A pattern subscription lists the namespace and creates
+nothing, but does not say what it matched. So two exclusive ones are made under the same, new
+name: the second is refused exactly when the first one is on a topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+
+import attrs
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.consumer.plan import Plan, topic_list
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
+
+_log = logging.getLogger("pulsar_retry")
+
+
+def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
+    """Return *plan* with old-style names where the user named none and such topics exist.
+
+    Each of the two names is looked up by itself, as the Java client does.
+
+    Raises:
+        pulsar.PulsarException: the look-up failed; guessing could split the letters in two.
+    """
+    if plan.topics is None or plan.policy is None or plan.naming is not Naming.PULSAR:
+        return plan
+    first = TopicName.parse(first_topic(topic_list(plan.topic)))
+    retry, dead_letter = plan.topics.retry, plan.topics.dead_letter
+    if first.domain == "persistent":
+        old = Naming.TDMQ_2_7_2.topics(str(first), plan.subscription)
+        if plan.policy.retry_letter_topic is None and _exists(client, old.retry):
+            retry = old.retry
+        if plan.policy.dead_letter_topic is None and _exists(client, old.dead_letter):
+            dead_letter = old.dead_letter
+    return attrs.evolve(plan, topics=LetterTopics(retry, dead_letter))
+
+
+def _exists(client: pulsar.Client, topic: str) -> bool:
+    """Tell whether the persistent *topic*, partitioned or not, exists. Creates nothing."""
+    name = TopicName.parse(topic)
+    path = re.escape(f"{name.tenant}/{name.namespace}/{name.local}")
+    pattern = re.compile(f"{path}(-partition-[0-9]+)?")
+    subscription = f"pulsar-retry-probe-{uuid.uuid4().hex}"
+    try:
+        first = BareClient.subscribe(client, pattern, subscription)
+    except pulsar.AuthorizationError:
+        # A role that may not list the namespace, or not read the topic. What is left to ask finds
+        # partitioned topics only, as the Go client does.
+        _log.warning("may not look for the old-style topic %s; asking for its partitions", topic)
+        return bool(client.get_topic_partitions(topic) != [topic])
+    try:
+        second = BareClient.subscribe(client, pattern, subscription)
+    except pulsar.ConsumerBusy:
+        return True
+    else:
+        second.close()
+        return False
+    finally:
+        first.unsubscribe()
+        first.close()

@@ -1,0 +1,174 @@
+"""What a subscription is to do about failures, worked out before anything is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.backoff import Backoff, Fixed
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
+
+#: The types on which the broker delays and counts redeliveries.
+SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
+
+
+@attrs.frozen
+class Plan:
+    """The checked settings of one subscription.
+
+    Attributes:
+        topic: The topic or topics as given.
+        subscription: Its name.
+        shared: Whether its type is Shared or Key_Shared.
+        retry: Whether `reconsume_later` works.
+        policy: The dead-letter policy; None: nothing is ever dead-lettered.
+        topics: The letters' topics by full name; None without *retry*.
+        naming: The dialect.
+        levels: The delay levels.
+        nack_backoff: When negatively acknowledged messages come back.
+        max_pending_letters: Letters in flight at most.
+        letter_send_timeout: Seconds until a letter without a receipt has failed.
+    """
+
+    topic: Any
+    subscription: str
+    shared: bool
+    retry: bool
+    policy: DeadLetterPolicy | None
+    topics: LetterTopics | None
+    naming: Naming
+    levels: DelayLevels
+    nack_backoff: Backoff
+    max_pending_letters: int
+    letter_send_timeout: float
+
+    @property
+    def limit(self) -> int | None:
+        """N of the policy where redeliveries are counted, else None."""
+        return self.policy.max_redeliver_count if self.policy and self.shared else None
+
+    def dead_letter_topic(self, delivered_from: str) -> str:
+        """Return where dead letters of the topic (or partition) *delivered_from* go.
+
+        With retries there is one dead-letter topic; without, each partition has its own unless
+        the policy names one, as in the Java client.
+        """
+        if self.topics is not None:
+            return self.topics.dead_letter
+        if self.policy is not None and self.policy.dead_letter_topic is not None:
+            return self.policy.dead_letter_topic
+        return self.naming.topics(delivered_from, self.subscription).dead_letter
+
+
+def make_plan(
+    *,
+    topic: Any,
+    subscription: Any,
+    consumer_type: Any,
+    receiver_queue_size: Any,
+    enable_retry: Any,
+    dead_letter_policy: Any,
+    naming: Naming | str,
+    delay_levels: str | DelayLevels,
+    negative_ack_redelivery_delay_ms: Any,
+    negative_ack_backoff: Backoff | None,
+    max_pending_letters: Any,
+    letter_send_timeout: Duration,
+) -> Plan:
+    """Check the arguments of `Client.subscribe` and work out the plan.
+
+    Raises:
+        ConfigError: one of them is not acceptable.
+    """
+    if not isinstance(enable_retry, bool):
+        raise ConfigError.bad("enable_retry", enable_retry, "a bool")
+    policy = None if dead_letter_policy is None else DeadLetterPolicy.of(dead_letter_policy)
+    if enable_retry and policy is None:
+        policy = DeadLetterPolicy()
+    dialect = Naming.of(naming)
+    if not isinstance(max_pending_letters, int) or max_pending_letters < 1:
+        raise ConfigError.bad("max_pending_letters", max_pending_letters, "1 or more")
+    send_timeout = seconds("letter_send_timeout", letter_send_timeout)
+    if send_timeout <= 0:
+        raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
+    if policy is not None and (not isinstance(subscription, str) or not subscription.strip()):
+        raise ConfigError.bad("subscription_name", subscription, "a name that is not blank")
+    topics = None
+    if enable_retry and policy is not None:
+        _check_retry(topic, receiver_queue_size)
+        topics = _letter_topics(topic, subscription, policy, dialect)
+    elif policy is not None and policy.dead_letter_topic is not None:
+        TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
+    return Plan(
+        topic=topic,
+        subscription=subscription,
+        shared=consumer_type in SHARED_TYPES,
+        retry=enable_retry,
+        policy=policy,
+        topics=topics,
+        naming=dialect,
+        levels=DelayLevels.parse(delay_levels),
+        nack_backoff=_nack_backoff(negative_ack_redelivery_delay_ms, negative_ack_backoff),
+        max_pending_letters=max_pending_letters,
+        letter_send_timeout=send_timeout,
+    )
+
+
+def topic_list(topic: Any) -> Sequence[str]:
+    """Return the topics that were given, one or several."""
+    return [topic] if isinstance(topic, str) else list(topic)
+
+
+def _check_retry(topic: Any, receiver_queue_size: Any) -> None:
+    if isinstance(topic, re.Pattern):
+        raise ConfigError.bad(
+            "topic", topic, "a topic or a list of topics: enable_retry needs to know their names"
+        )
+    if not isinstance(topic, str | list) or not topic:
+        raise ConfigError.bad("topic", topic, "a topic or a list of topics")
+    for name in topic_list(topic):
+        TopicName.parse(name)
+    if receiver_queue_size == 0:
+        raise ConfigError.bad(
+            "receiver_queue_size", 0, "1 or more: enable_retry reads two topics as one"
+        )
+
+
+def _letter_topics(
+    topic: Any, subscription: str, policy: DeadLetterPolicy, naming: Naming
+) -> LetterTopics:
+    """Return the full names, as given or by the dialect."""
+    default = naming.topics(first_topic(topic_list(topic)), subscription)
+    retry = policy.retry_letter_topic or default.retry
+    dead_letter = policy.dead_letter_topic or default.dead_letter
+    topics = LetterTopics(
+        str(TopicName.parse(retry, "retry_letter_topic")),
+        str(TopicName.parse(dead_letter, "dead_letter_topic")),
+    )
+    mains = {str(TopicName.parse(name)) for name in topic_list(topic)}
+    if topics.retry == topics.dead_letter or topics.retry in mains:
+        raise ConfigError.bad("retry_letter_topic", retry, "a topic of its own")
+    if topics.dead_letter in mains:
+        raise ConfigError.bad("dead_letter_topic", dead_letter, "a topic that is not consumed here")
+    return topics
+
+
+def _nack_backoff(delay_ms: Any, backoff: Backoff | None) -> Backoff:
+    """Return *backoff*, or the fixed delay that pulsar-client's own argument names."""
+    if not isinstance(delay_ms, int):
+        raise ConfigError.bad("negative_ack_redelivery_delay_ms", delay_ms, "an int")
+    if backoff is None:
+        return Fixed(max(0, delay_ms) / 1000)
+    if not callable(getattr(backoff, "delay", None)):
+        raise ConfigError.bad(
+            "negative_ack_backoff", backoff, "a backoff such as Exponential(10, 600)"
+        )
+    return backoff

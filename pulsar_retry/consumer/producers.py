@@ -1,0 +1,148 @@
+"""The producers of letters: made on first use, shared, and made again when one is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import attrs
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.errors import LetterPublishError
+from pulsar_retry.policy.backoff import Exponential
+
+_log = logging.getLogger("pulsar_retry")
+
+#: How long to fail at once after a producer could not be made, so that a broken topic costs
+#: neither the broker nor the application a creation per message.
+_CREATION_BACKOFF = Exponential(0.1, 30)
+
+
+class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
+    """A schema known only by its definition; letters carry bytes that are encoded already."""
+
+    def __init__(self, info: Any) -> None:
+        self._schema_info = info
+
+    def encode(self, obj: bytes) -> bytes:
+        """Return *obj* as it is."""
+        return obj
+
+
+@attrs.define
+class _Slot:
+    """The producer of one topic and schema, or when to try again."""
+
+    lock: threading.Lock = attrs.Factory(threading.Lock)
+    producer: Any = None
+    failures: int = 0
+    error: Exception | None = None
+    retry_at: float = 0.0
+
+
+class LetterProducers:
+    """Keeps one unbatched, chunking, unnamed producer per topic and schema. Thread-safe.
+
+    No fixed producer name: two consumers of one name would fence each other off.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        *,
+        max_pending: int,
+        send_timeout: float,
+        prepare_dead_letters: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make an empty set.
+
+        *prepare_dead_letters* is called with a dead-letter topic before its producer is made.
+        """
+        self._client = client
+        self._max_pending = max_pending
+        self._send_timeout_ms = max(1, round(send_timeout * 1000))
+        self._prepare_dead_letters = prepare_dead_letters
+        self._clock = clock
+        self._slots: dict[tuple[str, Any], _Slot] = {}
+
+    def ready(self, topic: str, key: Any) -> Any | None:
+        """Return the raw producer of *topic* and schema *key* if there is one already."""
+        slot = self._slots.get((topic, key))
+        return slot.producer if slot else None
+
+    def get(self, topic: str, key: Any, schema: Callable[[], Any], *, dead: bool) -> Any:
+        """Return the raw producer, made now if need be. May block for the operation time-out.
+
+        Args:
+            topic: The full topic name.
+            key: What tells *schema* from others of this consumer.
+            schema: Returns the schema to publish with.
+            dead: Whether it is a dead-letter topic. There plain bytes are published where the
+                topic refuses the schema, so that nothing is ever too odd for it (the Java client
+                likewise does not validate there).
+
+        Raises:
+            LetterPublishError: it could not be made, now or a moment ago.
+        """
+        slot = self._slots.setdefault((topic, key), _Slot())
+        if slot.producer is not None:
+            return slot.producer
+        with slot.lock:
+            if slot.producer is None:
+                self._fill(slot, topic, schema, dead=dead)
+            return slot.producer
+
+    def _fill(self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool) -> None:
+        if self._clock() < slot.retry_at:
+            raise LetterPublishError(topic, slot.error) from slot.error
+        try:
+            if dead:
+                self._prepare_dead_letters(topic)
+            producer = self._create(topic, schema(), fallback=dead)
+        except Exception as error:
+            slot.failures += 1
+            slot.error = error
+            slot.retry_at = self._clock() + _CREATION_BACKOFF.delay(slot.failures)
+            raise LetterPublishError(topic, error) from error
+        slot.producer, slot.failures, slot.error = producer, 0, None
+
+    def _create(self, topic: str, schema: Any, *, fallback: bool) -> Any:
+        try:
+            producer = BareClient.create_producer(
+                self._client,
+                topic,
+                schema=schema,
+                send_timeout_millis=self._send_timeout_ms,
+                max_pending_messages=self._max_pending,
+                batching_enabled=False,
+                chunking_enabled=True,
+            )
+        except pulsar.IncompatibleSchema:
+            if not fallback:
+                raise
+            _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
+            return self._create(topic, pulsar.schema.BytesSchema(), fallback=False)
+        return producer._producer  # noqa: SLF001 - the handle itself costs less per letter
+
+    def lost(self, topic: str, key: Any, producer: Any) -> None:
+        """Forget *producer*, which will not work again; the next letter makes a new one."""
+        slot = self._slots.get((topic, key))
+        if slot is not None and slot.producer is producer:
+            slot.producer = None
+
+    def close(self) -> None:
+        """Close every producer."""
+        slots = list(self._slots.values())
+        self._slots.clear()
+        for slot in slots:
+            if slot.producer is not None:
+                with contextlib.suppress(_pulsar.PulsarException):
+                    slot.producer.close()
+                    slot.producer = None

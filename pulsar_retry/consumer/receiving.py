@@ -1,0 +1,239 @@
+"""The consumers that `Client.subscribe` makes when there is a dead-letter policy."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.consumer import Consumer, id_of, raw_of
+from pulsar_retry.consumer.delivered import DeliveredLetters
+from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
+from pulsar_retry.consumer.nacks import NackTimer
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.errors import ConfigError
+
+
+class CountingConsumer(Consumer):
+    """Dead-letters on receipt what was redelivered too often, as the Java client does."""
+
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
+        super().__init__(client, schema, plan, nacks)
+        self._limit = sys.maxsize if plan.limit is None else plan.limit
+
+    def receive(self, timeout_millis: int | None = None) -> Any:
+        """Return the next message, a plain `pulsar.Message`.
+
+        Messages that were delivered N + 1 times already are dead-lettered on the way and not
+        returned.
+
+        Args:
+            timeout_millis: How long to wait, in milliseconds; None: for ever.
+
+        Raises:
+            pulsar.Timeout: none came in time.
+            pulsar.Interrupted: a signal came while it waited for ever.
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        if timeout_millis is None:
+            while self._is_surplus(raw := self._next(None)):
+                pass
+            return self._wrap(raw)
+        if not isinstance(timeout_millis, int):
+            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
+        raw = self._next(timeout_millis)
+        if self._is_surplus(raw):
+            deadline = time.monotonic() + timeout_millis / 1000
+            while self._is_surplus(raw):
+                raw = self._next(max(0, round((deadline - time.monotonic()) * 1000)))
+        return self._wrap(raw)
+
+    def _next(self, timeout_millis: int | None) -> Any:
+        """Return the next raw message, wanted or not."""
+        if timeout_millis is None:
+            return self._consumer.receive()
+        return self._consumer.receive(timeout_millis)
+
+    def _wrap(self, raw: Any) -> Any:
+        message = pulsar.Message()
+        message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
+        message._schema = self._schema  # noqa: SLF001
+        return message
+
+    def batch_receive(self) -> list[Any]:
+        """Return as many messages as the batch receive policy says, less the dead-lettered."""
+        return [self._wrap(raw) for raw in self._next_batch() if not self._is_surplus(raw)]
+
+    def _next_batch(self) -> list[Any]:
+        return self._consumer.batch_receive()  # type: ignore[no-any-return]
+
+
+class RetryConsumer(CountingConsumer):
+    """Reads a topic and its retry topic as one."""
+
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
+        super().__init__(client, schema, plan, nacks)
+        self._retry: Any = None
+        self._inbox: Any = None
+        self._batch_limits = DEFAULT_BATCH_LIMITS
+        self._letter_topics: set[str] = set()
+        self._letter_ledgers: set[int] = set()
+        self._in_hand = None if plan.shared else DeliveredLetters()
+        fork.guard(self, "_consumer", "_router", "_nacks", "_retry", "_inbox")
+
+    # -- opening --------------------------------------------------------------------------------
+
+    def _attach_both(self, main: Any, retry: Any, batch_limits: tuple[int, int, int]) -> None:
+        """Take the raw consumers once they are open."""
+        self._consumer = main
+        self._retry = retry
+        self._inbox = Inbox(main, retry, self._letter_seen)
+        self._batch_limits = batch_limits
+
+    def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:
+        """Return *listener* as pulsar-client is to call it for the retry topic."""
+
+        def deliver(bare: Any, message: Any) -> None:
+            self._retry = self._retry or bare._consumer  # noqa: SLF001
+            raw = message._message  # noqa: SLF001
+            self._letter_seen(raw)
+            if not self._is_surplus(raw):
+                listener(self, message)
+
+        return deliver
+
+    def _letter_seen(self, raw: Any) -> None:
+        """Remember where letters come from, so that what is done to them goes there too."""
+        message_id = raw.message_id()
+        self._letter_topics.add(raw.topic_name())
+        self._letter_ledgers.add(message_id.ledger_id())
+        if self._in_hand is not None:
+            self._in_hand.add(message_id)
+
+    def _is_letter(self, message: Any) -> bool:
+        if not self._letter_topics:
+            return False
+        if isinstance(message, pulsar.Message | _pulsar.Message):
+            return message.topic_name() in self._letter_topics
+        # An id does not tell its topic, but no two topics of a cluster share a ledger.
+        return raw_of(message).ledger_id() in self._letter_ledgers
+
+    def _source(self, *, letter: bool) -> Any:
+        return self._retry if letter else self._consumer
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def receive(self, timeout_millis: int | None = None) -> Any:
+        """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
+
+        As `CountingConsumer.receive`; besides, an interrupted or timed-out call loses no message.
+        """
+        express = self._inbox.express
+        if express is not None:
+            # Written out, for this is what runs once per message.
+            try:
+                raw = express(0)
+            except _pulsar.Timeout:
+                pass
+            else:
+                if raw.redelivery_count() <= self._limit:
+                    message = pulsar.Message()
+                    message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
+                    message._schema = self._schema  # noqa: SLF001
+                    return message
+                self._dead_letter_redelivered(raw)
+        return super().receive(timeout_millis)
+
+    def _next(self, timeout_millis: int | None) -> Any:
+        if timeout_millis is not None:
+            return self._inbox.receive(timeout_millis / 1000)
+        try:
+            return self._inbox.receive(None)
+        except KeyboardInterrupt:
+            raise pulsar.Interrupted("Pulsar error: Interrupted") from None
+
+    def _next_batch(self) -> list[Any]:
+        return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]
+
+    # -- settling -------------------------------------------------------------------------------
+
+    def acknowledge(self, message: Any) -> None:
+        """Acknowledge a message, or its id, of either topic."""
+        if not self._letter_topics:
+            super().acknowledge(message)
+            return
+        letter = self._is_letter(message)
+        if letter and self._in_hand is not None:
+            self._in_hand.remove(id_of(message))
+        self._source(letter=letter).acknowledge(raw_of(message))
+
+    def acknowledge_cumulative(self, message: Any) -> None:
+        """Acknowledge everything up to *message* on the topic that it came from.
+
+        Exclusive and Failover only. The retry topic is always Shared and knows no cumulative
+        acknowledgement, so up to a letter means: every letter that was delivered to this consumer
+        before it.
+
+        Raises:
+            pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
+        """
+        self._up_to(message)()
+
+    def _up_to(self, message: Any) -> Callable[[], None]:
+        if self._in_hand is None or not self._is_letter(message):
+            return super()._up_to(message)
+        earlier = self._in_hand.up_to(id_of(message))
+
+        def acknowledge() -> None:
+            for message_id in earlier:
+                self.acknowledge(message_id)
+
+        return acknowledge
+
+    # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything that is not acknowledged redelivered now, of both topics."""
+        self._inbox.drop()
+        if self._in_hand is not None:
+            self._in_hand.clear()
+        self._retry.redeliver_unacknowledged_messages()
+        super().redeliver_unacknowledged_messages()
+
+    def seek(self, messageid: Any) -> None:
+        """Move the subscription to a message id or a time (milliseconds since 1970).
+
+        The topic alone: retry letters stay.
+        """
+        self._inbox.drop(letters=False)
+        super().seek(messageid)
+
+    def pause_message_listener(self) -> None:
+        """Pause the listener on both topics."""
+        self._retry.pause_message_listener()
+        super().pause_message_listener()
+
+    def resume_message_listener(self) -> None:
+        """Resume the listener on both topics."""
+        self._retry.resume_message_listener()
+        super().resume_message_listener()
+
+    def is_connected(self) -> bool:
+        """Tell whether the consumer is connected to the brokers of both topics."""
+        return bool(self._retry.is_connected() and super().is_connected())
+
+    def unsubscribe(self) -> None:
+        """Remove the subscription from both topics; from the topic first, where it may fail."""
+        super().unsubscribe()
+        self._retry.unsubscribe()
+
+    def _close_raw(self) -> None:
+        try:
+            self._retry.close()
+        finally:
+            super()._close_raw()

@@ -1,0 +1,107 @@
+"""Every error that pulsar-retry raises.
+
+::
+
+    PulsarRetryError
+    ├── ConfigError (also a ValueError)      an argument, before anything is opened
+    ├── ForkedError (also a RuntimeError)    a client used in a forked child process
+    ├── SettleError (a PulsarException)      a message could not be handed on; it will come back
+    │   ├── LetterPublishError               … because its letter was not published
+    │   └── AcknowledgeError                 … its letter is out, the original not acknowledged
+    ├── BatchSettleError (an ExceptionGroup) some messages of a list failed, with each error
+    ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
+    └── StandaloneError                      the embedded Pulsar did not download, start or stop
+
+What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
+error of ours stands for one of its own it is a `pulsar.PulsarException` too, so that existing
+handlers catch it, and carries the client's as `__cause__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from _pulsar import AlreadyClosed, PulsarException
+
+__all__ = [
+    "AcknowledgeError",
+    "BatchSettleError",
+    "ConfigError",
+    "ConsumerClosedError",
+    "ForkedError",
+    "LetterPublishError",
+    "PulsarRetryError",
+    "SettleError",
+    "StandaloneError",
+]
+
+
+class PulsarRetryError(Exception):
+    """The base of every error of this package."""
+
+
+class ConfigError(PulsarRetryError, ValueError):
+    """An argument is not acceptable. Raised before anything is opened or sent."""
+
+    @classmethod
+    def bad(cls, argument: str, value: object, accepted: str) -> ConfigError:
+        """Return the error in its one form: the argument, its value and what is accepted."""
+        return cls(f"{argument}={value!r}: expected {accepted}")
+
+
+class ForkedError(PulsarRetryError, RuntimeError):
+    """A client or consumer was used in a child process forked after it was made.
+
+    pulsar-client's threads do not survive a fork: acknowledgements would be lost in silence and
+    sends would hang. Make the client in the child instead.
+    """
+
+
+class SettleError(PulsarRetryError, PulsarException):  # type: ignore[misc]  # it is untyped
+    """A message could not be handed on. Nothing is lost: the original will be redelivered."""
+
+
+class LetterPublishError(SettleError):
+    """A retry letter or dead letter was not published; the original was asked to come back."""
+
+    def __init__(self, topic: str, cause: object) -> None:
+        super().__init__(f"could not publish to {topic}: {cause}")
+        self.topic = topic
+
+
+class AcknowledgeError(SettleError):
+    """The letter was published but the original was not acknowledged, so both will be delivered."""
+
+
+class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped
+    """The consumer is closed or closing."""
+
+
+class StandaloneError(PulsarRetryError):
+    """The embedded Pulsar could not be downloaded, started or stopped."""
+
+
+class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
+    """Some messages of a list could not be handed on; the others were.
+
+    `exceptions` holds one error for each failed message, in the order of the list, and `failed`
+    the messages' positions in it.
+    """
+
+    failed: tuple[int, ...]
+
+    def __new__(
+        cls, message: str, exceptions: Sequence[Exception], failed: Sequence[int] = ()
+    ) -> Self:
+        """Make the group; *failed* are the positions in the list."""
+        self = super().__new__(cls, message, exceptions)
+        self.failed = tuple(failed)
+        return self
+
+    def derive(self, excs: Sequence[Exception]) -> BatchSettleError:  # type: ignore[override]
+        """Return a group of the same type for a part of the errors (see `ExceptionGroup`)."""
+        positions = {id(error): at for error, at in zip(self.exceptions, self.failed, strict=False)}
+        return BatchSettleError(
+            self.message, excs, [positions[id(e)] for e in excs if id(e) in positions]
+        )

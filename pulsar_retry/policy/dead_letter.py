@@ -1,0 +1,68 @@
+"""The dead-letter policy, and the rule that counts retries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+
+#: How often a message is retried when nothing else is said (Java, Go and TDMQ agree).
+DEFAULT_MAX_REDELIVER_COUNT = 16
+
+
+def _blank_is_none(value: str | None) -> str | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if not isinstance(value, str):
+        raise ConfigError.bad("dead_letter_policy", value, "topic and subscription names as str")
+    return value.strip()
+
+
+@attrs.frozen
+class DeadLetterPolicy:
+    """How often a message is retried, and where its letters go.
+
+    Attributes:
+        max_redeliver_count: N: the first delivery, N retries, then the dead-letter topic, so an
+            application sees a message N + 1 times (as in the Java client and TDMQ). 0 dead-letters
+            on the first failure.
+        retry_letter_topic: The retry topic. None: derived from topic and subscription.
+        dead_letter_topic: The dead-letter topic. None: derived likewise.
+        initial_subscription_name: A subscription that is made on the dead-letter topic before the
+            first dead letter, so that the broker keeps it. None: none is made.
+    """
+
+    max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
+    retry_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
+    dead_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
+    initial_subscription_name: str | None = attrs.field(default=None, converter=_blank_is_none)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a count that is none."""
+        count = self.max_redeliver_count
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ConfigError.bad("max_redeliver_count", count, "a whole number, 0 or more")
+
+    @classmethod
+    def of(cls, policy: Any) -> DeadLetterPolicy:
+        """Return *policy* as ours; it may be a `pulsar.ConsumerDeadLetterPolicy`.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if isinstance(policy, cls):
+            return policy
+        try:
+            return cls(
+                max_redeliver_count=policy.max_redeliver_count,
+                dead_letter_topic=policy.dead_letter_topic,
+                initial_subscription_name=policy.initial_subscription_name,
+            )
+        except AttributeError:
+            raise ConfigError.bad(
+                "dead_letter_policy",
+                policy,
+                "a pulsar_retry.DeadLetterPolicy or a pulsar.ConsumerDeadLetterPolicy",
+            ) from None

@@ -1,0 +1,70 @@
+"""Delay levels: the table that TDMQ calls ``MESSAGE_DELAYLEVEL``."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import MAX_DELAY
+
+#: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
+DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LEVEL = re.compile(r"([0-9]+)(ms|s|m|h|d)", re.ASCII)
+
+
+@attrs.frozen
+class DelayLevels:
+    """A table of delays, numbered from 1. Level 0 means no delay.
+
+    Attributes:
+        delays: The delays in seconds; ``delays[0]`` is level 1.
+    """
+
+    delays: tuple[float, ...]
+
+    @classmethod
+    def parse(cls, table: str | DelayLevels) -> DelayLevels:
+        """Read a table such as ``"1s 5s 10s 30s 1m"``.
+
+        Units are ms, s, m, h and d. Any run of white space separates two levels (TDMQ's Go client
+        counts an empty level between two spaces; this does not).
+
+        Raises:
+            ConfigError: the table is empty, or a level is malformed or above 864 000 s.
+        """
+        if isinstance(table, DelayLevels):
+            return table
+        accepted = f'levels such as "1s 5s 10s 1m 2h" of at most {MAX_DELAY:g} s each'
+        if not isinstance(table, str) or not table.split():
+            raise ConfigError.bad("delay_levels", table, accepted)
+        delays = []
+        for token in table.split():
+            match = _LEVEL.fullmatch(token)
+            delay = int(match[1]) * _UNITS[match[2]] if match else -1.0
+            if not 0 <= delay <= MAX_DELAY:
+                raise ConfigError.bad("delay_levels", table, f"{accepted}, not {token!r}")
+            delays.append(delay)
+        return cls(tuple(delays))
+
+    def clamp(self, level: int) -> int:
+        """Return *level*, or the last one of the table if it is above.
+
+        Raises:
+            ConfigError: *level* is negative or no whole number.
+        """
+        if not isinstance(level, int) or isinstance(level, bool) or level < 0:
+            raise ConfigError.bad("level", level, "0 (no delay) or a level counted from 1")
+        return min(level, len(self.delays))
+
+    def delay(self, level: int) -> float:
+        """Return the delay of *level* in seconds: none for 0, the last one's above the table.
+
+        Raises:
+            ConfigError: *level* is negative or no whole number.
+        """
+        level = self.clamp(level)
+        return self.delays[level - 1] if level else 0.0

@@ -1,0 +1,116 @@
+"""Topic names, and the dialects in which retry and dead-letter topics are named."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+
+_PARTITION = re.compile(r"-partition-[0-9]+$", re.ASCII)
+_NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)")
+_NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
+
+
+def logical(topic: str) -> str:
+    """Return *topic* without a trailing ``-partition-<n>``; one in the middle stays."""
+    return _PARTITION.sub("", topic)
+
+
+@attrs.frozen
+class TopicName:
+    """A full topic name, ``<domain>://<tenant>/<namespace>/<local>``."""
+
+    domain: str
+    tenant: str
+    namespace: str
+    local: str
+
+    @classmethod
+    def parse(cls, topic: str, argument: str = "topic") -> TopicName:
+        """Read a short (``t``), middle (``tenant/ns/t``) or full name.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
+        if isinstance(topic, str) and topic.strip():
+            if match := _NAME.fullmatch(topic):
+                return cls(*match.groups())
+            if match := _NAME_PARTS.fullmatch(topic):
+                return cls("persistent", *match.groups())
+            if "/" not in topic:
+                return cls("persistent", "public", "default", topic)
+        accepted = "a topic: t, tenant/namespace/t or persistent://tenant/namespace/t"
+        raise ConfigError.bad(argument, topic, accepted)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{self.local}"
+
+    def sibling(self, local: str) -> str:
+        """Return the full name of the topic *local* in the same namespace."""
+        return f"{self.domain}://{self.tenant}/{self.namespace}/{local}"
+
+
+@attrs.frozen
+class LetterTopics:
+    """The two topics that belong to a subscription."""
+
+    retry: str
+    dead_letter: str
+
+
+class Naming(enum.Enum):
+    """How retry and dead-letter topics are named when the policy does not name them.
+
+    The TDMQ dialects go by the version of the cluster (TDMQ, "Message Retry and Dead Letter
+    Mechanisms"). They also write the property ``DELAY`` that TDMQ's Go client reads.
+    """
+
+    #: ``<topic>-<subscription>-RETRY``; old-style names are used where they exist (Java, Go).
+    PULSAR = "pulsar"
+    #: ``<topic>-<subscription>-RETRY``
+    TDMQ_2_9_2 = "tdmq-2.9.2"
+    #: ``<subscription>-RETRY``
+    TDMQ_2_7_2 = "tdmq-2.7.2"
+    #: ``<subscription>-retry``
+    TDMQ_2_6_1 = "tdmq-2.6.1"
+
+    @classmethod
+    def of(cls, naming: Naming | str) -> Naming:
+        """Return the dialect, also from its value or its name.
+
+        Raises:
+            ConfigError: there is no such dialect.
+        """
+        if isinstance(naming, Naming):
+            return naming
+        for dialect in cls:
+            if naming in (dialect.value, dialect.name):
+                return dialect
+        known = ", ".join(f"Naming.{dialect.name}" for dialect in cls)
+        raise ConfigError.bad("naming", naming, f"one of {known}")
+
+    @property
+    def is_tdmq(self) -> bool:
+        """Whether this is one of TDMQ's dialects."""
+        return self is not Naming.PULSAR
+
+    def topics(self, topic: str, subscription: str) -> LetterTopics:
+        """Return the names for one topic and subscription, in the topic's namespace."""
+        name = TopicName.parse(topic)
+        match self:
+            case Naming.PULSAR | Naming.TDMQ_2_9_2:
+                stem, retry, dead_letter = f"{name}-{subscription}", "-RETRY", "-DLQ"
+            case Naming.TDMQ_2_7_2:
+                stem, retry, dead_letter = name.sibling(subscription), "-RETRY", "-DLQ"
+            case Naming.TDMQ_2_6_1:
+                stem, retry, dead_letter = name.sibling(subscription), "-retry", "-dlq"
+        return LetterTopics(stem + retry, stem + dead_letter)
+
+
+def first_topic(topics: Sequence[str]) -> str:
+    """Return the topic that default names come from: the smallest as typed (as in Java)."""
+    return min(topics)

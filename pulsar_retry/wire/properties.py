@@ -1,0 +1,245 @@
+"""The properties that retry letters and dead letters carry.
+
+Names, order and put-if-absent rules are those of the Java client; the Go client and TDMQ read and
+write the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.wire.names import logical
+
+RECONSUMETIMES = "RECONSUMETIMES"
+DELAY_TIME = "DELAY_TIME"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+#: The Java client's misspelling of the same; both are written and either is read.
+ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
+#: TDMQ's level, -1 for an explicit delay. Only its dialects write it.
+DELAY = "DELAY"
+FAILURE_REASON = "FAILURE_REASON"
+FAILURE_ERROR = "FAILURE_ERROR"
+FAILURE_MESSAGE = "FAILURE_MESSAGE"
+
+#: A caller of `reconsume_later` may not change these.
+SYSTEM_PROPERTIES = frozenset(
+    {
+        RECONSUMETIMES,
+        DELAY_TIME,
+        REAL_TOPIC,
+        REAL_SUBSCRIPTION,
+        RETRY_TOPIC,
+        ORIGIN_MESSAGE_ID,
+        ORIGIN_MESSAGE_ID_OLD,
+    }
+)
+
+#: Characters of an error's text that travel with a dead letter.
+MAX_FAILURE_MESSAGE = 2048
+
+_COUNT = re.compile(r"\+?[0-9]{1,10}", re.ASCII)
+_MAX_COUNT = 2**31 - 1  # Java reads an int
+
+_log = logging.getLogger("pulsar_retry")
+_garbage_seen = False
+
+
+class WireMessage(Protocol):
+    """What is read of a `pulsar.Message`."""
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties."""
+        ...
+
+    def redelivery_count(self) -> int:
+        """Return how often the broker redelivered it."""
+        ...
+
+
+@attrs.frozen
+class Origin:
+    """Where a message was delivered from: what its letters say of it.
+
+    Attributes:
+        topic: The full topic name, with its partition if it has one.
+        message_id: ``ledger:entry:partition``, with ``:batch`` in a batch.
+        subscription: The subscription that consumes it.
+    """
+
+    topic: str
+    message_id: str
+    subscription: str
+
+
+def message_id_text(message_id: Any) -> str:
+    """Return a message id as the Java client prints it, ``ledger:entry:partition[:batch]``."""
+    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    batch = message_id.batch_index()
+    return text if batch < 0 else f"{text}:{batch}"
+
+
+def reconsume_times(properties: Mapping[str, str]) -> int:
+    """Return how often a message was reconsumed: 0 when the property is absent or garbage."""
+    text = properties.get(RECONSUMETIMES)
+    if text is None:
+        return 0
+    if _COUNT.fullmatch(text) and (count := int(text)) <= _MAX_COUNT:
+        return count
+    _warn_of_garbage(text)
+    return 0
+
+
+def _warn_of_garbage(text: str) -> None:
+    global _garbage_seen  # noqa: PLW0603 - said once a process, or a poisoned topic floods the log
+    if not _garbage_seen:
+        _garbage_seen = True
+        _log.warning(
+            "%s=%.40r is no count and is read as 0; further ones are not logged",
+            RECONSUMETIMES,
+            text,
+        )
+
+
+def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -> None:
+    """Check the caller's properties.
+
+    Raises:
+        ConfigError: one is not str to str, or would change a system property.
+    """
+    for name, value in (custom or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError.bad("properties", {name: value}, "str names with str values")
+        if name in SYSTEM_PROPERTIES and carried.get(name) != value:
+            raise ConfigError.bad(
+                "properties", {name: value}, f"names other than the system's {name}"
+            )
+
+
+def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
+    """Put the origin's names where absent. A twin of the origin key gets the other's value."""
+    put = properties.setdefault
+    put(REAL_TOPIC, logical(origin.topic))
+    known = properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
+    put(ORIGIN_MESSAGE_ID_OLD, known or origin.message_id)
+    put(ORIGIN_MESSAGE_ID, known or origin.message_id)
+    put(REAL_SUBSCRIPTION, origin.subscription)
+    return properties
+
+
+def letter_properties(
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    count: int,
+    delay: float,
+    retry_topic: str | None,
+    custom: Mapping[str, str] | None = None,
+    level: int | None = None,
+) -> dict[str, str]:
+    """Return the properties of the letter that `reconsume_later` writes.
+
+    Args:
+        carried: The message's own properties.
+        origin: Where it was delivered from; used where it does not carry an older origin.
+        count: The new reconsume count.
+        delay: Seconds asked for, also on a dead letter (which is not delayed).
+        retry_topic: The full name for retry letters, None for dead letters.
+        custom: The caller's properties, already checked.
+        level: The delay level for TDMQ's dialects (-1: explicit delay); None: not written.
+    """
+    properties = _with_origin(dict(carried), origin)
+    if retry_topic is not None:
+        properties.setdefault(RETRY_TOPIC, retry_topic)
+    if custom:
+        properties.update(custom)
+    properties[RECONSUMETIMES] = str(count)
+    properties[DELAY_TIME] = str(round(delay * 1000))  # ms on the wire
+    if level is not None:
+        properties[DELAY] = str(level)
+    return properties
+
+
+def dead_letter_properties(
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    custom: Mapping[str, str] | None = None,
+    reason: str | None = None,
+    error: BaseException | None = None,
+) -> dict[str, str]:
+    """Return the properties of a dead letter that no retry count decided about.
+
+    That is the nack path's, as in Java without a count or a delay of its own, and that of
+    `dead_letter`, with the reason and the error.
+    """
+    properties = _with_origin(dict(carried), origin)
+    if custom:
+        properties.update(custom)
+    if reason is not None:
+        properties[FAILURE_REASON] = reason
+    if error is not None:
+        properties[FAILURE_ERROR] = type(error).__qualname__
+        text = str(error)[:MAX_FAILURE_MESSAGE]
+        # A lone surrogate is no UTF-8, and a property that is none kills its reader.
+        properties[FAILURE_MESSAGE] = text.encode("utf-8", "replace").decode("utf-8")
+    return properties
+
+
+@attrs.frozen
+class RetryProperties:
+    """What a message says of its retries, in any dialect.
+
+    Attributes:
+        reconsume_times: How often it was reconsumed; 0 when absent or garbage.
+        delay: The delay of its last hop in seconds.
+        real_topic: The topic it was first published to.
+        real_subscription: The subscription that failed.
+        origin_message_id: The id it had there, ``ledger:entry:partition[:batch]``.
+        retry_topic: The retry topic.
+    """
+
+    reconsume_times: int
+    delay: float | None
+    real_topic: str | None
+    real_subscription: str | None
+    origin_message_id: str | None
+    retry_topic: str | None
+
+    @classmethod
+    def of(cls, message: WireMessage) -> RetryProperties:
+        """Read the properties of *message*."""
+        return cls.read(message.properties())
+
+    @classmethod
+    def read(cls, properties: Mapping[str, str]) -> RetryProperties:
+        """Read a mapping of properties, such as a row's."""
+        delay = properties.get(DELAY_TIME, "")
+        return cls(
+            reconsume_times=reconsume_times(properties),
+            delay=int(delay) / 1000 if delay.isascii() and delay.isdecimal() else None,
+            real_topic=properties.get(REAL_TOPIC),
+            real_subscription=properties.get(REAL_SUBSCRIPTION),
+            origin_message_id=properties.get(ORIGIN_MESSAGE_ID)
+            or properties.get(ORIGIN_MESSAGE_ID_OLD),
+            retry_topic=properties.get(RETRY_TOPIC),
+        )
+
+
+def attempt_of(message: WireMessage) -> int:
+    """Return which attempt this delivery is: 1 for the first.
+
+    It is 1 + the reconsume count + the broker's redelivery count. The first term is in the message
+    and survives everything. The second is the broker's memory: it starts anew when the topic is
+    unloaded, the broker restarts or the subscription's last consumer leaves, and it is always 0
+    on Exclusive and Failover subscriptions.
+    """
+    return 1 + reconsume_times(message.properties()) + message.redelivery_count()
