@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import attrs
 
@@ -60,7 +61,7 @@ def java_options(java: Java, heap: str, direct_memory: str, *, fast_start: bool)
     return options
 
 
-@attrs.frozen
+@attrs.define
 class GuardedProcess:
     """A process and its guard. Not thread-safe but for `wait`: `Standalone` serialises calls.
 
@@ -71,6 +72,7 @@ class GuardedProcess:
     pid: int
     _guard: subprocess.Popen[bytes]
     _grace: float
+    _ended: bool = False
 
     @classmethod
     def start(
@@ -82,7 +84,7 @@ class GuardedProcess:
         output: Path,
         litter: Path | None = None,
         grace: float = 10.0,
-    ) -> GuardedProcess:
+    ) -> Self:
         """Start *command*, to end with this process at the latest.
 
         Args:
@@ -110,42 +112,48 @@ class GuardedProcess:
         with process.stdout as reply:
             line = reply.readline().decode(errors="replace").strip()
         if not line.isdecimal():
-            _end(process, 0.0)
+            cls(0, process, grace).kill()
             raise StandaloneError(line.removeprefix("error: ") or "the JVM's guard did not start")
         return cls(int(line), process, grace)
 
     def exit_code(self) -> int | None:
         """Return the exit code (128 + n for signal n), or None while it runs."""
-        return self._guard.poll()
+        return _as_in_a_shell(self._guard.poll())
 
     def wait(self, timeout: float | None) -> int | None:
         """Wait for its end, at most *timeout* seconds; return as `exit_code`. Thread-safe."""
         try:
-            return self._guard.wait(timeout)
+            return _as_in_a_shell(self._guard.wait(timeout))
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self) -> None:
         """Ask it to end, kill it if it does not within the grace, and wait until it is gone."""
-        _end(self._guard, self._grace + _GUARD_EXTRA)
+        self._end(self._grace + _GUARD_EXTRA)
 
     def kill(self) -> None:
         """Kill it with SIGKILL and wait until it is gone."""
-        _end(self._guard, 0.0)
+        self._end(0.0)
+
+    def _end(self, patience: float) -> None:
+        """Close the guard's pipe, its order to stop the JVM; kill both if that takes too long."""
+        if self._ended:  # the group's number may be another's by now
+            return
+        guard_was_killed = (self._guard.poll() or 0) < 0  # then nobody else ends the JVM
+        if guard_was_killed or patience == 0:
+            _kill_group(self._guard)
+        assert self._guard.stdin is not None  # noqa: S101 - for mypy: it is a pipe
+        self._guard.stdin.close()
+        try:
+            self._guard.wait(patience or None)
+        except subprocess.TimeoutExpired:
+            _kill_group(self._guard)
+            self._guard.wait()
+        self._ended = True
 
 
-def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Close the guard's pipe, which is its order to stop; kill both when that takes too long."""
-    guard_died = (process.poll() or 0) < 0  # somebody killed it: the JVM has nobody to end it
-    if guard_died or patience == 0:
-        _kill_group(process)
-    assert process.stdin is not None  # noqa: S101 - for mypy: it is a pipe
-    process.stdin.close()
-    try:
-        process.wait(patience or None)
-    except subprocess.TimeoutExpired:
-        _kill_group(process)
-        process.wait()
+def _as_in_a_shell(code: int | None) -> int | None:
+    return 128 - code if code is not None and code < 0 else code
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

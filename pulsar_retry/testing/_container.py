@@ -6,6 +6,8 @@ Both images are started alike: settings come as `PULSAR_PREFIX_*` variables, whi
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -32,39 +34,33 @@ _MEMORY = "-Xmx512m -XX:MaxDirectMemorySize=512m"
 def missing_for_container(image: str) -> str:
     """Say what is missing to run *image*, or "" when nothing is. It is pulled if need be."""
     try:
-        import testcontainers.core.container  # noqa: F401, PLC0415
-
-        import docker  # noqa: PLC0415 - optional, with testcontainers
+        # By name, because for tools that start in this repository `docker` is its folder.
+        docker: Any = importlib.import_module("docker")
+        importlib.import_module("testcontainers.core.container")
     except ImportError as error:
         return f"{error.name} is not installed"
+    failures = (docker.errors.DockerException, OSError)
     try:
         client = docker.from_env()
-    except docker.errors.DockerException as error:
-        return f"no Docker daemon answers ({error})"
-    try:
-        return _missing_image(client, image)
-    finally:
-        client.close()
-
-
-def _missing_image(client: Any, image: str) -> str:
-    from docker.errors import DockerException, ImageNotFound  # noqa: PLC0415
-
-    try:
         client.ping()
-    except (DockerException, OSError) as error:
-        return f"no Docker daemon answers ({error})"
-    try:
-        client.images.get(image)
-    except ImageNotFound:
+    except failures as error:
+        return f"no Docker daemon answers ({_reason(error)})"
+    with contextlib.closing(client):
         try:
-            client.images.pull(image)
-        except (DockerException, OSError) as error:
-            reason = getattr(error, "explanation", None) or error
-            return f"the image {image} is not here and can't be pulled ({reason})"
-    except (DockerException, OSError) as error:
-        return f"the Docker daemon fails ({error})"
+            client.images.get(image)
+        except docker.errors.ImageNotFound:
+            try:
+                client.images.pull(image)
+            except failures as error:
+                return f"the image {image} is not here and can't be pulled ({_reason(error)})"
+        except failures as error:
+            return f"the Docker daemon fails ({_reason(error)})"
     return ""
+
+
+def _reason(error: Exception) -> str:
+    """Return what the daemon says, without the HTTP request around it."""
+    return getattr(error, "explanation", None) or str(error)
 
 
 class PulsarContainer:
@@ -111,7 +107,7 @@ class PulsarContainer:
                 self._host = LOOPBACK  # "localhost" may be ::1 first, where nothing listens
             self._await_ready()
         except BaseException:
-            self._container.stop()
+            self._stop()
             raise
         return self
 
@@ -121,7 +117,11 @@ class PulsarContainer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         self._container.stop()
+        self._container.get_docker_client().client.close()  # testcontainers leaves it open
 
     def _configured(self) -> DockerContainer:
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional

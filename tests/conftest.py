@@ -1,0 +1,237 @@
+"""Fixtures for every test that touches a broker: one broker a session, fresh names a test.
+
+Which broker it is, is decided by `pulsar_retry.testing.broker`; the header of the run says which,
+and why it is not a container. Under pytest-xdist the controller starts it and the workers share it.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from http import HTTPMethod
+from typing import Any
+
+import attrs
+import pytest
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone import Standalone
+from pulsar_retry.testing.broker import (
+    BrokerChoice,
+    RunningBroker,
+    find_broker,
+    running_broker,
+)
+
+CHOICE = pytest.StashKey[BrokerChoice]()
+STACK = pytest.StashKey[ExitStack]()
+SHARED = pytest.StashKey[RunningBroker]()
+
+
+def _choice(config: pytest.Config) -> BrokerChoice:
+    """Decide once in a run, and once for all its workers."""
+    if CHOICE not in config.stash:
+        config.stash[CHOICE] = find_broker()
+    return config.stash[CHOICE]
+
+
+def _start_broker(config: pytest.Config) -> RunningBroker:
+    """Start the run's broker, or return the one that runs; `pytest_unconfigure` stops it."""
+    if SHARED not in config.stash:
+        stack = config.stash[STACK] = ExitStack()
+        config.stash[SHARED] = stack.enter_context(running_broker(_choice(config)))
+    return config.stash[SHARED]
+
+
+def _which_broker(config: pytest.Config) -> list[str]:
+    """Say which broker the tests get, and why it is not a container."""
+    choice = _choice(config)
+    lines = [f"broker: {choice.kind}"]
+    if choice.why_no_container:
+        lines.append(f"container tests skipped, because {choice.why_no_container}")
+    return lines
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name the broker at once under pytest-xdist, whose controller collects nothing."""
+    return _which_broker(config) if config.getoption("numprocesses", None) else []
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    """Name the broker if any test needs one: a run of unit tests must not even look for it."""
+    needed = any(item.get_closest_marker("broker") for item in items)
+    return _which_broker(config) if needed else []
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the controller's broker to a worker of pytest-xdist."""
+    broker = _start_broker(node.config)
+    node.workerinput["broker"] = (broker.kind, broker.service_url, broker.admin_url)
+    node.workerinput["why_no_container"] = _choice(node.config).why_no_container
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take over, in a worker of pytest-xdist, what the controller found and started."""
+    worker_input = getattr(config, "workerinput", None)
+    if worker_input is not None:
+        kind, service_url, admin_url = worker_input["broker"]
+        config.stash[CHOICE] = BrokerChoice(kind, worker_input["why_no_container"])
+        # No restart and no kill: the other workers use it, too.
+        config.stash[SHARED] = RunningBroker(kind, service_url, admin_url)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the broker if this process started it."""
+    if STACK in config.stash:
+        config.stash[STACK].close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that use the broker, so that `-m "not broker"` leaves them out."""
+    for item in items:
+        if {"broker", "own_broker"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.broker)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip the tests of the container path where there is none."""
+    if item.get_closest_marker("container"):
+        choice = _choice(item.config)
+        if choice.kind != "container":
+            pytest.skip(f"container tests skipped, because {choice.why_no_container}")
+
+
+@pytest.fixture(scope="session")
+def broker(pytestconfig: pytest.Config) -> RunningBroker:
+    """Return the session's broker, which all tests share: use `namespace` and `topic` in it."""
+    try:
+        return _start_broker(pytestconfig)
+    except StandaloneError as error:
+        # Once, not for each test: nothing that needs a broker can pass now.
+        pytest.exit(f"no broker: {error}", returncode=1)
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[Standalone]:
+    """Give a broker that no other module uses, to be killed and restarted."""
+    with Standalone(fast_start=True) as standalone:
+        yield standalone
+
+
+@attrs.frozen
+class Admin:
+    """Pulsar's REST API, as far as tests use it. Topics are full names, `persistent://…`."""
+
+    url: str
+
+    def call(self, method: HTTPMethod, path: str, body: object = None) -> Any:
+        """Send *body* as JSON to /admin/v2/*path* and return the JSON answer, or None."""
+        request = urllib.request.Request(  # noqa: S310 - the test's broker
+            f"{self.url}/admin/v2/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        # No proxy that the environment names leads to loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=30) as response:
+                content = response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                error.add_note(f"{method} {path}: {error.read().decode(errors='replace')}")
+                raise
+        return json.loads(content) if content else None
+
+    def get(self, path: str) -> Any:
+        """GET /admin/v2/*path*."""
+        return self.call(HTTPMethod.GET, path)
+
+    def create_namespace(self, name: str) -> None:
+        """Create the namespace *name*, `tenant/namespace`."""
+        self.call(HTTPMethod.PUT, f"namespaces/{name}")
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace with all that is in it."""
+        self.call(HTTPMethod.DELETE, f"namespaces/{name}?force=true")
+
+    def set_namespace_policy(self, namespace: str, policy: str, value: object) -> None:
+        """Set a policy by its path, such as `retention` or `backlogQuota`."""
+        self.call(HTTPMethod.POST, f"namespaces/{namespace}/{policy}", value)
+
+    def topics(self, namespace: str) -> list[str]:
+        """Return the full names of the namespace's topics, with partitions one by one."""
+        names: list[str] = self.get(f"persistent/{namespace}")
+        return sorted(names)
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic that is not partitioned."""
+        self.call(HTTPMethod.PUT, _path(topic))
+
+    def create_partitioned_topic(self, topic: str, partitions: int) -> None:
+        """Create a topic of *partitions* partitions."""
+        self.call(HTTPMethod.PUT, f"{_path(topic)}/partitions", partitions)
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions; 0: not partitioned."""
+        count: int = self.get(f"{_path(topic)}/partitions")["partitions"]
+        return count
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        """Return the statistics of a topic or of one partition."""
+        stats: dict[str, Any] = self.get(f"{_path(topic)}/stats?getPreciseBacklog=true")
+        return stats
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Return how many messages the subscription has not acknowledged."""
+        backlog: int = self.stats(topic)["subscriptions"][subscription]["msgBacklog"]
+        return backlog
+
+    def set_topic_policy(self, topic: str, policy: str, value: object) -> None:
+        """Set a policy by its path, such as `maxProducers` or `maxMessageSize`."""
+        self.call(HTTPMethod.POST, f"{_path(topic)}/{policy}", value)
+
+    def unload(self, topic: str) -> None:
+        """Unload a topic: its clients are disconnected, and the next use loads it again."""
+        self.call(HTTPMethod.PUT, f"{_path(topic)}/unload")
+
+    def terminate(self, topic: str) -> None:
+        """End a topic: what is in it can be read, nothing more can be published."""
+        self.call(HTTPMethod.POST, f"{_path(topic)}/terminate")
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and disconnect its clients."""
+        self.call(HTTPMethod.DELETE, f"{_path(topic)}?force=true")
+
+
+def _path(topic: str) -> str:
+    domain, _, name = topic.partition("://")
+    return f"{domain}/{name}"
+
+
+@pytest.fixture(scope="session")
+def admin(broker: RunningBroker) -> Admin:
+    """Return the broker's REST API."""
+    return Admin(broker.admin_url)
+
+
+@pytest.fixture
+def namespace(admin: Admin) -> Iterator[str]:
+    """Give a new namespace, `public/<uuid>`, and delete it afterwards with all that is in it."""
+    name = f"public/{uuid.uuid4().hex}"
+    admin.create_namespace(name)
+    yield name
+    # What a test left open, and a broker that it left broken, are that test's failure alone.
+    with suppress(OSError):
+        admin.delete_namespace(name)
+
+
+@pytest.fixture
+def topic(namespace: str) -> str:
+    """Return the full name of a topic that does not exist yet."""
+    return f"persistent://{namespace}/{uuid.uuid4().hex}"

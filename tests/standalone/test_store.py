@@ -1,0 +1,291 @@
+"""The downloader, against a Maven repository on loopback."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.standalone.lock import Jar
+from pulsar_retry.standalone.store import MIRROR_VARIABLE, JarStore, default_cache
+
+if TYPE_CHECKING:
+    from conftest import Repository
+
+CONTENT = random.Random(7).randbytes(300_000)  # noqa: S311 - no secret
+
+
+class Recorder:
+    """A progress display that only remembers."""
+
+    def __init__(self) -> None:
+        self.files = self.size = self.position = self.finished = 0
+        self._lock = threading.Lock()
+
+    def start(self, files: int, size: int) -> None:
+        self.files, self.size = files, size
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self.position += amount
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def store_of(repository: Repository, cache: Path, progress: Recorder | None = None) -> JarStore:
+    """Return a store that fetches from *repository* and waits next to nothing between tries."""
+    return JarStore(cache, mirror=repository.url, progress=progress, backoff=0.001)
+
+
+def part_of(store: JarStore, jar: Jar) -> Path:
+    """Return the file that a download of *jar* is written to."""
+    path = store.path(jar)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f"{path.name}.part")
+
+
+def test_fetches_all_and_reports_every_byte(repository: Repository, cache: Path) -> None:
+    """Many jars come in parallel, and the progress adds up."""
+    jars = [repository.add(CONTENT[: 1000 * n], f"jar-{n}") for n in range(1, 41)]
+    progress = Recorder()
+    paths = store_of(repository, cache, progress).ensure(jars)
+    assert [path.stat().st_size for path in paths] == [jar.size for jar in jars]
+    assert (progress.files, progress.finished) == (40, 1)
+    assert progress.position == progress.size == sum(jar.size for jar in jars)
+
+
+def test_downloads_run_at_the_same_time(repository: Repository, cache: Path) -> None:
+    """Four answers that wait for each other can only come if four are asked for at once."""
+    together = threading.Barrier(4, timeout=10)
+    repository.before_answer = together.wait
+    store_of(repository, cache).ensure([repository.add(CONTENT, f"jar-{n}") for n in range(4)])
+
+
+def test_second_time_asks_for_nothing(repository: Repository, cache: Path) -> None:
+    """What is cached is not fetched."""
+    jar = repository.add(CONTENT)
+    store_of(repository, cache).ensure([jar])
+    repository.asked.clear()
+    store_of(repository, cache).ensure([jar])
+    assert repository.asked == []
+
+
+def test_resumes_what_an_earlier_process_left(repository: Repository, cache: Path) -> None:
+    """Only the missing bytes are asked for."""
+    jar = repository.add(CONTENT)
+    store = store_of(repository, cache)
+    part_of(store, jar).write_bytes(CONTENT[:100_000])
+    (path,) = store.ensure([jar])
+    assert path.read_bytes() == CONTENT
+    assert repository.asked == [(f"/{jar.path}", "bytes=100000-")]
+    assert not part_of(store, jar).exists()
+
+
+def test_resumes_without_ranges(repository: Repository, cache: Path) -> None:
+    """A server that ignores `Range` sends the whole file, and that is what is kept."""
+    repository.ranges = False
+    jar = repository.add(CONTENT)
+    store = store_of(repository, cache)
+    part_of(store, jar).write_bytes(b"x" * 100)
+    progress = Recorder()
+    (path,) = store_of(repository, cache, progress).ensure([jar])
+    assert path.read_bytes() == CONTENT
+    assert progress.position == jar.size
+
+
+def test_complete_part_needs_no_request(repository: Repository, cache: Path) -> None:
+    """A process that died between the last byte and the renaming left all that is needed."""
+    jar = repository.add(CONTENT)
+    store = store_of(repository, cache)
+    part_of(store, jar).write_bytes(CONTENT)
+    store.ensure([jar])
+    assert repository.asked == []
+
+
+def test_wrong_bytes_from_an_earlier_process_are_dropped(
+    repository: Repository, cache: Path
+) -> None:
+    """A part that does not fit is no reason to fail: the file is fetched from scratch."""
+    jar = repository.add(CONTENT)
+    store = store_of(repository, cache)
+    part_of(store, jar).write_bytes(b"x" * 5000)
+    (path,) = store.ensure([jar])
+    assert path.read_bytes() == CONTENT
+    assert [wanted for _, wanted in repository.asked] == ["bytes=5000-", None]
+
+
+def test_truncated_body_is_resumed(repository: Repository, cache: Path) -> None:
+    """A connection that breaks off costs only the rest."""
+    jar = repository.add(CONTENT)
+    repository.cut_bodies = [70_000, 10]
+    (path,) = store_of(repository, cache).ensure([jar])
+    assert path.read_bytes() == CONTENT
+    assert [wanted for _, wanted in repository.asked] == [None, "bytes=70000-", "bytes=70010-"]
+
+
+def test_transient_statuses_are_tried_again(repository: Repository, cache: Path) -> None:
+    """A busy server is asked again."""
+    jar = repository.add(CONTENT)
+    repository.failures = [HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS]
+    (path,) = store_of(repository, cache).ensure([jar])
+    assert path.read_bytes() == CONTENT
+
+
+def test_gives_up_in_the_end_and_says_how_often_it_tried(
+    repository: Repository, cache: Path
+) -> None:
+    """A server that stays broken is named with its status."""
+    jar = repository.add(CONTENT)
+    repository.failures = [HTTPStatus.BAD_GATEWAY] * 100
+    with pytest.raises(
+        StandaloneError, match=r"HTTP 502 Bad Gateway \(tried 5 times\).*HTTPS_PROXY"
+    ):
+        store_of(repository, cache).ensure([jar])
+
+
+def test_missing_file_is_final_and_names_url_and_remedy(
+    repository: Repository, cache: Path
+) -> None:
+    """A 404 is not tried again; the message has the file, the URL, the status and what to do."""
+    jar = repository.add(CONTENT)
+    repository.files.clear()
+    with pytest.raises(StandaloneError) as caught:
+        store_of(repository, cache).ensure([jar])
+    for part in ("thing-1.0.jar", f"{repository.url}/{jar.path}", "HTTP 404", MIRROR_VARIABLE):
+        assert part in str(caught.value)
+    assert len(repository.asked) == 1
+
+
+def test_wrong_checksum_is_final(repository: Repository, cache: Path) -> None:
+    """Other bytes of the right number are refused, and nothing of them stays."""
+    jar = repository.add(CONTENT)
+    repository.files[f"/{jar.path}"] = b"x" * jar.size
+    store = store_of(repository, cache)
+    with pytest.raises(StandaloneError, match=r"SHA-256 is .*, jars\.lock says"):
+        store.ensure([jar])
+    assert not store.path(jar).exists()
+    assert part_of(store, jar).stat().st_size == 0
+
+
+def test_other_size_is_refused_before_it_is_read(repository: Repository, cache: Path) -> None:
+    """A log-in page of a proxy is told by its length."""
+    jar = repository.add(CONTENT)
+    repository.files[f"/{jar.path}"] = b"<html>log in</html>"
+    with pytest.raises(StandaloneError, match=r"offers 19 bytes, jars\.lock says 300000"):
+        store_of(repository, cache).ensure([jar])
+
+
+def test_one_failure_ends_the_others(repository: Repository, cache: Path) -> None:
+    """The first failure is raised without waiting for the other two hundred files."""
+    jars = [repository.add(CONTENT, f"jar-{n}") for n in range(200)]
+    repository.files.clear()
+    progress = Recorder()
+    with pytest.raises(StandaloneError, match="HTTP 404"):
+        store_of(repository, cache, progress).ensure(jars)
+    assert len(repository.asked) < len(jars)
+    assert progress.finished == 1
+
+
+def test_nobody_there_is_told_clearly(repository: Repository, cache: Path) -> None:
+    """A refused connection says so."""
+    jar = repository.add(CONTENT)
+    store = JarStore(cache, mirror="http://127.0.0.1:1", backoff=0.001)
+    with pytest.raises(StandaloneError, match=r"refused.*check the network"):
+        store.ensure([jar])
+
+
+def test_file_of_the_wrong_size_is_fetched_again(repository: Repository, cache: Path) -> None:
+    """The look at each start finds a jar that was cut off."""
+    jar = repository.add(CONTENT)
+    store = store_of(repository, cache)
+    (path,) = store.ensure([jar])
+    path.write_bytes(CONTENT[:-1])
+    store.ensure([jar])
+    assert path.read_bytes() == CONTENT
+
+
+def test_verify_finds_and_removes_damaged_files(repository: Repository, cache: Path) -> None:
+    """The thorough check finds what has the right size, and the next start fetches it."""
+    jars = [repository.add(CONTENT, "good"), repository.add(CONTENT, "bad")]
+    store = store_of(repository, cache)
+    _, bad = store.ensure(jars)
+    bad.write_bytes(b"x" * len(CONTENT))
+    absent = repository.add(b"1", "absent")
+    assert store.verify([*jars, absent]) == [jars[1]]
+    store.ensure(jars)
+    assert bad.read_bytes() == CONTENT
+
+
+def test_mirror_from_the_environment(
+    repository: Repository, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable names the repository; a slash at its end is fine."""
+    jar = repository.add(CONTENT)
+    monkeypatch.setenv(MIRROR_VARIABLE, f"{repository.url}/")
+    JarStore(cache).ensure([jar])
+    assert repository.asked == [(f"/{jar.path}", None)]
+
+
+def test_mirror_may_be_a_folder(repository: Repository, cache: Path, tmp_path: Path) -> None:
+    """A `file:` URL works, also to begin again where a part is, and a missing file is named."""
+    jar = repository.add(CONTENT)
+    source = tmp_path / "m2" / jar.path
+    source.parent.mkdir(parents=True)
+    source.write_bytes(CONTENT)
+    store = JarStore(cache, mirror=(tmp_path / "m2").as_uri())
+    part_of(store, jar).write_bytes(CONTENT[:10])
+    (path,) = store.ensure([jar])
+    assert path.read_bytes() == CONTENT
+    with pytest.raises(StandaloneError, match="no such file"):
+        store.ensure([repository.add(b"1", "absent")])
+
+
+def test_bad_mirror_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no URL of a repository is named before anything is opened."""
+    with pytest.raises(ConfigError, match="mirror='ftp://x'"):
+        JarStore(mirror="ftp://x")
+    monkeypatch.setenv(MIRROR_VARIABLE, "example")
+    with pytest.raises(ConfigError, match=f"{MIRROR_VARIABLE}='example'"):
+        JarStore()
+
+
+def test_folder_that_cannot_be_written_is_named(repository: Repository, tmp_path: Path) -> None:
+    """A file where the folder should be: the message names the path and the variable to set."""
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(StandaloneError, match=r"could not write .*cache.*XDG_CACHE_HOME"):
+        store_of(repository, tmp_path / "cache").ensure([repository.add(CONTENT)])
+
+
+def test_cache_follows_the_xdg_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An absolute XDG_CACHE_HOME counts, a relative one does not."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache() == tmp_path / "pulsar-retry"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert default_cache() == Path.home() / ".cache" / "pulsar-retry"
+
+
+def test_two_processes_at_once_fetch_each_file_once(repository: Repository, cache: Path) -> None:
+    """Processes that start together share the work, and both end with all the files."""
+    jars = [repository.add(CONTENT, f"jar-{n}") for n in range(20)]
+    context = multiprocessing.get_context("spawn")
+    arguments = (repository.url, cache, jars)
+    processes = [context.Process(target=_fetch_in_child, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert sorted(path for path, _ in repository.asked) == sorted(repository.files)
+    assert not list(cache.rglob("*.part"))
+
+
+def _fetch_in_child(url: str, cache: Path, jars: list[Jar]) -> None:
+    for path in JarStore(cache, mirror=url).ensure(jars):
+        assert path.read_bytes() == CONTENT
