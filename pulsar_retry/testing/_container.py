@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import socket
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -39,6 +40,9 @@ def missing_for_container(image: str) -> str:
         importlib.import_module("testcontainers.core.container")
     except ImportError as error:
         return f"{error.name} is not installed"
+    problem = _socket_problem()
+    if problem:
+        return f"no Docker daemon answers ({problem})"
     failures = (docker.errors.DockerException, OSError)
     try:
         client = docker.from_env()
@@ -55,6 +59,24 @@ def missing_for_container(image: str) -> str:
                 return f"the image {image} is not here and can't be pulled ({_reason(error)})"
         except failures as error:
             return f"the Docker daemon fails ({_reason(error)})"
+    return ""
+
+
+def _socket_problem() -> str:
+    """Say why the daemon's Unix socket can't be connected to; "" if it can, or is no such socket.
+
+    Asking docker's own client would do, but for the socket that it leaves open when that fails,
+    which a test run that turns warnings into errors does not forgive.
+    """
+    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if not host.startswith("unix://"):
+        return ""
+    path = host.removeprefix("unix://")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return f"{path}: {error.strerror}"
     return ""
 
 
