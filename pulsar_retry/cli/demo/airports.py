@@ -1,0 +1,131 @@
+"""The demo's input: US airports as `vega_datasets` ships them, with the dirt that is in them.
+
+Every value is text, numbers too. Some airports have no city and no state (``NA``), some are in
+other countries, some codes are no airport codes, and in the Pacific territories longitudes and
+latitudes have lost their sign, which puts Guam into the open sea. Nothing here was made up but
+the time-outs of the enrichment, and those are the same in every run.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from bisect import bisect_right
+from typing import Any
+
+import attrs
+
+__all__ = ["Airport", "InvalidRecordError", "load", "read", "time_zone", "timeouts_of"]
+
+#: A row of the data set as it is: column to text.
+Record = dict[str, str]
+
+_CODE_LENGTH = 3
+_MISSING = ("", "NA")
+_EASTERN = {"GU", "CQ"}  # Guam, Northern Mariana Islands
+_SOUTHERN = {"AS"}  # American Samoa
+
+#: How many of the records need how many attempts: below the first bound none ever succeeds.
+_BOUNDS = (0.006, 0.02, 0.06, 0.20)
+_TIMEOUTS = (1_000_000, 3, 2, 1, 0)
+
+
+class InvalidRecordError(ValueError):
+    """A record that no retry can make valid.
+
+    Attributes:
+        reason: A short, stable name of what is wrong, which becomes the dead letter's reason.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@attrs.frozen
+class Airport:
+    """A valid record. Latitude and longitude are in degrees, north and east positive."""
+
+    code: str
+    name: str
+    city: str
+    state: str
+    latitude: float
+    longitude: float
+
+
+def load(limit: int | None = None) -> list[Record]:
+    """Return the records of the data set, or *limit* of them spread evenly over the file.
+
+    Raises:
+        ModuleNotFoundError: `vega_datasets` is not installed.
+    """
+    from vega_datasets import local_data  # noqa: PLC0415 - optional, and slow to import
+
+    text: str = local_data.airports.raw().decode()
+    records = list(csv.DictReader(text.splitlines()))
+    count = len(records) if limit is None else min(limit, len(records))
+    return [records[position * len(records) // count] for position in range(count)]
+
+
+def read(payload: bytes) -> Airport:
+    """Return the airport in a message's *payload*.
+
+    Raises:
+        InvalidRecordError: it is not a valid one.
+    """
+    record: dict[str, Any] = json.loads(payload)
+    code, name, state = record["iata"], record["name"], record["state"]
+    if len(code) != _CODE_LENGTH:
+        length = f"{len(code)} characters, an IATA code has {_CODE_LENGTH}"
+        raise InvalidRecordError("not-an-iata-code", f"{code!r} has {length}")
+    if record["country"] != "USA":
+        raise InvalidRecordError("foreign-country", f"{name} is in {record['country']}")
+    if record["city"] in _MISSING or state in _MISSING:
+        raise InvalidRecordError("missing-city", f"{name} has no city or no state")
+    latitude, longitude = _degrees(record, "latitude"), _degrees(record, "longitude")
+    if not _is_possible(state, latitude, longitude):
+        raise InvalidRecordError(
+            "impossible-position", f"{name}, {state}, can't be at {latitude:.2f}, {longitude:.2f}"
+        )
+    return Airport(code, name, record["city"], state, latitude, longitude)
+
+
+def _degrees(record: dict[str, Any], column: str) -> float:
+    try:
+        return float(record[column])
+    except (TypeError, ValueError):
+        raise InvalidRecordError("not-a-number", f"{column} is {record[column]!r}") from None
+
+
+def _is_possible(state: str, latitude: float, longitude: float) -> bool:
+    """Tell whether a place of *state* may be there. Not-a-number is nowhere."""
+    if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):  # noqa: PLR2004 - the globe
+        return False
+    return not (
+        (state in _EASTERN and longitude < 0)
+        or (state not in _EASTERN and longitude > 0)
+        or (state in _SOUTHERN and latitude > 0)
+    )
+
+
+def time_zone(airport: Airport, attempt: int) -> int:
+    """Ask a flaky service for an airport's offset from UTC in hours.
+
+    There is no service: the answer is the nautical time zone. Whether it times out hangs on the
+    airport's code and on the *attempt* alone, so every run is the same.
+
+    Raises:
+        TimeoutError: the service did not answer in time. It may the next time.
+    """
+    if attempt <= timeouts_of(airport.code):
+        raise TimeoutError(f"no time zone for {airport.code}: attempt {attempt} timed out")
+    return round(airport.longitude / 15)
+
+
+def timeouts_of(code: str) -> int:
+    """Return how many attempts time out for this code before one succeeds."""
+    digest = hashlib.sha256(code.encode()).digest()
+    draw = int.from_bytes(digest[:8]) / 2**64
+    return _TIMEOUTS[bisect_right(_BOUNDS, draw)]
