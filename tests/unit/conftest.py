@@ -1,0 +1,56 @@
+"""What several unit tests use."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.consumer.plan import Plan, make_plan
+
+MakePlan = Callable[..., Plan]
+
+
+@pytest.fixture(scope="session")
+def plan_of() -> MakePlan:
+    """Return a function that makes a plan from what differs from a plain retry subscription."""
+
+    def plan_of(**changes: Any) -> Plan:
+        return make_plan(
+            **{
+                "topic": "orders",
+                "subscription": "billing",
+                "consumer_type": pulsar.ConsumerType.Shared,
+                "receiver_queue_size": 1000,
+                "enable_retry": True,
+                "dead_letter_policy": None,
+                "naming": pr.Naming.PULSAR,
+                "delay_levels": pr.DEFAULT_DELAY_LEVELS,
+                "negative_ack_redelivery_delay_ms": 60_000,
+                "negative_ack_backoff": None,
+                "max_pending_letters": 1000,
+                "letter_send_timeout": 30.0,
+                **changes,
+            }
+        )
+
+    return plan_of
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[[Callable[[], Any]], None]:
+    """Return a function that waits for a condition that another thread makes true."""
+
+    def wait_until(condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + 20
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in 20 s"
+            pause.wait(0.001)
+
+    return wait_until

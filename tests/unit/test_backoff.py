@@ -1,0 +1,144 @@
+"""Durations, and how long a message waits after its n-th failure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.policy.durations import MAX_DELAY, seconds
+
+SECONDS = st.floats(0, 1e9)
+ATTEMPTS = st.integers(0, 10_000)
+MULTIPLIERS = st.floats(1, 1e300, exclude_min=True)
+
+
+@st.composite
+def exponentials(draw: st.DrawFn) -> pr.Exponential:
+    """Return any backoff whose bounds are in order."""
+    minimum, maximum = sorted((draw(SECONDS), draw(SECONDS)))
+    return pr.Exponential(minimum, maximum, multiplier=draw(MULTIPLIERS))
+
+
+@given(st.timedeltas(min_value=timedelta(0)))
+def test_a_timedelta_is_as_good_as_its_seconds(delta: timedelta) -> None:
+    """Both spellings of a duration are the same one."""
+    assert seconds("delay", delta.total_seconds()) == seconds("delay", delta)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 0.25, MAX_DELAY, 864_000, timedelta(days=10)])
+def test_durations_within_their_bounds_are_accepted(delay: float | timedelta) -> None:
+    """Both bounds belong to the range."""
+    assert 0 <= seconds("delay", delay, maximum=MAX_DELAY) <= MAX_DELAY
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [
+        -1,
+        -1e-9,
+        timedelta(microseconds=-1),
+        864_000.001,
+        timedelta(days=10, microseconds=1),
+        timedelta.max,
+        math.nan,
+        math.inf,
+        -math.inf,
+        "10",
+        None,
+        True,
+        1j,
+    ],
+)
+def test_what_is_no_duration_is_refused(delay: object) -> None:
+    """The error names the argument, the value and the range."""
+    accepted = "seconds (a number) or a timedelta, 0 or more and at most 864000 s"
+    expected = f"delay={delay!r}: expected {accepted}"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        seconds("delay", delay, maximum=MAX_DELAY)  # type: ignore[arg-type]
+
+
+@given(exponentials(), ATTEMPTS)
+@example(pr.Exponential(0, 0), 10_000)
+@example(pr.Exponential(0, 600, multiplier=1e300), 10_000)
+def test_no_delay_is_outside_the_bounds(backoff: pr.Exponential, attempt: int) -> None:
+    """However often a message failed: never an overflow, never negative, never above the top."""
+    delay = backoff.delay(attempt)
+    assert backoff.minimum <= delay <= backoff.maximum
+
+
+@given(exponentials(), ATTEMPTS)
+def test_delays_never_shrink(backoff: pr.Exponential, attempt: int) -> None:
+    """One more failure never makes a message come back earlier."""
+    assert backoff.delay(attempt) <= backoff.delay(attempt + 1)
+
+
+@given(exponentials())
+def test_the_first_delay_is_the_minimum(backoff: pr.Exponential) -> None:
+    """Attempt 1 is the first failure; attempt 0 is taken for it."""
+    assert [backoff.minimum] * 2 == [backoff.delay(1), backoff.delay(0)]
+
+
+@given(SECONDS.filter(bool), MULTIPLIERS)
+def test_the_maximum_is_reached(minimum: float, multiplier: float) -> None:
+    """Every growth gets there when nothing else stops it."""
+    attempts = 2 + math.ceil(math.log(4) / math.log1p(multiplier - 1))
+    backoff = pr.Exponential(minimum, 2 * minimum, multiplier=multiplier)
+    assert backoff.maximum == backoff.delay(attempts)
+
+
+def test_the_default_numbers_are_javas() -> None:
+    """10 s doubled up to 600 s, as MultiplierRedeliveryBackoff and Pub/Sub have it."""
+    assert [10, 20, 40, 80, 160, 320, 600, 600] == [pr.Exponential().delay(n) for n in range(1, 9)]
+
+
+def test_each_delay_multiplies_the_one_before() -> None:
+    """Below the maximum the growth is exactly the multiplier."""
+    backoff = pr.Exponential(1, 1e6, multiplier=3)
+    delays = [backoff.delay(attempt) for attempt in range(1, 10)]
+    assert [3.0] * 8 == [later / earlier for earlier, later in pairwise(delays)]
+
+
+@given(SECONDS, ATTEMPTS)
+def test_fixed_always_waits_the_same(wait: float, attempt: int) -> None:
+    """The attempt does not matter."""
+    assert wait == pr.Fixed(wait).delay(attempt)
+
+
+def test_backoffs_take_timedeltas() -> None:
+    """They are kept as seconds."""
+    assert pr.Fixed(90) == pr.Fixed(timedelta(minutes=1.5))
+    assert pr.Exponential(1, 3600) == pr.Exponential(timedelta(seconds=1), timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: pr.Fixed(-1), "wait=-1: expected seconds (a number) or a timedelta, 0 or more"),
+        (
+            lambda: pr.Exponential(-1, 5),
+            "minimum=-1: expected seconds (a number) or a timedelta, 0 or more",
+        ),
+        (
+            lambda: pr.Exponential(1, math.inf),
+            "maximum=inf: expected seconds (a number) or a timedelta, 0 or more",
+        ),
+        (lambda: pr.Exponential(10, 5), "maximum=5.0: expected at least minimum=10"),
+        (lambda: pr.Exponential(multiplier=1), "multiplier=1: expected a number above 1"),
+        (
+            lambda: pr.Exponential(multiplier=math.nan),
+            "multiplier=nan: expected a number above 1",
+        ),
+    ],
+)
+def test_bounds_that_make_no_sense_are_refused(make: Callable[[], object], expected: str) -> None:
+    """The error names the bound, its value and what is accepted."""
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        make()
