@@ -1,0 +1,71 @@
+"""The dead-letter policy, ours and pulsar-client's."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+
+
+def test_the_default_is_sixteen_retries_and_derived_names() -> None:
+    """As in Java, Go and TDMQ."""
+    assert pr.DeadLetterPolicy(16, None, None, None) == pr.DeadLetterPolicy()
+
+
+def test_ours_is_taken_as_it_is() -> None:
+    """A user's policy object is never copied or changed."""
+    policy = pr.DeadLetterPolicy(3)
+    assert policy is pr.DeadLetterPolicy.of(policy)
+
+
+def test_a_policy_cannot_be_changed() -> None:
+    """Two consumers can share one without leaking names into each other, as Java's do."""
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        pr.DeadLetterPolicy().retry_letter_topic = "orders-RETRY"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (pulsar.ConsumerDeadLetterPolicy(3), pr.DeadLetterPolicy(3)),
+        (pulsar.ConsumerDeadLetterPolicy(3, "", ""), pr.DeadLetterPolicy(3)),
+        (pulsar.ConsumerDeadLetterPolicy(3, " ", "\t"), pr.DeadLetterPolicy(3)),
+        (
+            pulsar.ConsumerDeadLetterPolicy(1, "lost", "keep"),
+            pr.DeadLetterPolicy(1, None, "lost", "keep"),
+        ),
+    ],
+)
+def test_pulsar_clients_policy_is_understood(
+    theirs: pulsar.ConsumerDeadLetterPolicy, ours: pr.DeadLetterPolicy
+) -> None:
+    """It says blank where ours says None."""
+    assert ours == pr.DeadLetterPolicy.of(theirs)
+
+
+@pytest.mark.parametrize("policy", [None, 3, "lost", {"max_redeliver_count": 3}, object])
+def test_what_is_no_policy_is_refused(policy: object) -> None:
+    """The error names both types that are."""
+    accepted = "a pulsar_retry.DeadLetterPolicy or a pulsar.ConsumerDeadLetterPolicy"
+    expected = f"dead_letter_policy={policy!r}: expected {accepted}"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        pr.DeadLetterPolicy.of(policy)
+
+
+@pytest.mark.parametrize("count", [-1, 1.0, "3", None, True])
+def test_what_is_no_count_is_refused(count: object) -> None:
+    """0 is a count, and dead-letters the first failure."""
+    expected = f"max_redeliver_count={count!r}: expected a whole number, 0 or more"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        pr.DeadLetterPolicy(count)  # type: ignore[arg-type]
+    assert 0 == pr.DeadLetterPolicy(0).max_redeliver_count
+
+
+@pytest.mark.parametrize("blank", [None, "", "  ", "\t\n"])
+def test_blank_names_mean_derived_ones(blank: str | None) -> None:
+    """As in Java."""
+    assert pr.DeadLetterPolicy() == pr.DeadLetterPolicy(16, blank, blank, blank)
