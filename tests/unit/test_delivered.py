@@ -1,0 +1,64 @@
+"""Letters in hand: cumulative acknowledgement where the broker knows none."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+
+from pulsar_retry.consumer.delivered import DeliveredLetters
+
+
+def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:
+    """Return an id; two calls give two objects that mean the same message."""
+    return pulsar.MessageId(-1, ledger, entry, batch)
+
+
+@pytest.fixture
+def letters() -> DeliveredLetters:
+    """Return four letters, delivered in this order."""
+    letters = DeliveredLetters()
+    for entry in (7, 3, 9, 5):
+        letters.add(message_id(entry))
+    return letters
+
+
+def entries(ids: list[pulsar.MessageId]) -> list[int]:
+    """Return what tells the ids of `message_id` apart."""
+    return [each.entry_id() for each in ids]
+
+
+def test_up_to_goes_by_delivery_not_by_number(letters: DeliveredLetters) -> None:
+    """Letters come when they are due, in no order of their ids."""
+    assert [7, 3, 9] == entries(letters.up_to(message_id(9)))
+
+
+def test_what_is_settled_is_left_out(letters: DeliveredLetters) -> None:
+    """A letter that was acknowledged by itself is not acknowledged again."""
+    letters.remove(message_id(3))
+    letters.remove(message_id(3))
+    assert [7, 9] == entries(letters.up_to(message_id(9)))
+
+
+def test_a_redelivered_letter_moves_to_the_end(letters: DeliveredLetters) -> None:
+    """Its latest delivery counts."""
+    letters.add(message_id(7))
+    assert [3, 9, 5, 7] == entries(letters.up_to(message_id(7)))
+
+
+def test_an_unknown_letter_is_all_there_is(letters: DeliveredLetters) -> None:
+    """It is acknowledged alone; nothing is guessed about the others."""
+    assert [8] == entries(letters.up_to(message_id(8)))
+
+
+def test_after_clearing_nothing_is_in_hand(letters: DeliveredLetters) -> None:
+    """Everything will be delivered again."""
+    letters.clear()
+    assert [5] == entries(letters.up_to(message_id(5)))
+
+
+@pytest.mark.parametrize("other", [{"ledger": 2}, {"batch": 0}])
+def test_ids_differ_in_each_of_their_parts(
+    letters: DeliveredLetters, other: dict[str, int]
+) -> None:
+    """The same entry of another ledger, or a place in a batch, is another letter."""
+    assert 1 == len(letters.up_to(message_id(5, **other)))

@@ -1,0 +1,138 @@
+"""The exception tree, as the docstring of `pulsar_retry.errors` draws it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry import errors
+
+#: `│   ├── AcknowledgeError (a PulsarException)   its letter is out …`
+BRANCH = re.compile(r"^(?P<indent>[│├└─ ]*)(?P<name>\w+Error)(?: \((?P<also>[^)]*)\))?")
+
+
+def drawn() -> dict[str, tuple[str | None, str]]:
+    """Return each error of the docstring's tree with its parent there and what else it is."""
+    tree: dict[str, tuple[str | None, str]] = {}
+    above: list[str] = []
+    for line in inspect.cleandoc(errors.__doc__ or "").splitlines():
+        if (match := BRANCH.match(line.removeprefix("    "))) and "Error" in line:
+            depth = len(match["indent"]) // 4
+            above[depth:] = [match["name"]]
+            also = re.sub(r"^(also )?an? ", "", match["also"] or "")
+            tree[match["name"]] = (above[depth - 1] if depth else None, also)
+    return tree
+
+
+ALL = [getattr(errors, name) for name in errors.__all__]
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    """Every error is in the drawing, below its real parent."""
+    real = {
+        kind.__name__: None if kind is pr.PulsarRetryError else kind.__bases__[0].__name__
+        for kind in ALL
+    }
+    assert real == {name: parent for name, (parent, _) in drawn().items()}
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_what_else_an_error_is_stands_beside_it(kind: type[Exception]) -> None:
+    """Each name in parentheses is a base class, of Python or of pulsar-client."""
+    _, also = drawn()[kind.__name__]
+    inherited = {base.__name__ for base in kind.__mro__} - {kind.__name__}
+    assert {also} - {""} <= inherited
+
+
+def test_every_error_is_exported_at_the_top() -> None:
+    """`pr.ConfigError` is `pulsar_retry.errors.ConfigError`, and so on."""
+    assert ALL == [getattr(pr, name) for name in errors.__all__ if name in pr.__all__]
+
+
+def test_every_error_of_the_package_is_of_the_family() -> None:
+    """One `except pr.PulsarRetryError` catches all that is ours."""
+    defined = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind.__module__ == errors.__name__
+    ]
+    assert defined == [kind for kind in defined if issubclass(kind, pr.PulsarRetryError)]
+    assert {kind.__name__ for kind in defined} == set(errors.__all__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bases"),
+    [
+        (pr.ConfigError, (ValueError,)),
+        (pr.ForkedError, (RuntimeError,)),
+        (pr.SettleError, (pulsar.PulsarException,)),
+        (pr.LetterPublishError, (pr.SettleError, pulsar.PulsarException)),
+        (pr.AcknowledgeError, (pr.SettleError, pulsar.PulsarException)),
+        (pr.ConsumerClosedError, (pulsar.AlreadyClosed, pulsar.PulsarException)),
+        (pr.BatchSettleError, (ExceptionGroup,)),
+    ],
+)
+def test_existing_handlers_catch_them(kind: type[Exception], bases: tuple[type, ...]) -> None:
+    """Each is also what code written for Python or pulsar-client catches already."""
+    assert bases == tuple(base for base in bases if issubclass(kind, base))
+
+
+def test_a_config_error_has_one_form() -> None:
+    """The argument, its value and what is accepted."""
+    error = pr.ConfigError.bad("level", -1, "0 or more")
+    assert ("level=-1: expected 0 or more", pr.ConfigError) == (str(error), type(error))
+
+
+def test_a_publish_error_names_its_topic() -> None:
+    """In the text and as an attribute."""
+    error = pr.LetterPublishError("orders-DLQ", "no quota")
+    assert ("could not publish to orders-DLQ: no quota", "orders-DLQ") == (
+        str(error),
+        error.topic,
+    )
+
+
+@pytest.fixture
+def batch_error() -> pr.BatchSettleError:
+    """Return the error of a list whose messages 1, 4 and 5 failed."""
+    failures = [
+        pr.LetterPublishError("orders-DLQ", "no quota"),
+        pr.AcknowledgeError("gone"),
+        pr.LetterPublishError("orders-RETRY", "no quota"),
+    ]
+    return pr.BatchSettleError("3 of 6 messages failed", failures, [1, 4, 5])
+
+
+def test_a_batch_error_splits_with_its_positions(batch_error: pr.BatchSettleError) -> None:
+    """Each part is a batch error of its own that knows which messages it is about."""
+    match, rest = batch_error.split(pr.LetterPublishError)
+    assert ((1, 5), (4,)) == (match.failed, rest.failed)
+    assert (pr.BatchSettleError, pr.BatchSettleError) == (type(match), type(rest))
+    first, second, third = batch_error.exceptions
+    assert ((first, third), (second,)) == (match.exceptions, rest.exceptions)
+
+
+def test_a_batch_error_can_be_caught_in_parts(batch_error: pr.BatchSettleError) -> None:
+    """`except*` takes what it names and leaves the rest."""
+    taken: list[tuple[int, ...]] = []
+
+    def settle() -> None:
+        try:
+            raise batch_error
+        except* pr.AcknowledgeError as group:
+            taken.append(group.failed)
+
+    with pytest.raises(pr.BatchSettleError) as left:
+        settle()
+    assert ([(4,)], (1, 5)) == (taken, left.value.failed)
+
+
+def test_a_batch_error_is_a_pulsar_retry_error(batch_error: pr.BatchSettleError) -> None:
+    """It is caught whole by the base of the family, too."""
+    with pytest.raises(pr.PulsarRetryError) as caught:
+        raise batch_error
+    assert batch_error is caught.value

@@ -1,0 +1,124 @@
+"""In a forked child everything inherited fails fast instead of hanging."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from pulsar_retry.consumer import fork
+from pulsar_retry.errors import ForkedError
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+class Handle:
+    """Stands for pulsar-client's object."""
+
+    def send(self) -> str:
+        """Do what would hang in a child."""
+        return "sent"
+
+
+class Owner:
+    """Something of ours that leads to pulsar-client."""
+
+    def __init__(self) -> None:
+        self.handle = Handle()
+        self.later: Handle | None = None
+        self.name = "orders"
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """Tell whether *check* is true in a forked child."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of forks beside threads; this child calls no lock of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 2
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def fails_forked(owner: Owner) -> bool:
+    """Tell whether using *owner* raises ForkedError and says what to do instead."""
+    try:
+        owner.handle.send()
+    except ForkedError as error:
+        return "make a client in the child" in str(error)
+    return False
+
+
+@pytest.fixture
+def owner() -> Owner:
+    """Return a guarded owner."""
+    owner = Owner()
+    fork.guard(owner, "handle", "later")
+    return owner
+
+
+def test_a_guarded_attribute_fails_in_the_child(owner: Owner) -> None:
+    """The first use raises, whatever it is."""
+    assert in_child(lambda: fails_forked(owner))
+
+
+def test_a_grandchild_fails_too(owner: Owner) -> None:
+    """A fork of a fork is no way back."""
+    assert in_child(lambda: in_child(lambda: fails_forked(owner)))
+
+
+def test_the_parent_goes_on(owner: Owner) -> None:
+    """Forking changes nothing where it was done."""
+    in_child(lambda: True)
+    assert "sent" == owner.handle.send()
+
+
+def test_what_is_not_open_stays_none(owner: Owner) -> None:
+    """Code that asks whether something is there gets the same answer."""
+    assert in_child(lambda: owner.later is None)
+
+
+def test_other_attributes_are_left_alone(owner: Owner) -> None:
+    """Names and settings can still be read, for example to make a new client."""
+    assert in_child(lambda: owner.name == "orders")
+
+
+@pytest.mark.usefixtures("owner")
+def test_what_the_child_makes_itself_works() -> None:
+    """The guard is about what was inherited."""
+
+    def fresh_works() -> bool:
+        fresh = Owner()
+        fork.guard(fresh, "handle", "later")
+        return fresh.handle.send() == "sent"
+
+    assert in_child(fresh_works)
+
+
+def test_a_handle_is_not_destroyed_in_the_child(owner: Owner) -> None:
+    """A destructor would wait for threads that are not there."""
+    handle = weakref.ref(owner.handle)
+
+    def still_there() -> bool:
+        gc.collect()
+        return handle() is not None
+
+    assert in_child(still_there)
+
+
+def test_guarding_keeps_nothing_alive() -> None:
+    """A consumer that is dropped goes, guarded or not."""
+    owner = Owner()
+    fork.guard(owner, "handle")
+    gone = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,136 @@
+"""What users see: the names, the signatures, the docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib.metadata import version
+from types import ModuleType
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+
+PUBLIC = [(name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")]
+CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
+
+#: These take what the installed pulsar-client takes, whatever that is, under its signatures.
+WRAPPED = {"Client", "Client.create_producer", "Client.create_reader"}
+
+
+def own_members(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public functions and properties that *kind* itself defines."""
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod):
+            yield f"{kind.__name__}.{name}", getattr(member, "__func__", member)
+
+
+MEMBERS = [member for kind in CLASSES for member in own_members(kind)]
+CALLABLES = [(n, v) for n, v in (*PUBLIC, *MEMBERS) if inspect.isfunction(v) or n == "Client"]
+
+
+def named(pairs: list[tuple[str, Any]]) -> Any:
+    """Parametrize a test with values that are shown by their names."""
+    return pytest.mark.parametrize(
+        ("name", "value"), [pytest.param(*pair, id=pair[0]) for pair in pairs]
+    )
+
+
+def test_all_is_sorted() -> None:
+    """Constants, classes, functions, each by name: as ruff's RUF022 has it."""
+    constants = [name for name in pr.__all__ if name.isupper()]
+    classes = [name for name in pr.__all__ if name[0].isupper() and name not in constants]
+    others = [name for name in pr.__all__ if name not in (*constants, *classes)]
+    assert [*sorted(constants), *sorted(classes), *sorted(others)] == pr.__all__
+
+
+def test_all_is_what_is_public() -> None:
+    """Nothing is public by accident, and nothing that is listed is missing."""
+    public = {
+        name
+        for name, value in vars(pr).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    assert public | {"__version__"} == set(pr.__all__)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_subclasses_of_pulsars_stay_so(kind: type) -> None:
+    """`isinstance` and type hints of existing code hold."""
+    theirs = getattr(pulsar, kind.__name__, object)
+    assert issubclass(kind, theirs)
+
+
+def test_client_takes_what_pulsars_takes() -> None:
+    """The same parameters, names, order, kinds and defaults."""
+    assert inspect.signature(pulsar.Client) == inspect.signature(pr.Client)
+
+
+@pytest.mark.parametrize(
+    "method", ["create_producer", "create_reader", "create_table_view", "get_topic_partitions"]
+)
+def test_methods_of_the_client_take_what_pulsars_take(method: str) -> None:
+    """What is only passed on keeps its signature."""
+    theirs = inspect.signature(getattr(pulsar.Client, method))
+    assert theirs == inspect.signature(getattr(pr.Client, method))
+
+
+def shape(parameters: list[inspect.Parameter]) -> list[tuple[str, Any, Any]]:
+    """Return what a caller depends on; annotations are ours to better."""
+    return [(each.name, each.kind, each.default) for each in parameters]
+
+
+def test_subscribe_starts_with_pulsars_parameters() -> None:
+    """Names, order, kinds and defaults, so positional calls mean the same."""
+    theirs = list(inspect.signature(pulsar.Client.subscribe).parameters.values())
+    ours = list(inspect.signature(pr.Client.subscribe).parameters.values())
+    assert shape(theirs) == shape(ours[: len(theirs)])
+
+
+def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
+    """An upstream argument that is new one day takes no position of ours."""
+    theirs = inspect.signature(pulsar.Client.subscribe).parameters
+    ours = inspect.signature(pr.Client.subscribe).parameters
+    added = {name: each for name, each in ours.items() if name not in theirs}
+    assert {
+        "enable_retry",
+        "naming",
+        "delay_levels",
+        "negative_ack_backoff",
+        "max_pending_letters",
+        "letter_send_timeout",
+    } == set(added)
+    assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in added.values()}
+    assert inspect.Parameter.empty not in [each.default for each in added.values()]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in vars(pulsar.Consumer) if not n.startswith("_")))
+def test_a_consumer_does_all_that_pulsars_does(name: str) -> None:
+    """Each method is there and can be called with pulsar-client's arguments."""
+    theirs = shape(list(inspect.signature(getattr(pulsar.Consumer, name)).parameters.values()))
+    ours = inspect.signature(getattr(pr.Consumer, name)).parameters.values()
+    positional = [each for each in ours if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    assert theirs == shape(positional)
+
+
+@named([pair for pair in CALLABLES if pair[0] not in WRAPPED])
+def test_every_argument_is_named(name: str, value: Any) -> None:
+    """No `*args` and no `**kwargs`: a misspelt argument is an error."""
+    variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    kinds = {each.kind for each in inspect.signature(value).parameters.values()}
+    assert set() == kinds & variable, name
+
+
+@named([pair for pair in (*PUBLIC, *MEMBERS) if not isinstance(pair[1], str)])
+def test_every_public_name_is_documented(name: str, value: Any) -> None:
+    """Classes, functions, methods and properties have a docstring of their own."""
+    assert value.__doc__, name
+
+
+def test_the_version_is_the_distributions() -> None:
+    """setup.cfg reads it from the package."""
+    assert version("pulsar-retry") == pr.__version__
