@@ -1,0 +1,579 @@
+"""The inbox: one stream of messages from a topic and its retry topic.
+
+Its two consumers are fakes that keep pulsar-client's promises: a message goes to exactly one
+receive, an asynchronous receive that waits comes first, and closing ends every one that waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import queue
+import signal
+import sys
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import _pulsar
+import attrs
+import pulsar
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pulsar_retry.consumer.inbox import Inbox
+
+UNLIMITED = -1
+OK, CLOSED = _pulsar.Result.Ok, _pulsar.Result.AlreadyClosed
+
+
+@attrs.frozen
+class Message:
+    """A message of the topic ("m") or a letter ("l")."""
+
+    kind: str
+    number: int
+    size: int = 1
+
+    def length(self) -> int:
+        """Return the bytes of the payload."""
+        return self.size
+
+
+def m(*numbers: int) -> list[Message]:
+    """Return messages of the topic."""
+    return [Message("m", number) for number in numbers]
+
+
+def l(*numbers: int) -> list[Message]:  # noqa: E743 - short, for it stands in every test
+    """Return letters."""
+    return [Message("l", number) for number in numbers]
+
+
+class FakeConsumer:
+    """One of pulsar-client's consumers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queue: deque[Message] = deque()
+        self._waiting: deque[Callable[[Any, Any], None]] = deque()
+        self._closed = False
+        #: Called where pulsar-client would wait for more messages of a batch.
+        self.while_batching: Callable[[], None] = lambda: None
+        self.batch_size = 100
+
+    def deliver(self, *messages: Message) -> None:
+        """Let messages arrive, as pulsar-client's thread does."""
+        for message in messages:
+            with self._lock:
+                callback = self._waiting.popleft() if self._waiting else None
+                if callback is None:
+                    self._queue.append(message)
+            if callback is not None:
+                callback(OK, message)
+
+    def receive(self, timeout: int) -> Message:
+        """Return what is there: the inbox never waits here."""
+        assert timeout == 0
+        with self._lock:
+            if self._closed:
+                raise pulsar.AlreadyClosed("closed")
+            if not self._queue:
+                raise pulsar.Timeout("nothing")
+            return self._queue.popleft()
+
+    def receive_async(self, callback: Callable[[Any, Any], None]) -> None:
+        """Call back when a message is there, maybe before this returns."""
+        with self._lock:
+            message = self._queue.popleft() if self._queue else None
+            if message is None and not self._closed:
+                self._waiting.append(callback)
+                return
+        callback(OK if message else CLOSED, message)
+
+    def batch_receive(self) -> list[Message]:
+        """Return what is there, and what comes in the time slice."""
+        self.while_batching()
+        with self._lock:
+            if self._closed:
+                raise pulsar.AlreadyClosed("closed")
+            count = min(self.batch_size, len(self._queue))
+            return [self._queue.popleft() for _ in range(count)]
+
+    def close(self) -> None:
+        """Close, and end what waits."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for callback in waiting:
+            callback(CLOSED, None)
+
+    def close_async(self, callback: Callable[[Any], None]) -> None:
+        """Close likewise."""
+        self.close()
+        callback(OK)
+
+
+class Interleaved(queue.SimpleQueue):
+    """The inbox's queue, with a place to let other threads run or a signal come."""
+
+    def __init__(self) -> None:
+        self.before_waiting: Callable[[], None] = lambda: None
+        self.after_taking: Callable[[], None] = lambda: None
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Wait, as a blocked receive does."""
+        self._once("before_waiting")
+        return super().get(block, timeout)
+
+    def get_nowait(self) -> Any:
+        """Take what is here, then let others run."""
+        item = super().get_nowait()
+        self._once("after_taking")
+        return item
+
+    def _once(self, name: str) -> None:
+        hook = getattr(self, name)
+        setattr(self, name, lambda: None)
+        hook()
+
+
+class Rig:
+    """An inbox with its two fakes, received from as `RetryConsumer.receive` does it."""
+
+    def __init__(self) -> None:
+        self.main = FakeConsumer()
+        self.retry = FakeConsumer()
+        self.letters_seen: list[Message] = []
+        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append)
+        self.queue = self.inbox._ready = Interleaved()
+
+    def receive(self, timeout: float | None = 0) -> Message:
+        """Receive by the express, else by the inbox."""
+        if (express := self.inbox.express) is not None:
+            with contextlib.suppress(pulsar.Timeout):
+                return express(0)
+        return self.inbox.receive(timeout)
+
+    def receive_all(self) -> list[Message]:
+        """Receive until nothing is left."""
+        messages = []
+        with contextlib.suppress(pulsar.Timeout):
+            while True:
+                messages.append(self.receive())
+        return messages
+
+    def batch(self, count: int = UNLIMITED, size: int = UNLIMITED, wait: int = 1) -> list[Message]:
+        """Receive a batch."""
+        return self.inbox.receive_batch((count, size, wait))
+
+    def close(self) -> None:
+        """Close both consumers, the retry topic's first."""
+        self.retry.close()
+        self.main.close()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Give an inbox, and close its consumers afterwards."""
+    rig = Rig()
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def busy_switching() -> Iterator[None]:
+    """Switch threads as often as possible, so that races show."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+# -- one receiver ---------------------------------------------------------------------------------
+
+
+def test_nothing_there_is_a_timeout(rig: Rig) -> None:
+    """As pulsar-client's: its exception, from both ways to receive nothing."""
+    with pytest.raises(pulsar.Timeout):
+        rig.inbox.receive(0)
+    with pytest.raises(pulsar.Timeout):
+        rig.inbox.receive(0.001)
+
+
+def test_both_sources_get_their_turn(rig: Rig) -> None:
+    """While both are full, neither waits for the other to run dry."""
+    rig.main.deliver(*m(1, 2, 3))
+    rig.retry.deliver(*l(1, 2, 3))
+    assert [*"lmlmlm"] == [rig.receive().kind for _ in range(6)]
+
+
+def test_letters_are_seen_when_they_are_returned(rig: Rig) -> None:
+    """Taken at once or after waiting, each is announced exactly once, and messages never."""
+    rig.retry.deliver(*l(1))
+    rig.main.deliver(*m(1))
+    rig.receive_all()
+    rig.retry.deliver(*l(2))
+    rig.main.deliver(*m(2))
+    rig.receive_all()
+    assert l(1, 2) == rig.letters_seen
+
+
+def test_a_timed_out_receive_loses_nothing(rig: Rig) -> None:
+    """What arrives afterwards is for the next call, in its order."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    rig.main.deliver(*m(1, 2))
+    rig.retry.deliver(*l(1, 2))
+    received = rig.receive_all()
+    assert (m(1, 2), l(1, 2)) == (
+        [each for each in received if each.kind == "m"],
+        [each for each in received if each.kind == "l"],
+    )
+
+
+def test_an_interrupted_receive_loses_nothing(rig: Rig, wait_until: Any) -> None:
+    """Ctrl-C ends a blocked receive at once; the message that comes then is for the next."""
+    main_thread = threading.main_thread().ident
+    assert main_thread == threading.get_ident()
+
+    def interrupt() -> None:
+        wait_until(lambda: rig.inbox._waiting)
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        rig.receive(20)
+    thread.join()
+    rig.main.deliver(*m(1, 2))
+    assert m(1, 2) == rig.receive_all()
+
+
+def test_the_express_is_taken_while_only_the_topic_flows(rig: Rig) -> None:
+    """Then a receive costs what pulsar-client's own does."""
+    rig.main.deliver(*m(1, 2, 3))
+    assert rig.inbox.express is None
+    rig.receive()
+    assert rig.main.receive == rig.inbox.express
+
+
+@pytest.mark.parametrize("flowing", [1, 2, 5])
+def test_a_letter_ends_the_express(rig: Rig, flowing: int) -> None:
+    """It is next, however much the topic holds."""
+    rig.main.deliver(*m(*range(100)))
+    for _ in range(flowing):
+        rig.receive()
+    rig.retry.deliver(*l(1))
+    assert l(1) == [rig.receive()]
+
+
+def test_an_empty_express_falls_back(rig: Rig) -> None:
+    """It ends when the topic runs dry, and begins anew when it flows again."""
+    rig.main.deliver(*m(1, 2))
+    assert m(1, 2) == rig.receive_all()
+    assert rig.inbox.express is None
+    rig.main.deliver(*m(3, 4, 5))
+    assert m(3, 4, 5) == [rig.receive() for _ in range(3)]
+    assert rig.inbox.express is not None
+
+
+def test_a_letter_that_slips_in_is_not_overlooked(rig: Rig) -> None:
+    """It may come at the moment in which the express begins."""
+    rig.main.deliver(*m(1, 2, 3))
+    rig.retry.receive_async = lambda callback: callback(OK, *l(1))
+    assert [*"ml"] == [rig.receive().kind, rig.receive().kind]
+
+
+class InOrder(RuleBasedStateMachine):
+    """One receiver, anything happening between its calls: nothing lost, doubled or overtaken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rig = Rig()
+        self.numbers = itertools.count()
+        self.delivered: dict[str, list[Message]] = {"m": [], "l": []}
+        self.received: dict[str, list[Message]] = {"m": [], "l": []}
+
+    @rule(kind=st.sampled_from("ml"), count=st.integers(1, 5))
+    def deliver(self, kind: str, count: int) -> None:
+        """Let messages arrive."""
+        messages = [Message(kind, next(self.numbers)) for _ in range(count)]
+        (self.rig.main if kind == "m" else self.rig.retry).deliver(*messages)
+        self.delivered[kind] += messages
+
+    @rule()
+    def receive(self) -> None:
+        """Receive without waiting, as a consumer does."""
+        with contextlib.suppress(pulsar.Timeout):
+            self._take([self.rig.receive()])
+
+    @rule(count=st.integers(1, 8))
+    def receive_batch(self, count: int) -> None:
+        """Receive as many as there are, up to a limit."""
+        self.rig.main.batch_size = count
+        self._take(self.rig.batch(count))
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.received[message.kind].append(message)
+
+    @invariant()
+    def in_order(self) -> None:
+        """Each source's messages come as it delivered them."""
+        for kind, received in self.received.items():
+            assert self.delivered[kind][: len(received)] == received
+
+    def teardown(self) -> None:
+        """Everything that was delivered can be received."""
+        self._take(self.rig.receive_all())
+        self.rig.close()
+        assert self.delivered == self.received
+
+
+InOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestInOrder = InOrder.TestCase
+TestInOrder.__doc__ = InOrder.__doc__
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+def test_a_batch_ends_at_its_count(rig: Rig) -> None:
+    """What is over waits for the next call."""
+    rig.main.deliver(*m(*range(5)))
+    rig.main.batch_size = 2
+    assert m(0, 1, 2) == rig.batch(count=3, wait=UNLIMITED)
+    assert m(3, 4) == rig.receive_all()
+
+
+def test_a_batch_ends_at_its_size(rig: Rig) -> None:
+    """The message that reaches the limit belongs to it."""
+    rig.main.batch_size = 1
+    rig.main.deliver(*(Message("m", number, size=40) for number in range(5)))
+    assert [0, 1, 2] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
+
+
+def test_a_batch_ends_in_time(rig: Rig) -> None:
+    """Whatever there is by then is returned, be it nothing."""
+    assert [] == rig.batch(count=10, wait=1)
+    rig.main.deliver(*m(1))
+    assert m(1) == rig.batch(count=10, wait=1)
+
+
+def test_a_batch_holds_messages_and_letters(rig: Rig) -> None:
+    """Also those that come while it waits for the topic."""
+    rig.main.deliver(*m(1, 2))
+    rig.main.while_batching = lambda: rig.retry.deliver(*l(1))
+    assert Counter([*m(1, 2), *l(1)]) == Counter(rig.batch(count=3, wait=UNLIMITED))
+
+
+def test_a_batch_waits_for_its_count(rig: Rig, wait_until: Any) -> None:
+    """Without a time limit it blocks until there is enough, from either source."""
+
+    def deliver() -> None:
+        for each in (
+            (rig.main.deliver, *m(1)),
+            (rig.retry.deliver, *l(1)),
+            (rig.main.deliver, *m(2)),
+        ):
+            wait_until(lambda: rig.inbox._waiting)
+            each[0](*each[1:])
+            wait_until(lambda: not rig.queue.qsize())
+
+    thread = threading.Thread(target=deliver)
+    thread.start()
+    batch = rig.batch(count=3, wait=UNLIMITED)
+    thread.join()
+    assert [*m(1), *l(1), *m(2)] == batch
+
+
+# -- dropping -------------------------------------------------------------------------------------
+
+
+def armed(rig: Rig) -> None:
+    """Make both sources wait for a message, as after a receive that found nothing."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+
+
+def test_dropping_forgets_what_waits_here(rig: Rig) -> None:
+    """Messages that were taken from pulsar-client but not received; new ones come as usual."""
+    armed(rig)
+    rig.main.deliver(*m(1))
+    rig.retry.deliver(*l(1))
+    rig.inbox.drop()
+    rig.main.deliver(*m(2))
+    rig.retry.deliver(*l(2))
+    assert Counter([*m(2), *l(2)]) == Counter(rig.receive_all())
+    assert l(2) == rig.letters_seen
+
+
+def test_dropping_can_spare_the_letters(rig: Rig) -> None:
+    """A seek is about the topic alone."""
+    armed(rig)
+    rig.main.deliver(*m(1))
+    rig.retry.deliver(*l(1))
+    rig.inbox.drop(letters=False)
+    assert l(1) == rig.receive_all()
+
+
+def test_dropping_forgets_what_a_batch_left_over(rig: Rig) -> None:
+    """It has been taken from pulsar-client, too."""
+    rig.main.deliver(*m(1, 2, 3))
+    assert m(1) == rig.batch(count=1)
+    rig.inbox.drop(letters=False)
+    assert [] == rig.receive_all()
+
+
+def test_dropping_leaves_a_waiting_receiver_waiting(rig: Rig, wait_until: Any) -> None:
+    """It gets the next message that comes, from either source."""
+    received: list[Message] = []
+    thread = threading.Thread(target=lambda: received.append(rig.receive(20)))
+    thread.start()
+    wait_until(lambda: rig.inbox._waiting)
+    rig.inbox.drop()
+    rig.retry.deliver(*l(1))
+    thread.join()
+    assert l(1) == received
+
+
+def test_dropping_does_not_open_what_is_closed(rig: Rig) -> None:
+    """A closed consumer stays closed for everyone."""
+    armed(rig)
+    rig.close()
+    rig.inbox.drop()
+    for _ in range(2):
+        with pytest.raises(pulsar.AlreadyClosed):
+            rig.receive(20)
+
+
+# -- the end --------------------------------------------------------------------------------------
+
+
+def test_closing_wakes_every_receiver(rig: Rig, wait_until: Any) -> None:
+    """However many wait; none for ever."""
+    errors: list[Exception] = []
+
+    def receive() -> None:
+        try:
+            rig.receive(None)
+        except pulsar.AlreadyClosed as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=receive, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: rig.inbox._waiting == 8)
+    rig.close()
+    for thread in threads:
+        thread.join(20)
+    assert 8 == len(errors)
+
+
+@pytest.mark.parametrize("waited", [True, False])
+def test_a_closed_inbox_says_so(rig: Rig, waited: bool) -> None:
+    """Every time, whether a receive had waited before or not."""
+    if waited:
+        armed(rig)
+    rig.close()
+    for _ in range(3):
+        with pytest.raises(pulsar.AlreadyClosed):
+            rig.receive(20)
+    with pytest.raises(pulsar.AlreadyClosed):
+        rig.batch(wait=UNLIMITED)
+
+
+def test_a_waiting_receive_does_not_keep_the_inbox(rig: Rig) -> None:
+    """pulsar-client holds its callback; a consumer that nobody closed must go all the same."""
+    armed(rig)
+    gone = weakref.ref(rig.inbox)
+    del rig.inbox
+    gc.collect()
+    assert gone() is None
+    rig.main.deliver(*m(1))  # a late callback finds nobody and raises nothing
+
+
+# -- several receivers ----------------------------------------------------------------------------
+
+
+def receive_one(rig: Rig) -> list[Message]:
+    """Block for a message."""
+    return [rig.receive(None)]
+
+
+def receive_impatiently(rig: Rig) -> list[Message]:
+    """Wait very shortly."""
+    with contextlib.suppress(pulsar.Timeout):
+        return [rig.receive(0.0005)]
+    return []
+
+
+def receive_some(rig: Rig) -> list[Message]:
+    """Receive a small batch."""
+    return rig.batch(count=3)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("busy_switching")
+@pytest.mark.parametrize(
+    "ways",
+    [
+        [receive_one] * 6,
+        [receive_impatiently] * 6,
+        [receive_one, receive_impatiently] * 3,
+        [receive_one, receive_impatiently, receive_some] * 2,
+    ],
+    ids=["blocking", "impatient", "both", "batches too"],
+)
+def test_threads_share_the_messages(
+    rig: Rig, wait_until: Any, ways: list[Callable[[Rig], list[Message]]]
+) -> None:
+    """However they receive while messages and letters arrive: each message comes to one of them."""
+    received: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    messages, letters = m(*range(1500)), l(*range(1500))
+
+    def work(way: Callable[[Rig], list[Message]]) -> None:
+        with contextlib.suppress(pulsar.AlreadyClosed):
+            while True:
+                for message in way(rig):
+                    received.put(message)
+
+    receivers = [threading.Thread(target=work, args=(way,), daemon=True) for way in ways]
+    arrivals = [
+        threading.Thread(target=source.deliver, args=each, daemon=True)
+        for source, each in [(rig.main, messages), (rig.retry, letters)]
+    ]
+    for thread in (*receivers, *arrivals):
+        thread.start()
+    try:
+        wait_until(lambda: received.qsize() >= len(messages) + len(letters))
+    finally:
+        rig.close()
+    for thread in receivers:
+        thread.join(20)
+    everything = [received.get_nowait() for _ in range(received.qsize())]
+    assert Counter([*messages, *letters]) == Counter(everything)
+    assert Counter(letters) == Counter(rig.letters_seen)
+
+
+@pytest.mark.parametrize("kind", ["m", "l"])
+def test_a_receiver_that_waits_is_served_after_another(
+    rig: Rig, wait_until: Any, kind: str
+) -> None:
+    """A thread that takes the message another one waits for leaves a receive behind for it."""
+    source = rig.main if kind == "m" else rig.retry
+    received: list[Message] = []
+    thread = threading.Thread(target=lambda: received.append(rig.receive(20)))
+    thread.start()
+    wait_until(lambda: rig.inbox._waiting)
+    rig.inbox._unpack((kind == "l", Message(kind, 1), OK))  # this thread was faster
+    source.deliver(Message(kind, 2), Message(kind, 3))
+    thread.join()
+    assert [Message(kind, 2)] == received

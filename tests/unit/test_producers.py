@@ -1,0 +1,314 @@
+"""The producers of letters: one per topic, made on first use, and again when one is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.consumer import producers
+from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+
+RETRY = "persistent://public/default/orders-billing-RETRY"
+DLQ = "persistent://public/default/orders-billing-DLQ"
+SCHEMA = pulsar.schema.StringSchema()
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RawProducer:
+    """pulsar-client's producer."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+
+class Producer:
+    """pulsar-client's Python producer around it."""
+
+    def __init__(self) -> None:
+        self._producer = RawProducer()
+
+
+class Creations:
+    """What was asked of pulsar-client, and what it is to answer next."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.fail: list[Exception] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def __call__(self, _client: Any, topic: str, **options: Any) -> Producer:
+        self.asked.append({"topic": topic, **options})
+        self.meanwhile()
+        if self.fail:
+            raise self.fail.pop(0)
+        return Producer()
+
+
+@pytest.fixture
+def creations(monkeypatch: pytest.MonkeyPatch) -> Creations:
+    """Put a record in the place of `pulsar.Client.create_producer`."""
+    creations = Creations()
+    monkeypatch.setattr(producers.BareClient, "create_producer", creations)
+    return creations
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return the time of `letters`."""
+    return Clock()
+
+
+@pytest.fixture
+def prepared() -> list[str]:
+    """Return the dead-letter topics that were prepared."""
+    return []
+
+
+@pytest.fixture
+def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:  # noqa: ARG001
+    """Return the producers of one consumer."""
+    return LetterProducers(
+        object(), max_pending=7, send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock
+    )
+
+
+def get(letters: LetterProducers, topic: str = RETRY, key: Any = None) -> Any:
+    """Return the producer of *topic*."""
+    return letters.get(topic, key, lambda: SCHEMA, dead=topic == DLQ)
+
+
+def test_a_producer_is_unbatched_unnamed_and_chunks(
+    letters: LetterProducers, creations: Creations
+) -> None:
+    """Delays need single messages, big ones need chunks, and a fixed name would collide."""
+    get(letters)
+    assert [
+        {
+            "topic": RETRY,
+            "schema": SCHEMA,
+            "send_timeout_millis": 2500,
+            "max_pending_messages": 7,
+            "batching_enabled": False,
+            "chunking_enabled": True,
+        }
+    ] == creations.asked
+
+
+def test_a_producer_is_made_on_first_use_and_kept(
+    letters: LetterProducers, creations: Creations
+) -> None:
+    """Before, nothing is ready; afterwards it is the same one every time."""
+    assert letters.ready(RETRY, None) is None
+    first = get(letters)
+    assert [first, first] == [letters.ready(RETRY, None), get(letters)]
+    assert 1 == len(creations.asked)
+
+
+def test_each_topic_and_schema_has_its_own(letters: LetterProducers) -> None:
+    """Letters of one schema must not be published under another."""
+    made = [get(letters), get(letters, DLQ), get(letters, RETRY, ("orders", 1))]
+    assert 3 == len({id(producer) for producer in made})
+
+
+def test_only_dead_letter_topics_are_prepared(
+    letters: LetterProducers, creations: Creations, prepared: list[str]
+) -> None:
+    """Their first subscription is there before the producer is made."""
+    at_creation: list[list[str]] = []
+    creations.meanwhile = lambda: at_creation.append(list(prepared))
+    get(letters)
+    get(letters, DLQ)
+    assert [[], [DLQ]] == at_creation
+
+
+def test_a_failure_names_topic_and_cause(letters: LetterProducers, creations: Creations) -> None:
+    """The caller learns what pulsar-client said."""
+    creations.fail = [pulsar.AuthorizationError("no")]
+    with pytest.raises(
+        pr.LetterPublishError, match=f"^could not publish to {RETRY}: no$"
+    ) as caught:
+        get(letters)
+    assert pulsar.AuthorizationError is type(caught.value.__cause__)
+
+
+def test_after_a_failure_it_fails_at_once(
+    letters: LetterProducers, creations: Creations, clock: Clock
+) -> None:
+    """Within the backoff nothing is asked of the broker, and the error is the same."""
+    creations.fail = [pulsar.TopicTerminated("ended")]
+    for _ in range(3):
+        with pytest.raises(pr.LetterPublishError, match="ended"):
+            get(letters)
+    clock.now += 0.099
+    with pytest.raises(pr.LetterPublishError, match="ended"):
+        get(letters)
+    assert 1 == len(creations.asked)
+
+
+def test_the_backoff_grows_and_ends_with_success(
+    letters: LetterProducers, creations: Creations, clock: Clock
+) -> None:
+    """100 ms, 200 ms, … and from the beginning again after a success."""
+    creations.fail = [pulsar.Timeout("t"), pulsar.Timeout("t"), pulsar.Timeout("t")]
+    for pause in (0.1, 0.2, 0.4):
+        with pytest.raises(pr.LetterPublishError):
+            get(letters)
+        clock.now += pause - 0.001
+        with pytest.raises(pr.LetterPublishError):
+            get(letters)
+        clock.now += 0.002
+    letters.lost(RETRY, None, get(letters))
+    creations.fail = [pulsar.Timeout("t")]
+    with pytest.raises(pr.LetterPublishError):
+        get(letters)
+    clock.now += 0.101
+    assert letters.ready(RETRY, None) is None
+    assert get(letters) is letters.ready(RETRY, None)
+    assert 6 == len(creations.asked)
+
+
+def test_one_topics_trouble_is_not_anothers(letters: LetterProducers, creations: Creations) -> None:
+    """The dead-letter topic works while the retry topic does not."""
+    creations.fail = [pulsar.Timeout("t")]
+    with pytest.raises(pr.LetterPublishError):
+        get(letters)
+    assert get(letters, DLQ) is letters.ready(DLQ, None)
+
+
+def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creations) -> None:
+    """A dead letter that the broker may drop is not published."""
+
+    def refuse(topic: str) -> None:
+        raise pulsar.AuthorizationError(topic)
+
+    letters = LetterProducers(
+        object(), max_pending=1, send_timeout=1, prepare_dead_letters=refuse, clock=Clock()
+    )
+    with pytest.raises(pr.LetterPublishError):
+        get(letters, DLQ)
+    assert [] == creations.asked
+
+
+def test_a_lost_producer_is_made_again(letters: LetterProducers, creations: Creations) -> None:
+    """At once: its topic worked a moment ago."""
+    lost = get(letters)
+    letters.lost(RETRY, None, lost)
+    assert letters.ready(RETRY, None) is None
+    assert lost is not get(letters)
+    assert 2 == len(creations.asked)
+
+
+def test_an_old_loss_does_not_cost_the_new_producer(letters: LetterProducers) -> None:
+    """A thousand letters fail with a producer; only the first of them makes a new one."""
+    lost = get(letters)
+    letters.lost(RETRY, None, lost)
+    new = get(letters)
+    letters.lost(RETRY, None, lost)
+    letters.lost("unknown", None, lost)
+    assert new is letters.ready(RETRY, None)
+
+
+def test_dead_letters_fall_back_to_bytes(
+    letters: LetterProducers, creations: Creations, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is too odd for the dead-letter topic; a warning says so."""
+    creations.fail = [pulsar.IncompatibleSchema("no")]
+    get(letters, DLQ)
+    kinds = [type(each["schema"]) for each in creations.asked]
+    assert [pulsar.schema.StringSchema, pulsar.schema.BytesSchema] == kinds
+    assert [DLQ in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_dead_letters_fall_back_once(letters: LetterProducers, creations: Creations) -> None:
+    """A topic that refuses bytes, too, is a failure."""
+    creations.fail = [pulsar.IncompatibleSchema("no"), pulsar.IncompatibleSchema("no again")]
+    with pytest.raises(pr.LetterPublishError, match="no again"):
+        get(letters, DLQ)
+
+
+def test_retry_letters_do_not_fall_back(letters: LetterProducers, creations: Creations) -> None:
+    """Their consumers are to decode them."""
+    creations.fail = [pulsar.IncompatibleSchema("no")]
+    with pytest.raises(pr.LetterPublishError):
+        get(letters)
+    assert 1 == len(creations.asked)
+
+
+@pytest.mark.timeout(60)
+def test_ten_threads_make_one_producer(letters: LetterProducers, creations: Creations) -> None:
+    """Whoever comes while it is made waits for it and gets the same one."""
+    everybody = threading.Barrier(10)
+
+    def get_together() -> Any:
+        everybody.wait()
+        return get(letters)
+
+    with ThreadPoolExecutor(10) as pool:
+        made = [each.result() for each in [pool.submit(get_together) for _ in range(10)]]
+    assert [made[0]] * 10 == made
+    assert 1 == len(creations.asked)
+
+
+@pytest.mark.timeout(60)
+def test_ten_threads_fail_with_one_attempt(letters: LetterProducers, creations: Creations) -> None:
+    """A broken topic costs one creation, however many letters are waiting."""
+    everybody = threading.Barrier(10)
+    creations.fail = [pulsar.Timeout("t")]
+
+    def get_together() -> Any:
+        everybody.wait()
+        return get(letters)
+
+    with ThreadPoolExecutor(10) as pool:
+        futures = [pool.submit(get_together) for _ in range(10)]
+        errors = [each.exception() for each in futures]
+    assert [pr.LetterPublishError] * 10 == [type(error) for error in errors]
+    assert 1 == len(creations.asked)
+
+
+def test_closing_closes_every_producer(letters: LetterProducers) -> None:
+    """Those that were made and not lost; a second close finds nothing."""
+    made = [get(letters), get(letters, DLQ)]
+    letters.close()
+    letters.close()
+    assert [True, True] == [producer.closed for producer in made]
+
+
+def test_closing_goes_on_when_one_fails(
+    letters: LetterProducers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that the broker closed before is as good as closed."""
+
+    def refuse() -> None:
+        raise pulsar.AlreadyClosed("closed")
+
+    first, second = get(letters), get(letters, DLQ)
+    monkeypatch.setattr(first, "close", refuse)
+    letters.close()
+    assert second.closed
+
+
+def test_a_wire_schema_leaves_bytes_alone() -> None:
+    """Letters carry what was received, encoded already."""
+    info = SCHEMA.schema_info()
+    schema = WireSchema(info)
+    assert (b"\x00\xff", info) == (schema.encode(b"\x00\xff"), schema.schema_info())
