@@ -1,0 +1,104 @@
+"""Each example runs, ends by itself, and prints what it says it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pulsar_retry.testing.broker import RunningBroker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, broker: RunningBroker) -> str:
+    """Run an example to its end and return what it printed."""
+    process = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        env={**os.environ, "PULSAR_SERVICE_URL": broker.service_url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    return process.stdout
+
+
+def test_drop_in(broker: RunningBroker) -> None:
+    """Two orders are paid, one of them by a retry; one is dead at once, one after two retries."""
+    output = run("drop_in.py", broker)
+    assert sorted(output.splitlines()) == [
+        "all 4 orders are settled",
+        "attempt 1: dead at once: could not convert string to float: 'free'",
+        "attempt 1: no answer for the chair",
+        "attempt 1: no answer for the lamp",
+        "attempt 1: paid 12.50",
+        "attempt 2: no answer for the chair",
+        "attempt 2: paid 99.00",
+        "attempt 3: no answer for the chair",
+    ]
+
+
+def test_drop_in_is_ten_lines() -> None:
+    """The numbered lines are ten, as promised."""
+    source = (EXAMPLES / "drop_in.py").read_text()
+    assert re.findall(r"  # ([0-9]+): ", source) == [str(number) for number in range(1, 11)]
+
+
+def test_delay_levels(broker: RunningBroker) -> None:
+    """Each retry carries the delay of its level, or the one that was asked for."""
+    output = run("delay_levels.py", broker)
+    lines = [
+        re.fullmatch(r"(retry .*): ([0-9.]+) s, back after ([0-9.]+) s", line)
+        for line in output.splitlines()
+    ]
+    assert [match and (match[1], float(match[2])) for match in lines] == [
+        ("retry 1, delay=None, level=None", 0.1),
+        ("retry 2, delay=None, level=None", 0.3),
+        ("retry 3, delay=None, level=3", 0.6),
+        ("retry 4, delay=0.5, level=None", 0.5),
+        ("retry 5, delay=None, level=0", 0.0),
+    ]
+
+
+def test_tdmq_naming(broker: RunningBroker) -> None:
+    """Four dialects are named; letters of TDMQ 2.7.2 are named by the subscription alone."""
+    output = run("tdmq_naming.py", broker)
+    for dialect in ("pulsar", "tdmq-2.9.2", "tdmq-2.7.2", "tdmq-2.6.1"):
+        assert re.search(rf"^{dialect} +retry +persistent://", output, re.MULTILINE)
+    letters = r"persistent://public/default/billing-[0-9a-f]{8}"
+    assert re.search(rf"^retried through {letters}-RETRY, DELAY=1$", output, re.MULTILINE)
+    assert re.search(
+        rf"^dead in {letters}-DLQ, from .*/orders-[0-9a-f]{{8}}$", output, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("key", ["alice", "bob", "carol"])
+def test_keyed(key: str, keyed_output: str) -> None:
+    """Each key is there on the first attempt, on the retry and on the dead letter."""
+    for line in (
+        f"deposit, key {key}, attempt 1",
+        f"withdrawal, key {key}, attempt 1",
+        f"withdrawal, key {key}, attempt 2",
+        f"dead: withdrawal, key {key}, ordering key {key}-orders",
+    ):
+        assert keyed_output.count(line) == 1
+
+
+@pytest.fixture(scope="module")
+def keyed_output(broker: RunningBroker) -> str:
+    """Run the example once for all keys."""
+    return run("keyed.py", broker)
+
+
+def test_readme_names_every_example() -> None:
+    """The list of examples is complete."""
+    readme = (EXAMPLES / "README.md").read_text()
+    for example in EXAMPLES.glob("*.py"):
+        assert f"[`{example.name}`]({example.name}): " in readme
