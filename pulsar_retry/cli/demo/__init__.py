@@ -152,14 +152,17 @@ def _readable_errors(url: str) -> Iterator[None]:
 
 
 def _connect(url: str, token: str | None, tls_trust_certs: str | None) -> pr.Client:
-    return pr.Client(
-        url,
-        authentication=pulsar.AuthenticationToken(token) if token else None,
-        tls_trust_certs_file_path=tls_trust_certs,
-        operation_timeout_seconds=10,
-        # The C++ client logs to standard output, in the midst of our story.
-        logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
-    )
+    try:
+        return pr.Client(
+            url,
+            authentication=pulsar.AuthenticationToken(token) if token else None,
+            tls_trust_certs_file_path=tls_trust_certs,
+            operation_timeout_seconds=10,
+            # The C++ client logs to standard output, in the midst of our story.
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
+        )
+    except ValueError as error:  # no URL; nothing was opened
+        raise click.BadParameter(str(error), param_hint="--service-url") from error
 
 
 def _process(

@@ -1,0 +1,122 @@
+"""The demo's account: each record counts once, where it ended."""
+
+from __future__ import annotations
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.cli.demo.account import Account, as_json, reckon
+
+
+@attrs.frozen
+class Stored:
+    """A message as it is read back."""
+
+    key: str
+    carried: dict[str, str] = attrs.field(factory=dict)
+
+    def partition_key(self) -> str:
+        return self.key
+
+    def data(self) -> bytes:
+        return b"{}"
+
+    def properties(self) -> dict[str, str]:
+        return self.carried
+
+    def redelivery_count(self) -> int:
+        return 0
+
+
+def result(key: str, retries: int = 0) -> Stored:
+    """Return a result."""
+    return Stored(key, {"retries": str(retries)})
+
+
+def exhausted(key: str) -> Stored:
+    """Return the dead letter of a record whose three retries are used up."""
+    return Stored(key, {"RECONSUMETIMES": "4"})
+
+
+def invalid(key: str, reason: str = "missing-city") -> Stored:
+    """Return the dead letter of an invalid record."""
+    return Stored(key, {"FAILURE_REASON": reason})
+
+
+def account(published: str, results: list[Stored], dead_letters: list[Stored]) -> Account:
+    """Return the account; each letter of *published* is a key."""
+    return reckon(published, results, dead_letters, retries=3)
+
+
+def test_balanced() -> None:
+    """Everything ended in exactly one place."""
+    found = account("abc", [result("a"), result("b", 2)], [exhausted("c")])
+    assert found.is_balanced
+    assert found.reasons == {"retries-exhausted": 1}
+    assert found.retried == {2: 2, 3: 2, 4: 1}
+    assert found.copies == 0
+
+
+def test_missing_is_a_fault() -> None:
+    """A record that ended nowhere is named."""
+    found = account("abc", [result("a")], [invalid("c")])
+    assert not found.is_balanced
+    assert found.missing == ["b"]
+
+
+def test_copies_are_counted_once_and_are_no_fault() -> None:
+    """At-least-once: a second result or dead letter changes nothing but the number of copies."""
+    found = account("ab", [result("a"), result("a", 1)], [invalid("b"), invalid("b")])
+    assert found.is_balanced
+    assert found.processed == {"a": 0}
+    assert found.reasons == {"missing-city": 1}
+    assert found.copies == 2
+
+
+def test_in_both_places_is_a_fault() -> None:
+    """A record must not be processed and dead: the sums agree, the keys do not."""
+    found = account("ab", [result("a")], [exhausted("a")])
+    assert len(found.processed) + len(found.dead) == len(found.published)
+    assert not found.is_balanced
+    assert (found.in_both, found.missing) == (["a"], ["b"])
+
+
+def test_unknown_is_a_fault() -> None:
+    """What nobody published must not be there."""
+    found = account("a", [result("a"), result("z")], [])
+    assert not found.is_balanced
+    assert found.unknown == ["z"]
+
+
+def test_samples_differ_in_reason() -> None:
+    """Three samples of three reasons when there are three, the most frequent reason first."""
+    letters = [invalid("a"), invalid("b"), invalid("c", "foreign-country"), exhausted("d")]
+    found = account("abcd", [], letters)
+    assert [letter.key for letter in found.samples(3)] == ["a", "c", "d"]
+    assert [letter.key for letter in found.samples(9)] == ["a", "c", "d", "b"]
+    assert account("", [], []).samples(3) == []
+
+
+def test_json_has_the_faults() -> None:
+    """`--json` says what is wrong and shows samples with their properties."""
+    facts = as_json(account("ab", [], [invalid("a")]), samples=1)
+    assert facts["ok"] is False
+    assert facts["missing"] == ["b"]
+    sample = {"key": "a", "payload": "{}", "properties": {"FAILURE_REASON": "missing-city"}}
+    assert facts["samples"] == [sample]
+
+
+@given(
+    processed=st.lists(st.sampled_from("abcdef")),
+    dead=st.lists(st.sampled_from("abcdef")),
+    published=st.sets(st.sampled_from("abcdef")),
+)
+def test_balanced_means_a_partition(
+    processed: list[str], dead: list[str], published: set[str]
+) -> None:
+    """Balanced exactly when the two places split what was published, copies aside."""
+    found = reckon(published, map(result, processed), map(invalid, dead), retries=3)
+    is_partition = set(processed) | set(dead) == published and not set(processed) & set(dead)
+    assert found.is_balanced == is_partition
+    assert found.copies == len(processed) + len(dead) - len(set(processed)) - len(set(dead))

@@ -1,0 +1,176 @@
+"""`pulsar-retry demo` against a broker: its numbers, its exit codes, its end by a signal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from pulsar_retry import cli
+from pulsar_retry.cli import demo
+from pulsar_retry.cli.demo import pipeline
+from pulsar_retry.testing.broker import RunningBroker
+
+PROGRAM = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+COMMAND = [sys.executable, "-c", PROGRAM, "demo"]
+
+
+@pytest.fixture
+def arguments(broker: RunningBroker, namespace: str) -> Iterator[list[str]]:
+    """Give what makes the demo use the broker and the namespace of the test."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield ["--service-url", broker.service_url, "--namespace", namespace]
+    signal.signal(signal.SIGTERM, handler)  # the verb sets its own
+
+
+def test_story(arguments: list[str]) -> None:
+    """Every step is told, the table sums up, and three dead letters show their properties."""
+    run = subprocess.run(
+        [*COMMAND, *arguments, "--limit", "200"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    for step in ("data", "broker", "publish", "consume", "read back"):
+        assert f"\n{step}  " in run.stdout
+    assert "200 published: each accounted for by its key" in run.stdout
+    assert "dead letter 3 of 3" in run.stdout
+    for name in ("FAILURE_REASON", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "RECONSUMETIMES", "why"):
+        assert f"  {name} " in run.stdout
+    assert "INFO" not in run.stdout  # the C++ client's log
+
+
+def test_json_is_the_same_in_every_run(arguments: list[str]) -> None:
+    """Standard output is one JSON object, and two runs agree on all but speed and names."""
+    runs = [
+        subprocess.run(
+            [*COMMAND, *arguments, "--limit", "200", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    first, second = (json.loads(run.stdout) for run in runs)
+    assert first["ok"] is True
+    assert first["published"] == 200 == first["processed"] + first["dead_lettered"]
+    assert first["retried"]["2"] >= first["retried"]["3"] >= first["retried"]["4"] > 0
+    assert sum(first["reasons"].values()) == first["dead_lettered"]
+    for name in ("processed", "dead_lettered", "retried", "reasons"):
+        assert first[name] == second[name]
+
+
+def test_lost_record_is_1(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A record that is acknowledged without having been processed is named, and the code is 1."""
+    settle = pipeline.settle
+
+    def lossy(stage: pipeline.Stage, message: pulsar.Message) -> pipeline.Fate:
+        if message.partition_key() != "00M":
+            return settle(stage, message)
+        stage.consumer.acknowledge(message)
+        return "processed"  # the tally believes it, the account does not
+
+    monkeypatch.setattr(pipeline, "settle", lossy)
+    assert cli.main(["demo", *arguments, "--limit", "20", "--json"]) == 1
+    output = capsys.readouterr()
+    facts = json.loads(output.out)
+    assert facts["ok"] is False
+    assert facts["missing"] == ["00M"]
+    assert "FAILED 1 ended nowhere: 00M" in output.err
+
+
+def test_record_that_never_comes_ends_the_wait(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When nothing happens any more the demo gives up waiting, and the code is 1."""
+    publish = pipeline.publish
+    monkeypatch.setattr(
+        pipeline, "publish", lambda *arguments: publish(*arguments) | {"never-published"}
+    )
+    monkeypatch.setattr(demo, "PATIENCE", 3.0)
+    assert cli.main(["demo", *arguments, "--limit", "20", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["missing"] == ["never-published"]
+
+
+def test_worker_that_fails_is_not_silent(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in a worker ends the demo at once."""
+
+    def broken(*_: object) -> pipeline.Fate:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pipeline, "settle", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["demo", *arguments, "--limit", "20"])
+
+
+def test_interrupt_ends_it(arguments: list[str]) -> None:
+    """Ctrl-C while it consumes: one line, exit code 1, no traceback."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*COMMAND, *arguments], stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("consume"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert errors.strip() == "aborted"
+
+
+def test_keep_leaves_the_dead_letters(arguments: list[str], broker: RunningBroker) -> None:
+    """With `--keep` the dead letters can be read afterwards, from their subscription."""
+    run = subprocess.run(
+        [*COMMAND, *arguments, "--limit", "100", "--json", "--keep"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    facts = json.loads(run.stdout)
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    client = pulsar.Client(broker.service_url, logger=logger)
+    consumer = client.subscribe(
+        facts["dead_letter_topic"], pipeline.SUBSCRIPTION, pulsar.ConsumerType.Shared
+    )
+    keys = {consumer.receive(10_000).partition_key() for _ in range(facts["dead_lettered"])}
+    assert len(keys) == facts["dead_lettered"] > 0
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--limit", "0"], 2, "--limit"),
+        (["--workers", "0"], 2, "--workers"),
+        (["--namespace", "a/b/c"], 2, "expected TENANT/NAMESPACE"),
+        (["--service-url", "pulsar:/nowhere"], 2, "--service-url: The scheme part is missing"),
+        (["--service-url", "pulsar://127.0.0.1:1"], 1, "pulsar://127.0.0.1:1: "),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wrong usage is 2; a broker that does not answer is 1; both say what it was."""
+    assert cli.main(["demo", "--limit", "1", *arguments]) == code
+    assert message in capsys.readouterr().err
+
+
+def test_without_the_data_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The data set is an extra; that is told, not raised."""
+    monkeypatch.setitem(sys.modules, "vega_datasets", None)
+    assert cli.main(["demo"]) == 1
+    assert 'pip install "pulsar-retry[demo]"' in capsys.readouterr().err
