@@ -59,9 +59,9 @@ def test_delay_levels(broker: RunningBroker) -> None:
         for line in output.splitlines()
     ]
     assert [match and (match[1], float(match[2])) for match in lines] == [
-        ("retry 1, delay=None, level=None", 0.1),
-        ("retry 2, delay=None, level=None", 0.3),
-        ("retry 3, delay=None, level=3", 0.6),
+        ("retry 1, delay=None, level=None", 0.3),
+        ("retry 2, delay=None, level=None", 0.6),
+        ("retry 3, delay=None, level=3", 1.0),
         ("retry 4, delay=0.5, level=None", 0.5),
         ("retry 5, delay=None, level=0", 0.0),
     ]

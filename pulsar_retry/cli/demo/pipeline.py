@@ -36,6 +36,8 @@ __all__ = [
 SUBSCRIPTION = "demo"
 #: N: an airport is delivered N + 1 times at most, then it is a dead letter.
 RETRIES = 3
+#: Short, for a demo. A broker may deliver earlier by its delayedDeliveryTickTimeMillis, 1000 unless
+#: it is set (100 in our standalone), so there these may be no delays at all.
 DELAY_LEVELS = "200ms 400ms 800ms"
 
 #: What one delivery of an airport leads to.
@@ -68,7 +70,7 @@ class Stage:
 def open_stage(client: pr.Client, topic: str, *, keep: bool) -> Iterator[Stage]:
     """Open what the demo needs; at the end remove its subscriptions unless *keep*.
 
-    Topics without subscriptions are removed by the broker after a while.
+    A broker removes topics without subscriptions after a while, unless it is told not to.
     """
     stage = Stage(
         topic=topic,
