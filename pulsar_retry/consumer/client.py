@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import inspect
+import os
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
@@ -20,7 +23,7 @@ from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, ForkedError
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
@@ -51,6 +54,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._nacks = NackTimer()
+        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._nacks)
+        self._dropped.atexit = False  # then `_close_all` is gentler
+        _open_clients.add(self)
         fork.guard(self, "_client")
 
     @wraps(pulsar.Client.create_producer)
@@ -244,6 +250,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             if isinstance(consumer, Consumer):
                 with contextlib.suppress(pulsar.PulsarException):
                     consumer.close()
+        self._dropped.detach()
+        _open_clients.discard(self)
         self._nacks.close()
         super().close()
 
@@ -262,6 +270,33 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _shut_down(pid: int, raw: Any, nacks: NackTimer) -> None:
+    """End a client that was dropped without being closed.
+
+    pulsar-client ends the process when a consumer is destroyed in which a receive waits.
+    """
+    if os.getpid() != pid:
+        fork.keep_for_ever(raw)
+        return
+    nacks.close()
+    with contextlib.suppress(pulsar.PulsarException):
+        raw.shutdown()
+
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close at the end of the process what nobody closed: letters in flight get their receipts.
+
+    And pulsar-client's threads find no interpreter that is half gone, which would be an abort.
+    """
+    for client in list(_open_clients):
+        with contextlib.suppress(pulsar.PulsarException, ForkedError):
+            client.close()
 
 
 def _sliced(

@@ -62,6 +62,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 send_timeout=plan.letter_send_timeout,
                 dead_letter_subscription=plan.policy.initial_subscription_name,
                 come_back=self._come_back,
+                timer=nacks,
             )
         fork.guard(self, "_consumer", "_router", "_nacks")
 

@@ -32,13 +32,17 @@ def guard(owner: Any, *attributes: str) -> None:
     _guarded[owner] = attributes
 
 
+def keep_for_ever(value: Any) -> None:
+    """Have *value* never destroyed: in a child its destructor waits for threads that are gone."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
 def _after_fork_in_child() -> None:
     for owner, attributes in list(_guarded.items()):
         for name in attributes:
             value = getattr(owner, name)
             if value is not None:
-                # Never destroyed: a destructor would wait for threads that are not there.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+                keep_for_ever(value)
                 setattr(owner, name, _Lost())
 
 

@@ -29,6 +29,12 @@ from pulsar_retry.consumer.results import error_of
 #: What a batch receive waits for when no policy is given (pulsar-client's defaults).
 DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
+#: Seconds between two looks for signals, as in pulsar-client.
+_SIGNAL_INTERVAL = 0.1
+
+#: Seconds for closed consumers to answer their last receives.
+_CALLBACK_PATIENCE = 2.0
+
 #: Milliseconds that a batch receive waits in one source before it looks at the other.
 BATCH_SLICE_MS = 100
 
@@ -63,6 +69,8 @@ class Inbox:
         self._left_over: deque[Any] = deque()
         self._lock = threading.Lock()
         self._waiting = 0
+        #: Which sources' asynchronous receives are still to call back.
+        self._unanswered: set[bool] = set()
 
     def receive(self, timeout: float | None) -> Any:
         """Return the next raw message, within *timeout* seconds (None: for ever).
@@ -79,13 +87,33 @@ class Inbox:
             for source in self._turn:
                 self._arm(source)
         try:
-            item = self._ready.get(timeout=timeout)
+            item = self._wait(timeout)
         except queue.Empty:
             raise error_of(_pulsar.Result.Timeout) from None
         finally:
             with self._lock:
                 self._waiting -= 1
         return self._unpack(item)
+
+    def _wait(self, timeout: float | None) -> tuple[bool, Any, _pulsar.Result]:
+        """Return what comes into `ready`; an endless wait looks for signals as pulsar-client does.
+
+        A signal interrupts the wait only if the system delivers it to this very thread.
+        """
+        if timeout is not None:
+            return self._ready.get(timeout=timeout)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self._ready.get(timeout=_SIGNAL_INTERVAL)
+
+    def wait_for_callbacks(self) -> None:
+        """After the consumers are closed, wait for their receives to say so.
+
+        A callback that comes while the interpreter ends would end the process with an abort.
+        """
+        deadline = time.monotonic() + _CALLBACK_PATIENCE
+        while self._unanswered and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def _take(self) -> Any | None:
         """Return a message that is here already, else None; both sources get their turn."""
@@ -130,10 +158,13 @@ class Inbox:
         # pulsar-client keeps the callback for as long as the consumer lives, so it must not keep
         # the consumer. SimpleQueue.put never blocks and never raises, so nothing can escape into
         # the C++ library.
-        inbox, ready, letter = weakref.ref(self), self._ready, source is self._retry
+        inbox, ready, unanswered = weakref.ref(self), self._ready, self._unanswered
+        letter = source is self._retry
+        unanswered.add(letter)
 
         def arrived(result: _pulsar.Result, message: Any) -> None:
             ready.put((letter, message, result))
+            unanswered.discard(letter)
             if (this := inbox()) is not None:
                 this.express = None
 

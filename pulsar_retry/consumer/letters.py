@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -19,11 +20,15 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
 from pulsar_retry.errors import AcknowledgeError, ConsumerClosedError, LetterPublishError
 
 _log = logging.getLogger("pulsar_retry")
+
+#: Seconds after pulsar-client's own time-out in which it should have reported it.
+_GRACE = 1.0
 
 
 class _Flight:
@@ -33,7 +38,17 @@ class _Flight:
     threads, where an exception would end the process.
     """
 
-    __slots__ = ("future", "key", "letter", "producer", "raw", "router", "source", "was_letter")
+    __slots__ = (
+        "deadline",
+        "future",
+        "key",
+        "letter",
+        "producer",
+        "raw",
+        "router",
+        "source",
+        "was_letter",
+    )
 
     def __init__(
         self, router: LetterRouter, raw: Any, source: Any, letter: Letter, was_letter: bool
@@ -45,12 +60,15 @@ class _Flight:
         self.was_letter = was_letter
         self.producer: Any = None
         self.key: Any = None
+        self.deadline = math.inf  # until it is sent
         self.future: Future[None] = Future()
         self.future.set_running_or_notify_cancel()  # a letter on its way cannot be called back
 
     def published(self, result: _pulsar.Result, _message_id: Any) -> None:
         """Take the receipt of the letter."""
         try:
+            if self not in self.router.flights:
+                return  # given up: its original was asked back
             if result == _pulsar.Result.Ok:
                 self.source.acknowledge_async(self.raw, self.acknowledged)
                 return
@@ -79,12 +97,27 @@ class _Flight:
         """Have the original redelivered and tell the caller."""
         if cause is not None:
             error.__cause__ = cause
+        if self not in self.router.flights:
+            return
         try:
             self.router.come_back(self.raw, self.was_letter)
         finally:
             self._end(error)
 
+    def give_up(self) -> None:
+        """Fail, for there is no receipt; and so does whatever waits behind it in its producer.
+
+        pulsar-client sends a message that the broker refuses again and again, past its own
+        time-out, and nothing behind it is ever sent.
+        """
+        self.router.producers.lost(self.letter.topic, self.key, self.producer)
+        cause = error_of(_pulsar.Result.Timeout)
+        self.fail(LetterPublishError(self.letter.topic, cause), cause)
+        self.producer.close_async(lambda _: None)
+
     def _end(self, error: Exception | None) -> None:
+        if self.router.flights.pop(self, self) is not None:
+            return  # another thread was first
         self.router.permits.put(None)
         try:
             if error is None:
@@ -100,6 +133,8 @@ class LetterRouter:
 
     Attributes:
         producers: The letters' producers.
+        flights: The letters in flight, oldest first, as keys.
+        patience: Seconds that a letter may be in flight.
         permits: One item for each letter that may still be sent: the cheapest semaphore there is.
         come_back: Called with a raw message, and whether it was a letter, when it could not be
             handed on and is to be redelivered.
@@ -114,6 +149,7 @@ class LetterRouter:
         send_timeout: float,
         dead_letter_subscription: str | None,
         come_back: Callable[[Any, bool], None],
+        timer: NackTimer,
     ) -> None:
         """Make the router of one consumer.
 
@@ -124,15 +160,19 @@ class LetterRouter:
             send_timeout: Seconds until a letter that has no receipt counts as failed.
             dead_letter_subscription: Made on a dead-letter topic before its first dead letter.
             come_back: See `LetterRouter`.
+            timer: Looks after letters without a receipt.
         """
         self._client = client
         self._schema = schema
         self._keeps_writer_schema = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
-        self._send_timeout = send_timeout
+        self._timer = timer
+        self._watched = False
         self._subscription = dead_letter_subscription
         self._max_pending = max_pending
         self._closed = False
         self.come_back = come_back
+        self.patience = send_timeout + _GRACE
+        self.flights: dict[_Flight, None] = {}
         self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(max_pending):
             self.permits.put(None)
@@ -160,12 +200,15 @@ class LetterRouter:
             self.permits.put(None)
             raise ConsumerClosedError("the consumer is closed")
         flight = _Flight(self, raw, source, letter, was_letter)
+        self.flights[flight] = None
+        self._watch(self.patience)
         try:
             key = self._schema_key(raw)
             producer = self.producers.ready(letter.topic, key) or self.producers.get(
                 letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
             )
             flight.producer, flight.key = producer, key
+            flight.deadline = time.monotonic() + self.patience
             producer.send_async(_build(raw, letter), flight.published)
         except LetterPublishError as error:
             flight.fail(error)
@@ -212,13 +255,28 @@ class LetterRouter:
             return  # somebody is connected to it, so it exists
         consumer.close()
 
+    def _check(self) -> None:
+        """Give up letters that have no receipt for too long; called by the timer."""
+        now = time.monotonic()
+        for flight in list(self.flights):
+            if flight.deadline <= now:
+                flight.give_up()
+        self._watched = False
+        if self.flights:
+            self._watch(min((f.deadline for f in list(self.flights)), default=now) - now)
+
+    def _watch(self, delay: float) -> None:
+        if not self._watched:
+            self._watched = True
+            self._timer.check_later(self, min(delay, self.patience))
+
     def stop(self) -> None:
         """Refuse new letters."""
         self._closed = True
 
     def drain(self) -> int:
         """Wait for the letters in flight, as long as one may take; return how many are left."""
-        deadline = time.monotonic() + self._send_timeout + 1
+        deadline = time.monotonic() + self.patience + 1
         settled = 0
         with contextlib.suppress(queue.Empty):
             while settled < self._max_pending:

@@ -38,11 +38,19 @@ class Redeliverer(Protocol):
         """Hand a due message to pulsar-client."""
 
 
+class Checker(Protocol):
+    """Something that wants to be called later."""
+
+    def _check(self) -> None:
+        """Do what is due."""
+
+
 @attrs.define(order=True)
 class _Pending:
     due: float
     number: int
-    owner: weakref.ref[Redeliverer] = attrs.field(order=False)
+    owner: weakref.ref[Any] = attrs.field(order=False)
+    #: None: the owner is to be checked.
     message_id: Any = attrs.field(order=False)
     letter: bool = attrs.field(order=False)
 
@@ -63,6 +71,13 @@ class NackTimer:
 
     def add(self, owner: Redeliverer, message_id: Any, delay: float, *, letter: bool) -> None:
         """Have *owner* redeliver *message_id* in *delay* seconds; *letter*: of its retry topic."""
+        self._push(owner, message_id, delay, letter=letter)
+
+    def check_later(self, owner: Checker, delay: float) -> None:
+        """Have *owner* checked in about *delay* seconds; never earlier than a tenth before."""
+        self._push(owner, None, delay, letter=False)
+
+    def _push(self, owner: Any, message_id: Any, delay: float, *, letter: bool) -> None:
         pending = _Pending(
             self._clock() + delay, next(self._numbers), weakref.ref(owner), message_id, letter
         )
@@ -126,6 +141,9 @@ class NackTimer:
         if owner is None:
             return
         try:
-            owner._redeliver(pending.message_id, letter=pending.letter)  # noqa: SLF001
+            if pending.message_id is None:
+                owner._check()  # noqa: SLF001
+            else:
+                owner._redeliver(pending.message_id, letter=pending.letter)  # noqa: SLF001
         except Exception:  # noqa: BLE001 - one consumer's trouble must not stop the others' nacks
-            _log.warning("a message could not be asked back", exc_info=True)
+            _log.warning("what was due could not be done", exc_info=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import _pulsar
 import pulsar
+from pulsar import Message
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.consumer import Consumer, id_of, raw_of
@@ -46,11 +47,9 @@ class CountingConsumer(Consumer):
             return self._wrap(raw)
         if not isinstance(timeout_millis, int):
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
-        raw = self._next(timeout_millis)
-        if self._is_surplus(raw):
-            deadline = time.monotonic() + timeout_millis / 1000
-            while self._is_surplus(raw):
-                raw = self._next(max(0, round((deadline - time.monotonic()) * 1000)))
+        deadline = time.monotonic() + timeout_millis / 1000
+        while self._is_surplus(raw := self._next(timeout_millis)):
+            timeout_millis = max(0, round((deadline - time.monotonic()) * 1000))
         return self._wrap(raw)
 
     def _next(self, timeout_millis: int | None) -> Any:
@@ -60,7 +59,7 @@ class CountingConsumer(Consumer):
         return self._consumer.receive(timeout_millis)
 
     def _wrap(self, raw: Any) -> Any:
-        message = pulsar.Message()
+        message = Message()
         message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
         message._schema = self._schema  # noqa: SLF001
         return message
@@ -118,7 +117,7 @@ class RetryConsumer(CountingConsumer):
     def _is_letter(self, message: Any) -> bool:
         if not self._letter_topics:
             return False
-        if isinstance(message, pulsar.Message | _pulsar.Message):
+        if isinstance(message, Message | _pulsar.Message):
             return message.topic_name() in self._letter_topics
         # An id does not tell its topic, but no two topics of a cluster share a ledger.
         return raw_of(message).ledger_id() in self._letter_ledgers
@@ -142,7 +141,7 @@ class RetryConsumer(CountingConsumer):
                 pass
             else:
                 if raw.redelivery_count() <= self._limit:
-                    message = pulsar.Message()
+                    message = Message()
                     message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
                     message._schema = self._schema  # noqa: SLF001
                     return message
@@ -164,8 +163,8 @@ class RetryConsumer(CountingConsumer):
 
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message, or its id, of either topic."""
-        if not self._letter_topics:
-            super().acknowledge(message)
+        if not self._letter_topics and isinstance(message, Message):
+            self._consumer.acknowledge(message._message)  # noqa: SLF001 - once per message
             return
         letter = self._is_letter(message)
         if letter and self._in_hand is not None:
@@ -237,3 +236,4 @@ class RetryConsumer(CountingConsumer):
             self._retry.close()
         finally:
             super()._close_raw()
+            self._inbox.wait_for_callbacks()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -79,17 +80,18 @@ _ARGUMENTS = {
 
 
 def own_settings(broker_port: int, web_port: int) -> dict[str, Setting]:
-    """Return what makes a broker ours alone: its two ports, on loopback, and no third one.
+    """Return what makes a broker ours alone: its ports, and the bookie's, on loopback.
 
-    The bookie is spoken to inside the JVM (BookKeeper's local transport), so it needs no port.
+    BookKeeper could be spoken to inside the JVM without a port, but its local transport fails to
+    read large entries back from disk.
     """
     return {
         "bindAddress": LOOPBACK,
         "advertisedAddress": LOOPBACK,
         "brokerServicePort": broker_port,
         "webServicePort": web_port,
-        "enableLocalTransport": True,
-        "disableServerSocketBind": True,
+        "listeningInterface": "lo0" if sys.platform == "darwin" else "lo",
+        "allowLoopback": True,
     }
 
 

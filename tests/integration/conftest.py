@@ -1,0 +1,62 @@
+"""What every integration test uses: a client, consumers that retry fast, and ways to look on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from reading import SUBSCRIPTION, read_all
+
+import pulsar_retry as pr
+
+@pytest.fixture
+def client(broker: Any) -> Iterator[pr.Client]:
+    """Give a client of the session's broker."""
+    with pr.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ) as client:
+        yield client
+
+
+Subscribe = Callable[..., pr.Consumer]
+
+
+@pytest.fixture
+def subscribe(client: pr.Client, topic: str) -> Subscribe:
+    """Return a function that subscribes to the test's topic with retries, Shared, 2 of them."""
+
+    def subscribe(topic: Any = topic, **options: Any) -> pr.Consumer:
+        options.setdefault("consumer_type", pulsar.ConsumerType.Shared)
+        options.setdefault("enable_retry", True)
+        options.setdefault("dead_letter_policy", pr.DeadLetterPolicy(2))
+        options.setdefault("delay_levels", "100ms 200ms 300ms")
+        return client.subscribe(topic, SUBSCRIPTION, **options)
+
+    return subscribe
+
+
+@pytest.fixture
+def publish(client: pr.Client, topic: str) -> Callable[..., Any]:
+    """Return a function that publishes to the test's topic, or another, and returns the id."""
+    producers: dict[str, pulsar.Producer] = {}
+
+    def publish(content: Any = b"order", *, topic: str = topic, **options: Any) -> Any:
+        if topic not in producers:
+            producers[topic] = client.create_producer(topic)
+        return producers[topic].send(content, **options)
+
+    return publish
+
+
+@pytest.fixture
+def dead_letters(client: pr.Client, topic: str) -> Callable[..., list[pulsar.Message]]:
+    """Return a function that waits for dead letters of the test's topic and returns them."""
+
+    def dead_letters(
+        count: int, topic: str = f"{topic}-{SUBSCRIPTION}-DLQ", **options: Any
+    ) -> list[pulsar.Message]:
+        return read_all(client, topic, count, **options)
+
+    return dead_letters

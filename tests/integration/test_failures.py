@@ -1,0 +1,244 @@
+"""Hand-offs that fail: the caller is told, the original comes back, nothing is lost or hangs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pulsar
+import pytest
+from reading import SOON, eventually, receive_all
+
+import pulsar_retry as pr
+
+
+def test_a_terminated_retry_topic(subscribe, publish, admin, topic):
+    """The caller gets the error with its cause, and the message comes back undamaged."""
+    consumer = subscribe()
+    publish(b"x")
+    message = consumer.receive(SOON)
+    admin.terminate(f"{topic}-billing-RETRY")
+
+    with pytest.raises(pr.LetterPublishError, match="-billing-RETRY") as caught:
+        consumer.reconsume_later(message)
+
+    assert isinstance(caught.value.__cause__, pulsar.TopicTerminated)
+    assert isinstance(caught.value, pulsar.PulsarException)
+    again = consumer.receive(SOON)
+    assert (b"x", message.properties()) == (again.data(), again.properties())
+
+
+def test_a_retry_topic_that_ends_under_its_producer(subscribe, publish, admin, topic):
+    """The producer is there already when the topic is terminated."""
+    consumer = subscribe()
+    publish(b"x")
+    publish(b"y")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    messages = {message.data(): message for message in (consumer.receive(SOON),)}
+    messages |= {message.data(): message for message in (consumer.receive(SOON),)}
+    admin.terminate(f"{topic}-billing-RETRY")
+
+    for message in messages.values():
+        with pytest.raises(pr.LetterPublishError):
+            consumer.reconsume_later(message, delay=0)
+
+    assert {b"x", b"y"} == set(receive_all(consumer))
+
+
+def test_a_deleted_retry_topic_is_made_again(subscribe, publish, admin, topic):
+    """After a deletion the next letter makes the producer, and the topic, anew."""
+    consumer = subscribe()
+    publish(b"x")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
+    admin.delete_topic(f"{topic}-billing-RETRY")
+    publish(b"y")
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    assert [b"y"] == receive_all(consumer, wait=5_000)
+
+
+def test_a_dlq_that_does_not_exist_and_may_not_be_made(subscribe, publish, admin, topic, namespace):
+    """Auto-creation is off: the dead letter fails, and arrives when there is a topic for it."""
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(0))
+    publish(b"x")
+    message = consumer.receive(SOON)
+    admin.set_namespace_policy(namespace, "autoTopicCreation", {"allowAutoTopicCreation": False})
+
+    with pytest.raises(pr.LetterPublishError, match="-billing-DLQ"):
+        consumer.reconsume_later(message)
+
+    dlq = f"{topic}-billing-DLQ"
+    admin.create_topic(dlq)
+    # N = 0: its redelivery is one too many, so the consumer itself dead-letters it on receipt.
+    assert [] == receive_all(consumer, wait=3_000)
+    eventually(lambda: admin.stats(dlq)["msgInCounter"] == 1)
+
+
+def test_no_more_producers_are_allowed(subscribe, publish, admin, topic):
+    """A policy on the retry topic forbids another producer: an error, and the original is back."""
+    admin.create_topic(f"{topic}-billing-RETRY")
+    admin.set_topic_policy(f"{topic}-billing-RETRY", "maxProducers", 1)
+    consumer = subscribe()
+    with pr.Client(consumer._client.get_service_info().service_url) as other:
+        eventually(lambda: _is_full(other, f"{topic}-billing-RETRY"))
+        publish(b"x")
+
+        with pytest.raises(pr.LetterPublishError):
+            consumer.reconsume_later(consumer.receive(SOON))
+
+        assert b"x" == consumer.receive(SOON).data()
+
+
+def _is_full(client, topic):
+    """Make producers until the policy has taken effect and refuses one."""
+    try:
+        client.create_producer(topic)
+    except pulsar.PulsarException:
+        return True
+    return False
+
+
+def test_a_full_backlog_quota(subscribe, publish, admin, topic, namespace):
+    """The broker refuses to store more: an error within the send time-out, not a hang."""
+    retry = f"{topic}-billing-RETRY"
+    consumer = subscribe(letter_send_timeout=3)
+    admin.set_topic_policy(
+        retry, "backlogQuota", {"limitSize": 1, "limitTime": -1, "policy": "producer_exception"}
+    )
+    publish(b"x")
+    publish(b"y")
+    refused = []
+
+    def until_refused():
+        message = consumer.receive(SOON)
+        try:
+            consumer.reconsume_later(message, delay=3600)
+        except pr.LetterPublishError:
+            refused.append(message.data())
+        else:
+            publish(b"z")
+        return bool(refused)
+
+    eventually(until_refused, within=60)
+    assert refused[0] in receive_all(consumer, wait=3_000)
+
+
+def test_a_letter_too_big_for_the_topic(subscribe, publish, admin, topic):
+    """The topic's own limit is below the message: an error, and the original is back."""
+    consumer = subscribe(letter_send_timeout=3)
+    admin.set_topic_policy(f"{topic}-billing-RETRY", "maxMessageSize", 100)
+    publish(b"x" * 10_000)
+    outcome = []
+
+    def until_refused():
+        message = consumer.receive(SOON)
+        try:
+            consumer.reconsume_later(message, delay=0)
+        except pr.LetterPublishError:
+            outcome.append(message.data())
+        return bool(outcome)
+
+    eventually(until_refused, within=30)
+    assert b"x" * 10_000 == consumer.receive(SOON).data()
+
+
+def test_ten_threads_reconsume_at_once(subscribe, publish, client, topic):
+    """Every message comes back exactly once, through one producer."""
+    consumer = subscribe()
+    for number in range(200):
+        publish(b"%d" % number)
+    messages = [consumer.receive(SOON) for _ in range(200)]
+    errors = []
+
+    def work(mine):
+        try:
+            for message in mine:
+                consumer.reconsume_later(message, delay=0.2)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(messages[n::10],)) for n in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert [] == errors
+    assert Counter(b"%d" % n for n in range(200)) == Counter(receive_all(consumer))
+
+
+def test_ten_threads_fail_at_once(subscribe, publish, admin, topic):
+    """A producer that cannot be made fails every caller and hangs none."""
+    consumer = subscribe()
+    for number in range(10):
+        publish(b"%d" % number)
+    messages = [consumer.receive(SOON) for _ in range(10)]
+    admin.terminate(f"{topic}-billing-RETRY")
+    outcomes = []
+
+    def work(message):
+        try:
+            consumer.reconsume_later(message)
+        except pr.LetterPublishError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work, args=(message,)) for message in messages]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+
+    assert 10 == len(outcomes)
+    assert {b"%d" % n for n in range(10)} == set(receive_all(consumer))
+
+
+def test_several_receivers_share_one_consumer(subscribe, publish):
+    """Four threads receive and acknowledge; nothing is lost or given out twice."""
+    consumer = subscribe()
+    received, lock = Counter(), threading.Lock()
+
+    def work():
+        while True:
+            try:
+                message = consumer.receive(3_000)
+            except pulsar.Timeout:
+                return
+            if pr.attempt_of(message) == 1:
+                consumer.reconsume_later(message, delay=0)
+            else:
+                consumer.acknowledge(message)
+                with lock:
+                    received[message.data()] += 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(300):
+        publish(b"%d" % number)
+    for thread in threads:
+        thread.join(60)
+
+    assert Counter(b"%d" % n for n in range(300)) == received
+
+
+def test_a_broken_dlq_does_not_stop_the_nack_path(client, publish, admin, topic):
+    """The poison message waits for its DLQ; others are delivered meanwhile; then it arrives."""
+    admin.create_topic(f"{topic}-billing-DLQ")
+    admin.terminate(f"{topic}-billing-DLQ")
+    consumer = client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        dead_letter_policy=pr.DeadLetterPolicy(0),
+    )
+    publish(b"poison")
+    consumer.negative_acknowledge(consumer.receive(SOON))
+    publish(b"healthy")
+
+    assert [b"healthy"] == receive_all(consumer, wait=2_000)
+    admin.delete_topic(f"{topic}-billing-DLQ")
+    publish(b"more")
+    assert [b"more"] == receive_all(consumer, wait=10_000)
+    eventually(lambda: admin.stats(f"{topic}-billing-DLQ")["msgInCounter"] == 1)

@@ -1,0 +1,153 @@
+"""A letter is the message: payload, keys, time, null, schema, size; and neighbours in a batch."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pulsar
+import pytest
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
+from reading import SOON, eventually, read_all, receive_all
+
+import pulsar_retry as pr
+
+
+class Order(Record):
+    """An order, as first published."""
+
+    item = String()
+    amount = Integer()
+
+
+def test_keys_and_event_time_are_kept(subscribe, publish, dead_letters):
+    """On retry letters and on dead letters."""
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    publish(b"\x00\xff", partition_key="customer-7", ordering_key="o-1", event_timestamp=1_700_000)
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    letter = consumer.receive(SOON)
+    consumer.reconsume_later(letter, delay=0)
+
+    for message in (letter, *dead_letters(1)):
+        assert b"\x00\xff" == message.data()
+        assert "customer-7" == message.partition_key()
+        assert "o-1" == message.ordering_key()
+        assert 1_700_000 == message.event_timestamp()
+
+
+def test_a_null_value_stays_null(subscribe, publish):
+    """A tombstone is not an empty payload."""
+    consumer = subscribe()
+    publish(None, partition_key="gone")
+    publish(b"", partition_key="empty")
+
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    letters = {m.partition_key(): m for m in (consumer.receive(SOON), consumer.receive(SOON))}
+    assert letters["gone"].has_null_value()
+    assert not letters["empty"].has_null_value()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (StringSchema(), "grüße"),
+        (JsonSchema(Order), Order(item="tea", amount=3)),
+        (AvroSchema(Order), Order(item="tea", amount=3)),
+    ],
+    ids=["string", "json", "avro"],
+)
+def test_a_schema_decodes_letters_and_dead_letters(subscribe, client, topic, schema, value):
+    """What was published comes back equal through the retry topic and from the DLQ."""
+    consumer = subscribe(schema=schema, dead_letter_policy=pr.DeadLetterPolicy(1))
+    client.create_producer(topic, schema=schema).send(value)
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    letter = consumer.receive(SOON)
+    assert str(value) == str(letter.value())
+    consumer.reconsume_later(letter, delay=0)
+
+    (dead,) = read_all(client, f"{topic}-billing-DLQ", 1, schema=schema)
+    assert str(value) == str(dead.value())
+
+
+def test_avro_letters_keep_the_schema_they_were_written_with(subscribe, client, topic):
+    """A consumer with a newer schema decodes letters of older messages correctly."""
+    old = AvroSchema(None, schema_definition=_avro_order([]))
+    new = AvroSchema(
+        None, schema_definition=_avro_order([{"name": "a_note", "type": "string", "default": "-"}])
+    )
+    client.create_producer(topic, schema=old).send({"item": "tea", "amount": 3})
+    consumer = subscribe(schema=new, initial_position=pulsar.InitialPosition.Earliest)
+    original = consumer.receive(SOON)
+    assert {"a_note": "-", "item": "tea", "amount": 3} == original.value()
+
+    consumer.reconsume_later(original, delay=0)
+
+    assert {"a_note": "-", "item": "tea", "amount": 3} == consumer.receive(SOON).value()
+
+
+def _avro_order(first_fields):
+    """Return the Avro definition of an order with more fields in front."""
+    fields = [{"name": "item", "type": "string"}, {"name": "amount", "type": "int"}]
+    return {"type": "record", "name": "Order", "fields": [*first_fields, *fields]}
+
+
+def test_a_large_message_is_chunked_through_retry_and_dlq(subscribe, client, topic):
+    """12 MiB, more than the broker takes in one piece, arrives byte for byte."""
+    payload = os.urandom(12 << 20)
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    client.create_producer(topic, chunking_enabled=True).send(payload)
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    letter = consumer.receive(SOON)
+    assert payload == letter.data()
+    consumer.reconsume_later(letter, delay=0)
+
+    (dead,) = read_all(client, f"{topic}-billing-DLQ", 1)
+    assert payload == dead.data()
+
+
+@pytest.mark.parametrize("index_ack", [True, False])
+def test_neighbours_in_a_batch_are_left_alone(subscribe, client, admin, topic, index_ack):
+    """One of ten is reconsumed, nine are acknowledged: the batch is done, one letter is out."""
+    consumer = subscribe(batch_index_ack_enabled=index_ack)
+    _send_batch(client, topic, 10)
+
+    for number in range(10):
+        message = consumer.receive(SOON)
+        if number == 4:
+            consumer.reconsume_later(message, delay=0.5)
+        else:
+            consumer.acknowledge(message)
+
+    eventually(lambda: admin.backlog(topic, "billing") == 0)
+    assert [b"4"] == receive_all(consumer)
+
+
+def test_with_index_acks_a_crash_brings_back_only_what_was_open(subscribe, client, admin, topic):
+    """Of a batch of ten, one reconsumed and one acknowledged: the other eight come again."""
+    consumer = subscribe(batch_index_ack_enabled=True)
+    _send_batch(client, topic, 10)
+    messages = [consumer.receive(SOON) for _ in range(10)]
+    consumer.reconsume_later(messages[4], delay=0)
+    consumer.acknowledge(messages[5])
+    letter = consumer.receive(SOON)
+    consumer.acknowledge(letter)
+    consumer.close()  # like a crash, it leaves eight messages unacknowledged
+
+    again = Counter(receive_all(subscribe(batch_index_ack_enabled=True)))
+
+    assert Counter(b"%d" % number for number in range(10) if number not in (4, 5)) == again
+
+
+def _send_batch(client, topic, count):
+    """Publish *count* messages as one entry."""
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=count, batching_max_publish_delay_ms=5_000
+    )
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()

@@ -1,0 +1,408 @@
+"""Beginning and end: close, drop, fork, crash, listeners, and what the wrong order does."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import weakref
+from concurrent.futures import wait
+
+import pulsar
+import pytest
+from reading import NEVER, SOON, eventually, receive_all
+
+import pulsar_retry as pr
+
+
+def run(code, broker, *arguments, expect=0):
+    """Run *code* in a Python process of its own and return what it printed."""
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), broker.service_url, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert expect == process.returncode, process.stderr
+    return process.stdout
+
+
+def test_close_waits_for_letters_in_flight(subscribe, client, topic):
+    """Every future of the last moment is done when close returns, and none has failed."""
+    consumer = subscribe()
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    for number in range(500):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+
+    futures = [
+        consumer.reconsume_later_async(consumer.receive(SOON), delay=3) for _ in range(500)
+    ]
+    consumer.close()
+
+    assert all(future.done() for future in futures)
+    assert {None} == {future.exception() for future in futures}
+    assert 500 == len(set(receive_all(subscribe(), wait=5_000)))
+
+
+def test_a_closed_consumer_refuses_in_the_clients_own_terms(subscribe, publish):
+    """ConsumerClosedError is pulsar.AlreadyClosed; closing twice is no error."""
+    consumer = subscribe()
+    publish()
+    message = consumer.receive(SOON)
+    consumer.close()
+    consumer.close()
+
+    with pytest.raises(pr.ConsumerClosedError):
+        consumer.reconsume_later(message)
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.dead_letter(message, reason="late")
+    with pytest.raises(pulsar.AlreadyClosed):
+        consumer.receive(100)
+
+
+def test_close_wakes_a_blocked_receive(subscribe):
+    """Both the endless and the timed receive end with AlreadyClosed."""
+    consumer = subscribe()
+    outcomes = []
+
+    def work(*timeout):
+        try:
+            consumer.receive(*timeout)
+        except pulsar.AlreadyClosed as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=work), threading.Thread(target=work, args=(60_000,))]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: consumer._inbox._waiting == 2)
+    consumer.close()
+    for thread in threads:
+        thread.join(20)
+
+    assert 2 == len(outcomes)
+
+
+def test_a_timed_out_receive_loses_nothing(subscribe, publish):
+    """The receive that waits on in the background gives its message to the next call."""
+    consumer = subscribe()
+    for _ in range(3):
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(50)
+
+    publish(b"a")
+    publish(b"b")
+
+    assert [b"a", b"b"] == sorted(receive_all(consumer))
+
+
+def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish):
+    """Ctrl-C in an endless receive raises Interrupted; pulsar-client would lose a message."""
+    consumer = subscribe()
+    timer = threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT))
+    timer.start()
+
+    with pytest.raises(pulsar.Interrupted):
+        consumer.receive()
+    publish(b"a")
+
+    assert [b"a"] == receive_all(consumer)
+
+
+def test_a_dropped_client_leaves_no_thread_and_no_crash(broker, topic):
+    """Nobody closes anything: the process ends with 0, and our threads end before."""
+    code = """
+        import gc, sys, threading, pulsar, pulsar_retry as pr
+        client = pr.Client(sys.argv[1])
+        consumer = client.subscribe(sys.argv[2], "s", pulsar.ConsumerType.Shared, enable_retry=True)
+        client.create_producer(sys.argv[2]).send(b"x")
+        consumer.negative_acknowledge(consumer.receive(20000), delay=3600)
+        client.create_producer(sys.argv[2]).send(b"y")
+        consumer.reconsume_later(consumer.receive(20000))
+        try:
+            consumer.receive(100)
+        except pulsar.Timeout:
+            pass
+        if sys.argv[3] == "drop":
+            del client, consumer
+            gc.collect()
+            print([thread.name for thread in threading.enumerate()])
+    """
+    assert "['MainThread']" in run(code, broker, topic, "drop")
+    run(code, broker, f"{topic}-2", "keep")
+
+
+def test_a_dropped_consumer_is_freed(subscribe, client):
+    """After close nothing of ours holds the consumer."""
+    consumer = subscribe()
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(10)
+    consumer.close()
+    reference = weakref.ref(consumer)
+
+    del consumer
+    gc.collect()
+
+    assert reference() is None
+
+
+def test_a_forked_child_fails_fast(subscribe, publish, client, topic):
+    """Receive, acknowledge, nack, reconsume, send, subscribe: ForkedError in the child."""
+    consumer = subscribe()
+    producer = client.create_producer(topic)
+    publish()
+    message = consumer.receive(SOON)
+    attempts = [
+        lambda: consumer.receive(100),
+        lambda: consumer.acknowledge(message),
+        lambda: consumer.negative_acknowledge(message),
+        lambda: consumer.reconsume_later(message),
+        lambda: producer.send(b"x"),
+        lambda: client.subscribe(topic, "other"),
+    ]
+
+    child = os.fork()
+    if child == 0:
+        os._exit(sum(1 << n for n, attempt in enumerate(attempts) if not _is_refused(attempt)))
+    _, status = os.waitpid(child, 0)
+
+    assert 0 == os.waitstatus_to_exitcode(status)
+    consumer.acknowledge(message)  # the parent goes on
+    assert [] == receive_all(consumer)
+
+
+def _is_refused(attempt):
+    """Tell whether *attempt* raises ForkedError."""
+    try:
+        attempt()
+    except pr.ForkedError:
+        return True
+    except BaseException:
+        return False
+    return False
+
+
+def test_errors_in_callbacks_never_reach_the_library(subscribe, publish):
+    """A done-callback that raises changes nothing, for good letters and for failed ones."""
+    consumer = subscribe()
+    publish(b"a")
+
+    def explode(_future):
+        raise RuntimeError("boom")
+
+    future = consumer.reconsume_later_async(consumer.receive(SOON), delay=0)
+    future.add_done_callback(explode)
+    wait([future], 20)
+
+    assert [b"a"] == receive_all(consumer)
+
+
+def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
+    """The consumer argument is ours, so a listener can reconsume; its errors stay contained."""
+    seen, done = [], threading.Event()
+
+    def listener(consumer, message):
+        seen.append((type(consumer).__mro__[1:2], message.data(), pr.attempt_of(message)))
+        if pr.attempt_of(message) == 1:
+            consumer.reconsume_later(message, delay=0)
+        else:
+            consumer.acknowledge(message)
+            done.set()
+
+    consumer = client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        message_listener=listener,
+        enable_retry=True,
+    )
+    publish(b"a")
+
+    assert done.wait(20)
+    assert [(b"a", 1), (b"a", 2)] == [entry[1:] for entry in seen]
+    assert isinstance(consumer, pr.Consumer)
+
+
+def test_a_paused_listener_gets_nothing_from_either_topic(client, publish, topic):
+    """pause and resume cover the retry topic."""
+    seen = []
+    consumer = client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        message_listener=lambda _consumer, message: seen.append(message.data()),
+        enable_retry=True,
+    )
+    consumer.pause_message_listener()
+    publish(b"main")
+    publish(b"letter", topic=f"{topic}-billing-RETRY")
+    time.sleep(NEVER / 1000)
+    assert [] == seen
+
+    consumer.resume_message_listener()
+
+    eventually(lambda: sorted(seen) == [b"letter", b"main"])
+
+
+def test_unsubscribe_removes_both_subscriptions(subscribe, admin, topic):
+    """Neither topic keeps a backlog for a subscription that is gone."""
+    consumer = subscribe()
+
+    consumer.unsubscribe()
+
+    assert {} == admin.stats(topic)["subscriptions"]
+    assert {} == admin.stats(f"{topic}-billing-RETRY")["subscriptions"]
+
+
+def test_seek_moves_the_topic_and_leaves_the_letters(subscribe, publish):
+    """Everything of the topic comes again, the letter once."""
+    consumer = subscribe()
+    for payload in (b"a", b"b"):
+        publish(payload)
+    consumer.acknowledge(consumer.receive(SOON))
+    consumer.reconsume_later(consumer.receive(SOON), delay=1)
+
+    consumer.seek(pulsar.MessageId.earliest)
+
+    assert [b"a", b"b", b"b"] == sorted(receive_all(consumer, wait=3_000))
+
+
+def test_the_main_topics_surface_is_the_bare_clients(subscribe, client, publish, topic):
+    """topic, names, last message id and connection are what a bare consumer of it gives."""
+    consumer = subscribe(consumer_name="me")
+    bare = pulsar.Client(client.get_service_info().service_url)
+    twin = bare.subscribe(topic, "twin", consumer_name="me")
+    publish()
+
+    for ask in (
+        lambda c: c.topic(),
+        lambda c: c.consumer_name(),
+        lambda c: str(c.get_last_message_id()),
+        lambda c: c.is_connected(),
+    ):
+        assert ask(twin) == ask(consumer)
+    assert "billing" == consumer.subscription_name()
+    assert isinstance(consumer, pulsar.Consumer)
+    assert type(consumer.receive(SOON)) is pulsar.Message
+    bare.close()
+
+
+def test_messages_can_be_settled_by_id(subscribe, publish, admin, topic):
+    """Ids of both topics find their way."""
+    consumer = subscribe()
+    publish()
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    for _ in range(2):
+        consumer.acknowledge(consumer.receive(SOON).message_id())
+
+    eventually(lambda: admin.backlog(topic, "billing") == 0)
+    eventually(lambda: admin.backlog(f"{topic}-billing-RETRY", "billing") == 0)
+
+
+def test_redeliver_unacknowledged_covers_both_topics(subscribe, publish):
+    """What was in hand of the topic and of the retry topic comes again."""
+    consumer = subscribe()
+    publish(b"letter")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    publish(b"main")
+    assert {b"letter", b"main"} == {consumer.receive(SOON).data() for _ in range(2)}
+
+    consumer.redeliver_unacknowledged_messages()
+
+    assert [b"letter", b"main"] == sorted(receive_all(consumer))
+
+
+BAD = [
+    ({"subscription_name": " "}, "subscription_name"),
+    ({"dead_letter_policy": 3}, "dead_letter_policy"),
+    ({"naming": "kafka"}, "naming"),
+    ({"delay_levels": "1s five"}, "delay_levels"),
+    ({"topic": re.compile("orders.*")}, "topic"),
+    ({"receiver_queue_size": 0}, "receiver_queue_size"),
+    ({"max_pending_letters": 0}, "max_pending_letters"),
+    ({"letter_send_timeout": -1}, "letter_send_timeout"),
+    ({"negative_ack_backoff": 3}, "negative_ack_backoff"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "name"), BAD, ids=[name for _, name in BAD])
+def test_bad_arguments_open_nothing(client, admin, namespace, topic, wrong, name):
+    """A ConfigError that names the argument, and a namespace as empty as before."""
+    arguments = {"topic": topic, "subscription_name": "billing", "enable_retry": True} | wrong
+
+    with pytest.raises(pr.ConfigError, match=name):
+        client.subscribe(**arguments)
+
+    assert [] == admin.topics(namespace)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"delay": -1}, {"delay": 864_001}, {"delay": float("nan")}, {"level": -1}, {"level": 1.5}]
+    + [{"delay": 1, "level": 1}, {"properties": {"a": 1}}],
+    ids=str,
+)
+def test_bad_calls_send_nothing(subscribe, publish, admin, topic, wrong):
+    """The message is still in hand after a ConfigError."""
+    consumer = subscribe()
+    publish()
+    message = consumer.receive(SOON)
+
+    with pytest.raises(pr.ConfigError):
+        consumer.reconsume_later(message, **wrong)
+
+    assert 0 == admin.stats(f"{topic}-billing-RETRY")["msgInCounter"]
+    consumer.acknowledge(message)
+
+
+def test_reconsume_needs_enable_retry(client, publish, topic):
+    """A clear error on a plain consumer, for the synchronous and the asynchronous form."""
+    consumer = client.subscribe(topic, "billing", pulsar.ConsumerType.Shared)
+    publish()
+    message = consumer.receive(SOON)
+
+    with pytest.raises(pr.ConfigError, match="enable_retry"):
+        consumer.reconsume_later(message)
+    with pytest.raises(pr.ConfigError, match="dead_letter_policy"):
+        consumer.dead_letter(message)
+
+
+def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):
+    """kill -9 after the letter's receipt: the original and the letter both come, at most twice."""
+    publish(b"x")  # before any subscription exists: the child subscribes from the start
+    code = """
+        import os, signal, sys, pulsar, pulsar_retry as pr
+        from pulsar_retry.consumer import letters
+        client = pr.Client(sys.argv[1])
+        consumer = client.subscribe(
+            sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
+        message = consumer.receive(20000)
+        # The receipt is here, the acknowledgement is not out yet.
+        letters._Flight.published = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        consumer.reconsume_later(message, delay=0)
+    """
+    run(code, broker, topic, expect=-signal.SIGKILL)
+
+    consumer = subscribe()
+    copies = []
+    while True:
+        try:
+            message = consumer.receive(3_000)
+        except pulsar.Timeout:
+            break
+        copies.append(message.properties().get("RECONSUMETIMES"))
+        consumer.acknowledge(message)
+
+    assert {None, "1"} == set(copies)
+    assert 2 == len(copies)

@@ -1,0 +1,195 @@
+"""The nack path: delays, backoff, and dead letters by redelivery count."""
+
+from __future__ import annotations
+
+import time
+
+import pulsar
+import pytest
+from reading import NEVER, SOON, eventually, read_all, receive_all
+
+import pulsar_retry as pr
+
+SHARED = pulsar.ConsumerType.Shared
+
+
+@pytest.fixture
+def nacking(client, topic):
+    """Return a function that subscribes without retries."""
+
+    def subscribe(**options):
+        options.setdefault("consumer_type", SHARED)
+        return client.subscribe(options.pop("topic", topic), "billing", **options)
+
+    return subscribe
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [pr.DeadLetterPolicy(2), pulsar.ConsumerDeadLetterPolicy(2)],
+    ids=["ours", "pulsar's"],
+)
+def test_nacks_dead_letter_after_n_redeliveries(nacking, publish, topic, client, policy):
+    """N + 1 deliveries; the dead letter has the origin, the keys and the event time, no count."""
+    consumer = nacking(dead_letter_policy=policy)
+    message_id = publish(b"x", partition_key="k", event_timestamp=77, properties={"a": "b"})
+
+    counts = []
+    for _ in range(3):
+        message = consumer.receive(SOON)
+        counts.append(message.redelivery_count())
+        consumer.negative_acknowledge(message, delay=0)
+
+    assert [0, 1, 2] == counts
+    (dead,) = read_all(client, f"{topic}-billing-DLQ", 1)
+    origin = f"{message_id.ledger_id()}:{message_id.entry_id()}:-1"
+    assert {
+        "a": "b",
+        "REAL_TOPIC": topic,
+        "REAL_SUBSCRIPTION": "billing",
+        "ORIGIN_MESSAGE_ID": origin,
+        "ORIGIN_MESSAGE_IDY_TIME": origin,
+    } == dead.properties()
+    assert ("k", 77) == (dead.partition_key(), dead.event_timestamp())
+    assert [] == receive_all(consumer)
+
+
+def test_redelivering_everything_dead_letters_too(nacking, publish, topic, client):
+    """What comes an N + 2nd time never reaches the application."""
+    consumer = nacking(dead_letter_policy=pr.DeadLetterPolicy(1))
+    for number in range(3):
+        publish(b"%d" % number)
+
+    for _ in range(2):
+        for _ in range(3):
+            consumer.receive(SOON)
+        consumer.redeliver_unacknowledged_messages()
+
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(NEVER)
+    assert 3 == len(read_all(client, f"{topic}-billing-DLQ", 3))
+
+
+def test_an_ack_timeout_dead_letters_too(nacking, publish, topic, client):
+    """A consumer that neither acknowledges nor nacks loses its message to the DLQ."""
+    consumer = nacking(
+        dead_letter_policy=pr.DeadLetterPolicy(0), unacked_messages_timeout_ms=10_000
+    )
+    publish()
+    consumer.receive(SOON)
+
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(15_000)
+
+    assert 1 == len(read_all(client, f"{topic}-billing-DLQ", 1))
+
+
+def test_without_retries_each_partition_has_its_dlq(nacking, publish, admin, topic):
+    """As in Java, but REAL_TOPIC is the logical topic."""
+    admin.create_partitioned_topic(topic, 2)
+    consumer = nacking(dead_letter_policy=pr.DeadLetterPolicy(0))
+    publish()
+    publish()
+
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(SOON))
+
+    namespace = topic.removeprefix("persistent://").rsplit("/", 1)[0]
+    expected = {f"{topic}-partition-{number}-billing-DLQ" for number in (0, 1)}
+    eventually(lambda: expected <= set(admin.topics(namespace)))
+
+
+def test_nacks_of_letters_dead_letter_with_their_first_origin(subscribe, publish, topic, client):
+    """The two counters are independent, and REAL_TOPIC is not the retry topic."""
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
+
+    (dead,) = read_all(client, f"{topic}-billing-DLQ", 1)
+    assert (topic, "1") == (dead.properties()["REAL_TOPIC"], dead.properties()["RECONSUMETIMES"])
+
+
+def test_backoff_grows_with_the_redelivery_count(nacking, publish):
+    """0.3 s, 0.6 s, 1.2 s."""
+    consumer = nacking(negative_ack_backoff=pr.Exponential(0.3, 10))
+    publish()
+
+    waits = []
+    for _ in range(3):
+        consumer.negative_acknowledge(consumer.receive(SOON))
+        before = time.monotonic()
+        message = consumer.receive(SOON)
+        waits.append(time.monotonic() - before)
+        consumer.negative_acknowledge(message, delay=0)
+        consumer.receive  # noqa: B018 - the next loop receives it
+
+    assert waits[0] >= 0.25
+    assert waits[1] >= 1.1  # two redeliveries later: the count has grown by two
+
+
+def test_a_later_shorter_nack_fires_first(nacking, publish):
+    """pulsar-client and Java would let it wait behind the earlier, longer one."""
+    consumer = nacking()
+    publish(b"slow")
+    publish(b"fast")
+    slow, fast = consumer.receive(SOON), consumer.receive(SOON)
+
+    consumer.negative_acknowledge(slow, delay=2)
+    consumer.negative_acknowledge(fast, delay=0.2)
+
+    assert [b"fast", b"slow"] == [consumer.receive(SOON).data() for _ in range(2)]
+
+
+def test_frequent_nacks_do_not_starve_older_ones(nacking, publish):
+    """A nack every 20 ms; the first message comes back all the same."""
+    consumer = nacking(negative_ack_redelivery_delay_ms=500)
+    publish(b"first")
+    first = consumer.receive(SOON)
+    consumer.negative_acknowledge(first)
+
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        publish(b"noise")
+        message = consumer.receive(SOON)
+        if message.data() == b"first":
+            return
+        consumer.negative_acknowledge(message, delay=60)
+        time.sleep(0.02)
+    pytest.fail("the first message never came back")
+
+
+def test_the_plain_delay_still_works(nacking, publish):
+    """negative_ack_redelivery_delay_ms, for a message, its raw message and its id."""
+    consumer = nacking(negative_ack_redelivery_delay_ms=300)
+    publish()
+    for form in (lambda m: m, lambda m: m._message, lambda m: m.message_id()):
+        message = consumer.receive(SOON)
+        before = time.monotonic()
+        consumer.negative_acknowledge(form(message))
+        again = consumer.receive(SOON)
+        assert time.monotonic() - before >= 0.25
+        consumer.negative_acknowledge(again, delay=0)
+
+
+def test_close_hands_pending_nacks_back(nacking, publish):
+    """A message nacked for an hour is another consumer's at once."""
+    consumer = nacking()
+    publish()
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=3600)
+
+    consumer.close()
+
+    assert b"order" == nacking().receive(SOON).data()
+
+
+def test_nacking_a_wrong_thing_is_a_type_error(nacking):
+    """As in pulsar-client, and at once."""
+    consumer = nacking()
+
+    with pytest.raises(TypeError):
+        consumer.negative_acknowledge("message")
+    with pytest.raises(pr.ConfigError, match="delay"):
+        consumer.negative_acknowledge(pulsar.MessageId.earliest, delay=-1)

@@ -1,0 +1,181 @@
+"""Where letters go: dialects, old names, several topics, partitions."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+from reading import SOON, read_all, receive_all
+
+import pulsar_retry as pr
+
+OLD_STYLE = {"retry": "billing-RETRY", "dlq": "billing-DLQ"}
+
+
+@pytest.mark.parametrize(
+    ("naming", "retry", "dead_letter"),
+    [
+        (pr.Naming.PULSAR, "orders-billing-RETRY", "orders-billing-DLQ"),
+        (pr.Naming.TDMQ_2_9_2, "orders-billing-RETRY", "orders-billing-DLQ"),
+        (pr.Naming.TDMQ_2_7_2, "billing-RETRY", "billing-DLQ"),
+        (pr.Naming.TDMQ_2_6_1, "billing-retry", "billing-dlq"),
+    ],
+)
+def test_each_dialect_has_its_names(subscribe, publish, admin, namespace, naming, retry, dead_letter):
+    """What exists on the broker afterwards is what the dialect says."""
+    base = f"persistent://{namespace}"
+    consumer = subscribe(f"{base}/orders", naming=naming, dead_letter_policy=pr.DeadLetterPolicy(1))
+    publish(topic=f"{base}/orders")
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.reconsume_later(consumer.receive(SOON), level=1)
+
+    assert sorted([f"{base}/orders", f"{base}/{retry}", f"{base}/{dead_letter}"]) == (
+        admin.topics(namespace)
+    )
+
+
+def test_tdmq_readers_find_the_level(subscribe, publish):
+    """The TDMQ dialects write DELAY, the bare level, and -1 for an explicit delay."""
+    consumer = subscribe(naming=pr.Naming.TDMQ_2_9_2)
+    publish()
+
+    consumer.reconsume_later(consumer.receive(SOON))
+    first = consumer.receive(SOON)
+    consumer.reconsume_later(first, delay=0.1)
+    second = consumer.receive(SOON)
+
+    assert ["1", "-1"] == [first.properties()["DELAY"], second.properties()["DELAY"]]
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize(("old", "other"), [("RETRY", "DLQ"), ("DLQ", "RETRY")])
+def test_old_names_are_used_where_they_exist(
+    subscribe, publish, admin, namespace, topic, old, other, partitions
+):
+    """Each of the two is looked up by itself, partitioned or not, and nothing else is created."""
+    existing = f"persistent://{namespace}/billing-{old}"
+    if partitions:
+        admin.create_partitioned_topic(existing, partitions)
+    else:
+        admin.create_topic(existing)
+
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    names = {name.split("-partition-")[0] for name in admin.topics(namespace)}
+    assert {topic, existing, f"{topic}-billing-{other}"} == names
+    if not partitions:  # the look-up left no subscription behind
+        expected = {"billing"} if old == "RETRY" else set()
+        assert expected == set(admin.stats(existing)["subscriptions"])
+
+
+def test_names_of_the_users_own_are_taken_as_they_are(subscribe, publish, admin, namespace, topic):
+    """Given names win, short ones are completed, and the policy object stays as it was."""
+    base = f"persistent://{namespace}"
+    admin.create_topic(f"{base}/billing-RETRY")
+    policy = pr.DeadLetterPolicy(1, f"{base}/again", f"{namespace}/lost")
+
+    consumer = subscribe(dead_letter_policy=policy)
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    assert {topic, f"{base}/again", f"{base}/lost", f"{base}/billing-RETRY"} == set(
+        admin.topics(namespace)
+    )
+    assert pr.DeadLetterPolicy(1, f"{base}/again", f"{namespace}/lost") == policy
+
+
+def test_several_topics_share_the_names_of_the_smallest(subscribe, publish, admin, namespace):
+    """As in Java, whatever the order in which they were given."""
+    base = f"persistent://{namespace}"
+    consumer = subscribe([f"{base}/b", f"{base}/a"], dead_letter_policy=pr.DeadLetterPolicy(1))
+    for name in "ab":
+        publish(name.encode(), topic=f"{base}/{name}")
+
+    for _ in range(4):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    assert [f"{base}/{name}" for name in ("a", "a-billing-DLQ", "a-billing-RETRY", "b")] == (
+        admin.topics(namespace)
+    )
+    assert [] == receive_all(consumer)
+
+
+def test_partitions_share_one_retry_topic_and_one_dlq(
+    subscribe, publish, client, admin, topic, dead_letters
+):
+    """With retries the base topic names them, and REAL_TOPIC is the logical topic."""
+    admin.create_partitioned_topic(topic, 3)
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    for number in range(6):
+        publish(b"%d" % number)
+
+    for _ in range(12):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    dead = dead_letters(6)
+    assert {topic} == {message.properties()["REAL_TOPIC"] for message in dead}
+    assert 6 == len({message.data() for message in dead})
+
+
+def test_partitioned_letter_topics_work(subscribe, publish, admin, topic, client):
+    """Delays hold on a partitioned retry topic too, also where Java's would not be Shared."""
+    admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)
+    admin.create_partitioned_topic(f"{topic}-billing-DLQ", 2)
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    for number in range(4):
+        publish(b"%d" % number)
+
+    for _ in range(8):
+        consumer.reconsume_later(consumer.receive(SOON), level=1)
+
+    assert [] == receive_all(consumer)
+    assert 4 == len(read_all(client, f"{topic}-billing-DLQ", 4))
+
+
+def test_partition_inside_a_name_is_part_of_it(subscribe, publish, namespace, admin):
+    """Only a trailing -partition-<n> is cut."""
+    topic = f"persistent://{namespace}/a-partition-7-b"
+    consumer = subscribe(topic)
+    publish(topic=topic)
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    letter = consumer.receive(SOON)
+    assert topic == letter.properties()["REAL_TOPIC"]
+    assert f"{topic}-billing-RETRY" == letter.topic_name()
+
+
+def test_one_partition_can_be_consumed_by_name(subscribe, publish, admin, topic):
+    """Subscribing to a single partition works and says the logical topic."""
+    admin.create_partitioned_topic(topic, 2)
+    consumer = subscribe(f"{topic}-partition-1")
+    publish(topic=f"{topic}-partition-1")
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    assert topic == consumer.receive(SOON).properties()["REAL_TOPIC"]
+
+
+def test_letters_wait_for_a_consumer_that_starts_late(subscribe, publish, client, topic):
+    """The retry topic is read from its start, whatever the initial position of the topic."""
+    client.create_producer(f"{topic}-billing-RETRY").send(b"early", {"RECONSUMETIMES": "1"})
+
+    consumer = subscribe(initial_position=pulsar.InitialPosition.Latest)
+
+    assert b"early" == consumer.receive(SOON).data()
+
+
+def test_an_initial_subscription_keeps_dead_letters(subscribe, publish, admin, topic):
+    """It is there before the first dead letter, which therefore is its backlog."""
+    consumer = subscribe(
+        dead_letter_policy=pr.DeadLetterPolicy(0, initial_subscription_name="ops")
+    )
+    publish()
+
+    consumer.reconsume_later(consumer.receive(SOON))
+
+    assert 1 == admin.backlog(f"{topic}-billing-DLQ", "ops")

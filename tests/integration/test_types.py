@@ -1,0 +1,111 @@
+"""Subscription types: which of them delay, and cumulative acknowledgement on two topics."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import pulsar
+import pytest
+from reading import SOON, eventually, receive_all
+
+import pulsar_retry as pr
+
+UNSHARED = [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover]
+
+
+@pytest.mark.parametrize("kind", UNSHARED)
+def test_unshared_subscriptions_retry_at_once_and_say_so(subscribe, publish, kind):
+    """TDMQ: the delay does not take effect there. One warning; the asked delay is on the letter."""
+    with pytest.warns(RuntimeWarning, match="without their delay") as warned:
+        consumer = subscribe(consumer_type=kind)
+    publish()
+    before = time.monotonic()
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=300)
+    letter = consumer.receive(SOON)
+
+    assert time.monotonic() - before < 60
+    assert "300000" == letter.properties()["DELAY_TIME"]
+    assert [__file__] == [warning.filename for warning in warned][:1] or len(warned) == 1
+
+
+@pytest.mark.parametrize("kind", UNSHARED)
+def test_unshared_subscriptions_dead_letter_by_the_same_count(
+    subscribe, publish, dead_letters, kind
+):
+    """N + 1 deliveries, then the DLQ."""
+    with pytest.warns(RuntimeWarning):
+        consumer = subscribe(consumer_type=kind, dead_letter_policy=pr.DeadLetterPolicy(1))
+    publish()
+
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON))
+
+    assert "2" == dead_letters(1)[0].properties()["RECONSUMETIMES"]
+
+
+def test_key_shared_delays_and_keeps_the_key(subscribe, publish):
+    """Key_Shared on the topic, Shared on the retry topic, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        consumer = subscribe(consumer_type=pulsar.ConsumerType.KeyShared)
+    publish(partition_key="k")
+    before = time.monotonic()
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=1)
+    letter = consumer.receive(SOON)
+
+    assert time.monotonic() - before >= 0.9
+    assert "k" == letter.partition_key()
+
+
+def test_cumulative_acknowledgement_covers_both_topics(subscribe, publish, admin, topic):
+    """Up to a message of the topic; up to a letter, in the order of delivery."""
+    with pytest.warns(RuntimeWarning):
+        consumer = subscribe(consumer_type=pulsar.ConsumerType.Exclusive)
+    for number in range(6):
+        publish(b"%d" % number)
+    for _ in range(6):
+        consumer.reconsume_later(consumer.receive(SOON))
+    letters = [consumer.receive(SOON) for _ in range(6)]
+
+    consumer.acknowledge_cumulative(letters[3])
+    eventually(lambda: admin.backlog(f"{topic}-billing-RETRY", "billing") == 2)
+    publish(b"a")
+    publish(b"b")
+    consumer.receive(SOON)
+    consumer.acknowledge_cumulative(consumer.receive(SOON))
+
+    eventually(lambda: admin.backlog(topic, "billing") == 0)
+    assert 2 == admin.backlog(f"{topic}-billing-RETRY", "billing")
+
+
+def test_reconsume_later_cumulative_works_from_both_topics(subscribe, publish, admin, topic):
+    """One letter is published, and everything before it is acknowledged."""
+    with pytest.warns(RuntimeWarning):
+        consumer = subscribe(consumer_type=pulsar.ConsumerType.Exclusive)
+    for number in range(3):
+        publish(b"%d" % number)
+    messages = [consumer.receive(SOON) for _ in range(3)]
+
+    consumer.reconsume_later_cumulative(messages[2], properties={"hop": "first"})
+    eventually(lambda: admin.backlog(topic, "billing") == 0)
+    letter = consumer.receive(SOON)
+    assert (b"2", "first") == (letter.data(), letter.properties()["hop"])
+    consumer.reconsume_later_cumulative(letter)
+
+    assert [b"2"] == receive_all(consumer)
+    eventually(lambda: admin.backlog(f"{topic}-billing-RETRY", "billing") == 0)
+
+
+def test_shared_subscriptions_have_no_cumulative_forms(subscribe, publish):
+    """Refused before anything is sent."""
+    consumer = subscribe()
+    publish()
+    message = consumer.receive(SOON)
+
+    with pytest.raises(pr.ConfigError, match="Exclusive or Failover"):
+        consumer.reconsume_later_cumulative(message)
+    with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError):
+        consumer.acknowledge_cumulative(message)

@@ -1,0 +1,52 @@
+"""Reading messages in integration tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+
+SUBSCRIPTION = "billing"
+
+#: Milliseconds to wait for a message that has to come.
+SOON = 20_000
+
+#: Milliseconds to wait for a message that must not come.
+NEVER = 1_000
+
+
+def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[pulsar.Message]:
+    """Read *count* messages of *topic* from its start, and see that there are no more."""
+    consumer = client.subscribe(
+        topic, "inspector", initial_position=pulsar.InitialPosition.Earliest, **options
+    )
+    messages = [consumer.receive(SOON) for _ in range(count)]
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(NEVER)
+    consumer.close()
+    return messages
+
+
+def receive_all(consumer: pr.Consumer, wait: int = NEVER) -> list[bytes]:
+    """Receive and acknowledge until nothing comes for *wait* milliseconds; return the payloads."""
+    payloads = []
+    while True:
+        try:
+            message = consumer.receive(wait)
+        except pulsar.Timeout:
+            return payloads
+        consumer.acknowledge(message)
+        payloads.append(message.data())
+
+
+def eventually(condition: Callable[[], bool], within: float = 20.0) -> None:
+    """Wait until *condition* holds; fail after *within* seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
