@@ -515,11 +515,6 @@ def receive_impatiently(rig: Rig) -> list[Message]:
     return []
 
 
-def receive_some(rig: Rig) -> list[Message]:
-    """Receive a small batch."""
-    return rig.batch(count=3)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("busy_switching")
 @pytest.mark.parametrize(
@@ -528,9 +523,8 @@ def receive_some(rig: Rig) -> list[Message]:
         [receive_one] * 6,
         [receive_impatiently] * 6,
         [receive_one, receive_impatiently] * 3,
-        [receive_one, receive_impatiently, receive_some] * 2,
     ],
-    ids=["blocking", "impatient", "both", "batches too"],
+    ids=["blocking", "impatient", "both"],
 )
 def test_threads_share_the_messages(
     rig: Rig, wait_until: Any, ways: list[Callable[[Rig], list[Message]]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import heapq
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -168,7 +169,7 @@ def test_one_owners_trouble_is_not_the_others(
     rig.timer.add(broken, "broken", 0, letter=False)
     rig.nack("fine", 0)
     rig.owner.wait_for("fine")
-    assert ["a message could not be asked back"] == [each.message for each in caplog.records]
+    assert [logging.WARNING] == [each.levelno for each in caplog.records]
 
 
 def test_no_thread_runs_while_nothing_is_pending(

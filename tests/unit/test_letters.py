@@ -1,0 +1,316 @@
+"""The hand-off: publish a letter, wait for its receipt, then acknowledge the original."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import _pulsar
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.letters import LetterRouter
+
+RETRY = "persistent://public/default/orders-billing-RETRY"
+OK = _pulsar.Result.Ok
+
+LETTER = Letter(RETRY, {"RECONSUMETIMES": "1"}, delay=5.0)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def original(content: bytes = b"order", **parts: Any) -> Any:
+    """Return a raw message as it was received."""
+    builder = _pulsar.MessageBuilder()
+    builder.content(content)
+    for name, value in parts.items():
+        getattr(builder, name)(*([] if value is None else [value]))
+    return builder.build()
+
+
+class World:
+    """pulsar-client's producers and the consumer's acknowledgement: what is asked, in order.
+
+    Answers are kept back until `answer`, as a broker's are.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.published: list[Any] = []
+        self.asked: list[tuple[str, Callable[..., None]]] = []
+        self.created = 0
+        self.send_raises: BaseException | None = None
+
+    def __call__(self, _client: Any, _topic: str, **_options: Any) -> Any:
+        """Stand for `pulsar.Client.create_producer`."""
+        self.created += 1
+        self._producer = self
+        return self
+
+    def send_async(self, message: Any, callback: Callable[..., None]) -> None:
+        """Publish."""
+        if self.send_raises is not None:
+            raise self.send_raises
+        self.events.append("publish")
+        self.published.append(message)
+        self.asked.append(("receipt", lambda result: callback(result, None)))
+
+    def acknowledge_async(self, _message: Any, callback: Callable[..., None]) -> None:
+        """Acknowledge."""
+        self.events.append("ack")
+        self.asked.append(("acknowledged", callback))
+
+    def answer(self, what: str, result: Any = OK) -> None:
+        """Let the broker answer the oldest question."""
+        kind, callback = self.asked.pop(0)
+        assert kind == what
+        self.events.append(f"{what}: {result.name}")
+        callback(result)
+
+    def close(self) -> None:
+        """Close the producer."""
+        self.events.append("close")
+
+
+class Rig:
+    """A router with room for two letters."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.back: list[tuple[Any, bool]] = []
+        self.router = LetterRouter(
+            object(),  # type: ignore[arg-type]
+            pulsar.schema.BytesSchema(),
+            max_pending=2,
+            send_timeout=0.01,
+            dead_letter_subscription=None,
+            come_back=self.come_back,
+            timer=self,  # type: ignore[arg-type]
+        )
+
+    def check_later(self, _owner: Any, _delay: float) -> None:
+        """Stand for the timer that looks after letters without a receipt."""
+
+    def come_back(self, raw: Any, was_letter: bool) -> None:
+        """Take note of a message that is to be redelivered."""
+        self.world.events.append("come back")
+        self.back.append((raw, was_letter))
+
+    def hand_on(
+        self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
+    ) -> Future[None]:
+        """Hand a message on."""
+        return self.router.hand_on(raw or original(), self.world, letter, was_letter=was_letter)
+
+    def permits(self) -> int:
+        """Return how many more letters may be sent."""
+        return self.router.permits.qsize()
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    """Give a router whose producers are fakes."""
+    rig = Rig()
+    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", rig.world)
+    return rig
+
+
+def test_a_message_is_acknowledged_after_its_letter_is_out(rig: Rig) -> None:
+    """Publish, receipt, ack, and only then is the caller told."""
+    future = rig.hand_on()
+    assert ["publish"] == rig.world.events
+    rig.world.answer("receipt")
+    assert ["publish", "receipt: Ok", "ack"] == rig.world.events
+    assert not future.done()
+    rig.world.answer("acknowledged")
+    assert (None, []) == (future.result(0), rig.back)
+
+
+def test_a_letter_is_the_original_with_other_properties(rig: Rig) -> None:
+    """Payload, key, ordering key and event time stay; the properties are the letter's."""
+    raw = original(
+        b"\x00\xff", partition_key="k", ordering_key="o", event_timestamp=7, properties={"a": "b"}
+    )
+    rig.hand_on(raw)
+    [sent] = rig.world.published
+    assert (b"\x00\xff", "k", "o", 7, {"RECONSUMETIMES": "1"}) == (
+        sent.data(),
+        sent.partition_key(),
+        sent.ordering_key(),
+        sent.event_timestamp(),
+        sent.properties(),
+    )
+
+
+def test_a_tombstone_stays_one(rig: Rig) -> None:
+    """A null value is not an empty one."""
+    rig.hand_on(original(set_null_value=None))
+    rig.hand_on(original(b""))
+    assert [True, False] == [sent.has_null_value() for sent in rig.world.published]
+
+
+@pytest.mark.parametrize("was_letter", [False, True])
+def test_an_unpublished_message_comes_back(rig: Rig, was_letter: bool) -> None:
+    """It is not acknowledged; the caller learns the topic and pulsar-client's error."""
+    raw = original()
+    future = rig.hand_on(raw, was_letter=was_letter)
+    rig.world.answer("receipt", _pulsar.Result.MessageTooBig)
+    error = future.exception(0)
+    assert (pr.LetterPublishError, RETRY) == (type(error), getattr(error, "topic", None))
+    assert pulsar.MessageTooBig is type(error.__cause__)
+    assert [(raw, was_letter)] == rig.back
+    assert ["publish", "receipt: MessageTooBig", "come back"] == rig.world.events
+
+
+def test_an_unacknowledged_message_comes_back(rig: Rig) -> None:
+    """Its letter is out, so there will be two; the error says so."""
+    future = rig.hand_on()
+    rig.world.answer("receipt")
+    rig.world.answer("acknowledged", _pulsar.Result.ConnectError)
+    error = future.exception(0)
+    assert (pr.AcknowledgeError, pulsar.ConnectError) == (type(error), type(error.__cause__))
+    assert 1 == len(rig.back)
+
+
+@pytest.mark.parametrize(
+    ("result", "producers"),
+    [("TopicTerminated", 2), ("ProducerFenced", 2), ("AlreadyClosed", 2), ("Timeout", 1)],
+)
+def test_a_producer_that_is_gone_is_made_again(rig: Rig, result: str, producers: int) -> None:
+    """After some errors it never works again; after others it does."""
+    rig.hand_on()
+    rig.world.answer("receipt", getattr(_pulsar.Result, result))
+    rig.hand_on()
+    assert producers == rig.world.created
+
+
+def test_a_publish_that_raises_is_a_failure(rig: Rig) -> None:
+    """Whatever it raises: the message comes back, and the future tells."""
+    rig.world.send_raises = TypeError("no such thing")
+    error = rig.hand_on().exception(0)
+    assert (pr.LetterPublishError, TypeError) == (type(error), type(error.__cause__))
+    assert (1, 2) == (len(rig.back), rig.permits())
+
+
+def test_a_producer_that_cannot_be_made_is_a_failure(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error comes out of the future, unwrapped."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise pulsar.AuthorizationError("may not produce")
+
+    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", refuse)
+    error = rig.hand_on().exception(0)
+    assert (pr.LetterPublishError, pulsar.AuthorizationError) == (
+        type(error),
+        type(error.__cause__),
+    )
+    assert (1, 2) == (len(rig.back), rig.permits())
+
+
+@pytest.mark.parametrize("result", ["Ok", "MessageTooBig"])
+@pytest.mark.parametrize("raised", [ValueError("oops"), SystemExit(3), KeyboardInterrupt()])
+def test_a_callers_callback_cannot_reach_pulsar_client(
+    rig: Rig, raised: BaseException, result: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exception there would end the process; it is logged, and the hand-off goes on."""
+
+    def broken(_future: Future[None]) -> None:
+        raise raised
+
+    future = rig.hand_on()
+    future.add_done_callback(broken)
+    rig.world.answer("receipt", getattr(_pulsar.Result, result))
+    if result == "Ok":
+        rig.world.answer("acknowledged")
+    assert (True, 2, 1) == (future.done(), rig.permits(), len(caplog.records))
+
+
+def test_a_letter_on_its_way_cannot_be_called_back(rig: Rig) -> None:
+    """Cancelling would hide what becomes of it."""
+    future = rig.hand_on()
+    assert (False, False) == (future.cancel(), future.cancelled())
+
+
+def test_letters_in_flight_are_bounded(
+    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
+) -> None:
+    """The third of two waits until one has ended."""
+    rig.hand_on()
+    rig.hand_on()
+    assert 0 == rig.permits()
+    third = threading.Thread(target=rig.hand_on, daemon=True)
+    third.start()
+    rig.world.answer("receipt")
+    assert ["publish", "publish"] == [each for each in rig.world.events if each == "publish"]
+    rig.world.asked.append(rig.world.asked.pop(0))  # the second receipt can wait
+    rig.world.answer("acknowledged")
+    third.join(20)
+    wait_until(lambda: rig.world.events.count("publish") == 3)
+
+
+def test_readiness_is_a_producer_and_room(rig: Rig) -> None:
+    """Then handing on does not block, which pulsar-client's threads must not."""
+    raw = original()
+    assert not rig.router.is_ready(RETRY, raw)
+    rig.hand_on()
+    assert rig.router.is_ready(RETRY, raw)
+    rig.hand_on()
+    assert not rig.router.is_ready(RETRY, raw)
+
+
+def test_a_stopped_router_takes_nothing_more(rig: Rig) -> None:
+    """And keeps no room for it."""
+    rig.router.stop()
+    with pytest.raises(pr.ConsumerClosedError):
+        rig.hand_on()
+    assert (2, []) == (rig.permits(), rig.world.events)
+
+
+def test_stopping_wakes_whoever_waits_for_room(rig: Rig) -> None:
+    """A caller that is blocked when the consumer closes learns it."""
+    rig.hand_on()
+    rig.hand_on()
+    errors: list[Exception] = []
+
+    def third() -> None:
+        try:
+            rig.hand_on()
+        except pr.ConsumerClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=third, daemon=True)
+    thread.start()
+    rig.router.stop()
+    rig.world.answer("receipt")
+    rig.world.answer("receipt")
+    rig.world.answer("acknowledged")
+    rig.world.answer("acknowledged")
+    rig.router.drain()
+    thread.join(20)
+    assert [pr.ConsumerClosedError] == [type(error) for error in errors]
+
+
+def test_draining_waits_for_letters_in_flight(rig: Rig) -> None:
+    """A letter that ends meanwhile is waited for, and its room is there again."""
+    future = rig.hand_on()
+    rig.world.answer("receipt")
+    drained: list[int] = []
+    thread = threading.Thread(target=lambda: drained.append(rig.router.drain()), daemon=True)
+    thread.start()
+    rig.world.answer("acknowledged")
+    thread.join(20)
+    assert ([0], True, 2) == (drained, future.done(), rig.permits())
+
+
+def test_draining_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the send time-out and a second, what is left is counted."""
+    rig.hand_on()
+    now = iter([0.0, *[100.0] * 10])
+    monkeypatch.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: next(now))
+    assert (1, 1) == (rig.router.drain(), rig.permits())
