@@ -12,13 +12,13 @@ import weakref
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import pulsar
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.inbox import BATCH_SLICE_MS, DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
@@ -41,6 +41,14 @@ _NO_DELAY = (
 )
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _as(original: Any) -> Callable[[_Method], _Method]:
+    """Give a method the name, documentation and signature of pulsar-client's, but keep its type."""
+    return cast("Callable[[_Method], _Method]", wraps(original))
+
+
 class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.Client` whose subscriptions know retry letters, dead letters and nack delays.
 
@@ -50,7 +58,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
     # The wrappers below take what the installed pulsar-client takes, with its signatures.
 
-    @wraps(pulsar.Client.__init__)  # type: ignore[misc]  # the wrapped one is untyped
+    @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._nacks = NackTimer()
@@ -59,13 +67,13 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         _open_clients.add(self)
         fork.guard(self, "_client")
 
-    @wraps(pulsar.Client.create_producer)
+    @_as(pulsar.Client.create_producer)
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
         producer = super().create_producer(*args, **kwargs)
         fork.guard(producer, "_client", "_producer")
         return producer
 
-    @wraps(pulsar.Client.create_reader)
+    @_as(pulsar.Client.create_reader)
     def create_reader(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
         reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
@@ -212,7 +220,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         The retry topic is always Shared, for only there does the broker delay, and read from its
         start.
         """
-        main_only["batch_receive_policy"], limits = _sliced(main_only["batch_receive_policy"])
+        limits = _batch_limits(main_only["batch_receive_policy"])
         plan = with_old_names(plan, self)
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._nacks)
@@ -299,18 +307,12 @@ def _close_all() -> None:
             client.close()
 
 
-def _sliced(
-    policy: pulsar.ConsumerBatchReceivePolicy | None,
-) -> tuple[pulsar.ConsumerBatchReceivePolicy, tuple[int, int, int]]:
-    """Return a policy that waits in short slices, and the limits that were asked for."""
+def _batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
+    """Return the count, bytes and milliseconds of a batch receive policy."""
     if policy is None:
-        limits = DEFAULT_BATCH_LIMITS
-    elif isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
-        raw = policy.policy()
-        limits = (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())
-    else:
+        return DEFAULT_BATCH_LIMITS
+    if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
         accepted = "a pulsar.ConsumerBatchReceivePolicy"
         raise ConfigError.bad("batch_receive_policy", policy, accepted)
-    count, size, wait = limits
-    wait = min(wait, BATCH_SLICE_MS) if wait > 0 else BATCH_SLICE_MS
-    return pulsar.ConsumerBatchReceivePolicy(count, size, wait), limits
+    raw = policy.policy()
+    return (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())

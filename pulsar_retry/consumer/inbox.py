@@ -5,15 +5,13 @@ and read from its start whatever the main subscription is, and because a list co
 `topic`, `seek` and `get_last_message_id` (and some speed).
 
 While messages flow they are taken straight from pulsar-client's own queues. A source that was
-found empty is *armed*: one asynchronous receive waits in it and will put its message into `ready`,
-where a blocked `receive` sleeps. So there is no polling, and an interrupted or timed-out `receive`
-loses nothing: the armed message stays here for the next call.
+found empty is *armed*: one asynchronous receive waits in it and will bring its message here, where
+a blocked `receive` sleeps. So there is no polling, and an interrupted or timed-out `receive` loses
+nothing: the message stays here for the next call.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
 import weakref
@@ -26,25 +24,45 @@ import attrs
 
 from pulsar_retry.consumer.results import error_of
 
-#: What a batch receive waits for when no policy is given (pulsar-client's defaults).
+#: Count, bytes and milliseconds of a batch when no policy is given (pulsar-client's defaults).
 DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
-#: Seconds between two looks for signals, as in pulsar-client.
+#: Seconds between two looks for signals in an endless wait, as in pulsar-client. The system may
+#: deliver a signal to another thread, which does not interrupt the wait.
 _SIGNAL_INTERVAL = 0.1
 
 #: Seconds for closed consumers to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
 
-#: Milliseconds that a batch receive waits in one source before it looks at the other.
-BATCH_SLICE_MS = 100
-
 
 @attrs.define(eq=False)
 class _Source:
-    """One of pulsar-client's consumers, and whether an asynchronous receive waits in it."""
+    """One of pulsar-client's consumers.
+
+    Attributes:
+        raw: The consumer.
+        letters: Whether it is the retry topic's.
+        armed: Whether an asynchronous receive waits in it, or its message waits here.
+    """
 
     raw: Any
+    letters: bool
     armed: bool = False
+
+
+@attrs.frozen
+class _Item:
+    """A message that waits here.
+
+    Attributes:
+        source: Where it came from.
+        message: The raw message.
+        armed: Whether *source* stays armed until it is taken.
+    """
+
+    source: _Source
+    message: Any
+    armed: bool
 
 
 class Inbox:
@@ -53,24 +71,25 @@ class Inbox:
     Thread-safe: any number of threads may receive.
 
     Attributes:
-        express: *main*'s own receive while it flows and nothing else waits, else None. Whoever
+        express: *main*'s own receive while it flows and nothing waits here, else None. Whoever
             receives may call it with 0 instead of `receive`, and falls back to that when it is
             empty; so the usual case costs no more than a bare consumer.
     """
 
     def __init__(self, main: Any, retry: Any, letter_seen: Callable[[Any], None]) -> None:
         """Make the inbox of two raw consumers; *letter_seen* is told of each retry letter."""
-        self._main = _Source(main)
-        self._retry = _Source(retry)
-        self._letter_seen = letter_seen
-        self._turn = (self._main, self._retry)
         self.express: Callable[[int], Any] | None = None
-        self._ready: queue.SimpleQueue[tuple[bool, Any, _pulsar.Result]] = queue.SimpleQueue()
-        self._left_over: deque[Any] = deque()
-        self._lock = threading.Lock()
+        self._main = _Source(main, letters=False)
+        self._retry = _Source(retry, letters=True)
+        self._turn = (self._main, self._retry)
+        self._letter_seen = letter_seen
+        # Guards all below and `express`; never held while pulsar-client is called, for it may
+        # call back at once.
+        self._changed = threading.Condition(threading.Lock())
+        self._ready: deque[_Item] = deque()
         self._waiting = 0
-        #: Which sources' asynchronous receives are still to call back.
-        self._unanswered: set[bool] = set()
+        self._unanswered = 0
+        self._closed: Exception | None = None
 
     def receive(self, timeout: float | None) -> Any:
         """Return the next raw message, within *timeout* seconds (None: for ever).
@@ -79,32 +98,47 @@ class Inbox:
             pulsar.Timeout: none came.
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        message = self._take()
-        if message is not None:
-            return message
-        with self._lock:
-            self._waiting += 1
-            for source in self._turn:
-                self._arm(source)
-        try:
-            item = self._wait(timeout)
-        except queue.Empty:
-            raise error_of(_pulsar.Result.Timeout) from None
-        finally:
-            with self._lock:
-                self._waiting -= 1
-        return self._unpack(item)
+        item = self._take() or self._wait(timeout)
+        return item.message
 
-    def _wait(self, timeout: float | None) -> tuple[bool, Any, _pulsar.Result]:
-        """Return what comes into `ready`; an endless wait looks for signals as pulsar-client does.
+    def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
+        """Return messages until one of *limits* (count, bytes, milliseconds; ≤ 0: none) is met.
 
-        A signal interrupts the wait only if the system delivers it to this very thread.
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
         """
-        if timeout is not None:
-            return self._ready.get(timeout=timeout)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return self._ready.get(timeout=_SIGNAL_INTERVAL)
+        count, size, wait = limits
+        deadline = time.monotonic() + wait / 1000 if wait > 0 else None
+        batch: list[_Item] = []
+        length = 0
+        try:
+            while (count <= 0 or len(batch) < count) and (size <= 0 or length < size):
+                item = self._take() or self._wait(_until(deadline))
+                length += item.message.length()
+                if batch and 0 < size < length:
+                    self._put_back([item])
+                    break
+                batch.append(item)
+        except _pulsar.Timeout:
+            pass
+        except BaseException:
+            self._put_back(batch)
+            raise
+        return [item.message for item in batch]
+
+    def drop(self, *, letters: bool = True) -> None:
+        """Forget the messages that wait here, of the retry topic only if *letters*.
+
+        The broker still holds them unacknowledged.
+        """
+        with self._changed:
+            waiting, self._ready = self._ready, deque()
+            for item in waiting:
+                if letters or not item.source.letters:
+                    self._taken(item)
+                else:
+                    self._ready.append(item)
+        self._arm_for_waiting()
 
     def wait_for_callbacks(self) -> None:
         """After the consumers are closed, wait for their receives to say so.
@@ -115,125 +149,119 @@ class Inbox:
         while self._unanswered and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def _take(self) -> Any | None:
+    def _take(self) -> _Item | None:
         """Return a message that is here already, else None; both sources get their turn."""
-        if self._left_over:
-            with contextlib.suppress(IndexError):
-                return self._left_over.popleft()
-        if not self._ready.empty():
-            with contextlib.suppress(queue.Empty):
-                return self._unpack(self._ready.get_nowait())
+        if self._ready and (item := self._pop()) is not None:
+            return item
         first, second = self._turn
         if not second.armed:
             # Both may have messages: the other one is first next time.
             self._turn = (second, first)
-            message = self._poll(second)
-            if message is not None:
-                return message
+            if (item := self._poll(second)) is not None:
+                return item
         return None if first.armed else self._poll(first)
 
-    def _poll(self, source: _Source) -> Any | None:
+    def _poll(self, source: _Source) -> _Item | None:
+        """Return a message that pulsar-client holds, or arm *source* when it holds none."""
         try:
             message = source.raw.receive(0)
         except _pulsar.Timeout:
-            with self._lock:
-                self._arm(source)
+            self._arm(source)
             return None
-        if source is self._retry:
+        if source.letters:
             self._letter_seen(message)
-        elif self._retry.armed and not self._left_over:
-            # In this order, while the callback of an armed receive does it the other way round:
-            # a letter that comes in between is seen by one of the two.
-            self.express = source.raw.receive
-            if not self._ready.empty():
-                self.express = None
-        return message
+        elif self.express is None:
+            with self._changed:
+                if self._retry.armed and not self._ready:
+                    self.express = source.raw.receive
+        return _Item(source, message, armed=False)
+
+    def _wait(self, timeout: float | None) -> _Item:
+        """Return the next message that is brought here."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._waiting += 1
+        try:
+            while True:
+                self._arm(self._main)
+                self._arm(self._retry)
+                if (item := self._pop()) is not None:
+                    return item
+                left = _until(deadline)
+                with self._changed:
+                    if not self._ready and self._closed is None:
+                        self._changed.wait(_SIGNAL_INTERVAL if left is None else left)
+                    if not self._ready and self._closed is not None:
+                        raise self._closed
+                    if not self._ready and left == 0:
+                        raise error_of(_pulsar.Result.Timeout)
+        finally:
+            with self._changed:
+                self._waiting -= 1
+
+    def _pop(self) -> _Item | None:
+        with self._changed:
+            if not self._ready:
+                return None
+            item = self._ready.popleft()
+            self._taken(item)
+        self._arm_for_waiting()
+        if item.source.letters:
+            self._letter_seen(item.message)
+        return item
+
+    def _taken(self, item: _Item) -> None:
+        """Take note that *item* is no longer here. Call with the lock held."""
+        if item.armed:
+            item.source.armed = False
+            self.express = None  # the retry topic would not be looked at
+
+    def _put_back(self, items: list[_Item]) -> None:
+        """Give messages to the next call, before all others."""
+        with self._changed:
+            self._ready.extendleft(attrs.evolve(item, armed=False) for item in reversed(items))
+            self.express = None
+            self._changed.notify_all()
+
+    def _arm_for_waiting(self) -> None:
+        """Arm for other threads what this one has just disarmed."""
+        if self._waiting:
+            self._arm(self._main)
+            self._arm(self._retry)
 
     def _arm(self, source: _Source) -> None:
-        """Let an asynchronous receive wait in *source*. Call with the lock held."""
-        if source.armed:
-            return
-        source.armed = True
-        self.express = None
-        # pulsar-client keeps the callback for as long as the consumer lives, so it must not keep
-        # the consumer. SimpleQueue.put never blocks and never raises, so nothing can escape into
-        # the C++ library.
-        inbox, ready, unanswered = weakref.ref(self), self._ready, self._unanswered
-        letter = source is self._retry
-        unanswered.add(letter)
+        """Let an asynchronous receive wait in *source*, unless one does."""
+        with self._changed:
+            if source.armed or self._closed is not None:
+                return
+            source.armed = True
+            self._unanswered += 1
+            if source is self._main:
+                self.express = None
+        # pulsar-client keeps the callback for as long as its consumer lives, so it must not keep
+        # that consumer.
+        inbox, letters = weakref.ref(self), source.letters
 
         def arrived(result: _pulsar.Result, message: Any) -> None:
-            ready.put((letter, message, result))
-            unanswered.discard(letter)
             if (this := inbox()) is not None:
-                this.express = None
+                this._arrived(result, message, letters=letters)  # noqa: SLF001 - this very class
 
-        source.raw.receive_async(arrived)  # may call back before it returns
+        source.raw.receive_async(arrived)
 
-    def _disarm(self, *, letter: bool) -> None:
-        """Take note that the message that a source was armed for is taken."""
-        source = self._retry if letter else self._main
-        with self._lock:
-            source.armed = False
-            if self._waiting:
-                self._arm(source)
+    def _arrived(self, result: _pulsar.Result, message: Any, *, letters: bool) -> None:
+        """Take the answer to an asynchronous receive. Raises nothing, for C++ calls it."""
+        source = self._retry if letters else self._main
+        with self._changed:
+            self._unanswered -= 1
+            if result == _pulsar.Result.Ok:
+                self._ready.append(_Item(source, message, armed=True))
+                self.express = None
+                self._changed.notify()
+            else:
+                self._closed = error_of(result)
+                self._changed.notify_all()
 
-    def _unpack(self, item: tuple[bool, Any, _pulsar.Result]) -> Any:
-        letter, message, result = item
-        if result != _pulsar.Result.Ok:
-            # Closed: stays armed, and every other waiting thread is to hear of it too.
-            self._ready.put(item)
-            raise error_of(result)
-        self._disarm(letter=letter)
-        if letter:
-            self._letter_seen(message)
-        return message
 
-    def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
-        """Return messages until one of *limits* (count, bytes, milliseconds; ≤ 0: none) is met."""
-        count, size, wait = limits
-        deadline = time.monotonic() + wait / 1000 if wait > 0 else None
-        batch: list[Any] = []
-        length = 0
-        while (count <= 0 or len(batch) < count) and (size <= 0 or length < size):
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            for message in self._some(left):
-                if count > 0 and len(batch) >= count:
-                    self._left_over.append(message)
-                else:
-                    batch.append(message)
-                    length += message.length()
-        return batch
-
-    def _some(self, timeout: float | None) -> list[Any]:
-        """Return at least one message, or none when *timeout* seconds have passed."""
-        if not self._main.armed and not self._left_over and self._ready.empty():
-            with self._lock:
-                self._arm(self._retry)
-            messages: list[Any] = self._main.raw.batch_receive()
-            if messages:
-                return messages
-        try:
-            return [self.receive(timeout)]
-        except _pulsar.Timeout:
-            return []
-
-    def drop(self, *, letters: bool = True) -> None:
-        """Forget the messages that wait here, of the retry topic only if *letters*.
-
-        The broker still holds them unacknowledged.
-        """
-        self._left_over.clear()
-        kept = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                item = self._ready.get_nowait()
-                letter, _, result = item
-                if result != _pulsar.Result.Ok or (letter and not letters):
-                    kept.append(item)
-                else:
-                    self._disarm(letter=letter)
-        for item in kept:
-            self._ready.put(item)
+def _until(deadline: float | None) -> float | None:
+    """Return the seconds that are left, 0 or more; None for ever."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -150,7 +150,7 @@ class RetryConsumer(CountingConsumer):
 
     def _next(self, timeout_millis: int | None) -> Any:
         if timeout_millis is not None:
-            return self._inbox.receive(timeout_millis / 1000)
+            return self._inbox.receive(max(0, timeout_millis) / 1000)
         try:
             return self._inbox.receive(None)
         except KeyboardInterrupt:

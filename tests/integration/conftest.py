@@ -11,6 +11,7 @@ from reading import SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 
+
 @pytest.fixture
 def client(broker: Any) -> Iterator[pr.Client]:
     """Give a client of the session's broker."""

@@ -146,7 +146,10 @@ def test_with_index_acks_a_crash_brings_back_only_what_was_open(subscribe, clien
 def _send_batch(client, topic, count):
     """Publish *count* messages as one entry."""
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_messages=count, batching_max_publish_delay_ms=5_000
+        topic,
+        batching_enabled=True,
+        batching_max_messages=count,
+        batching_max_publish_delay_ms=5_000,
     )
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)

@@ -42,9 +42,7 @@ def test_close_waits_for_letters_in_flight(subscribe, client, topic):
         producer.send_async(b"%d" % number, lambda *_: None)
     producer.flush()
 
-    futures = [
-        consumer.reconsume_later_async(consumer.receive(SOON), delay=3) for _ in range(500)
-    ]
+    futures = [consumer.reconsume_later_async(consumer.receive(SOON), delay=3) for _ in range(500)]
     consumer.close()
 
     assert all(future.done() for future in futures)
@@ -231,7 +229,7 @@ def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
 
 
 def test_a_paused_listener_gets_nothing_from_either_topic(client, publish, topic):
-    """pause and resume cover the retry topic."""
+    """Pausing and resuming cover the retry topic."""
     seen = []
     consumer = client.subscribe(
         topic,
@@ -347,8 +345,15 @@ def test_bad_arguments_open_nothing(client, admin, namespace, topic, wrong, name
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"delay": -1}, {"delay": 864_001}, {"delay": float("nan")}, {"level": -1}, {"level": 1.5}]
-    + [{"delay": 1, "level": 1}, {"properties": {"a": 1}}],
+    [
+        {"delay": -1},
+        {"delay": 864_001},
+        {"delay": float("nan")},
+        {"level": -1},
+        {"level": 1.5},
+        {"delay": 1, "level": 1},
+        {"properties": {"a": 1}},
+    ],
     ids=str,
 )
 def test_bad_calls_send_nothing(subscribe, publish, admin, topic, wrong):
@@ -377,7 +382,7 @@ def test_reconsume_needs_enable_retry(client, publish, topic):
 
 
 def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):
-    """kill -9 after the letter's receipt: the original and the letter both come, at most twice."""
+    """A kill -9 after the letter's receipt: the original and the letter both come, at most twice."""
     publish(b"x")  # before any subscription exists: the child subscribes from the start
     code = """
         import os, signal, sys, pulsar, pulsar_retry as pr

@@ -20,7 +20,9 @@ OLD_STYLE = {"retry": "billing-RETRY", "dlq": "billing-DLQ"}
         (pr.Naming.TDMQ_2_6_1, "billing-retry", "billing-dlq"),
     ],
 )
-def test_each_dialect_has_its_names(subscribe, publish, admin, namespace, naming, retry, dead_letter):
+def test_each_dialect_has_its_names(
+    subscribe, publish, admin, namespace, naming, retry, dead_letter
+):
     """What exists on the broker afterwards is what the dialect says."""
     base = f"persistent://{namespace}"
     consumer = subscribe(f"{base}/orders", naming=naming, dead_letter_policy=pr.DeadLetterPolicy(1))
@@ -171,9 +173,7 @@ def test_letters_wait_for_a_consumer_that_starts_late(subscribe, publish, client
 
 def test_an_initial_subscription_keeps_dead_letters(subscribe, publish, admin, topic):
     """It is there before the first dead letter, which therefore is its backlog."""
-    consumer = subscribe(
-        dead_letter_policy=pr.DeadLetterPolicy(0, initial_subscription_name="ops")
-    )
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(0, initial_subscription_name="ops"))
     publish()
 
     consumer.reconsume_later(consumer.receive(SOON))

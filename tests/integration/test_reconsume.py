@@ -200,7 +200,10 @@ def test_a_dead_letter_carries_its_reason_and_error(subscribe, publish, dead_let
     publish(properties={"RECONSUMETIMES": "1"})
 
     consumer.dead_letter(
-        consumer.receive(SOON), reason="invalid", error=ValueError("no amount"), properties={"x": "y"}
+        consumer.receive(SOON),
+        reason="invalid",
+        error=ValueError("no amount"),
+        properties={"x": "y"},
     )
 
     properties = dead_letters(1)[0].properties()

@@ -1,0 +1,31 @@
+"""The Python code in the documentation runs as it is printed."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), 1)
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_runs(broker, block):
+    """Each block stands alone; only the broker's address and the topic are the test's."""
+    code = block.replace("pulsar://localhost:6650", broker.service_url)
+    code = code.replace('"orders"', repr(f"orders-{uuid.uuid4().hex}"))
+
+    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})  # noqa: S102
+
+
+def test_there_is_code_in_the_readme():
+    """The pattern above still finds what it is for."""
+    assert any(str(block.id).startswith("README") for block in BLOCKS)
