@@ -63,9 +63,6 @@ class FakeConsumer:
         self._queue: deque[Message] = deque()
         self._waiting: deque[Callable[[Any, Any], None]] = deque()
         self._closed = False
-        #: Called where pulsar-client would wait for more messages of a batch.
-        self.while_batching: Callable[[], None] = lambda: None
-        self.batch_size = 100
 
     def deliver(self, *messages: Message) -> None:
         """Let messages arrive, as pulsar-client's thread does."""
@@ -96,15 +93,6 @@ class FakeConsumer:
                 return
         callback(OK if message else CLOSED, message)
 
-    def batch_receive(self) -> list[Message]:
-        """Return what is there, and what comes in the time slice."""
-        self.while_batching()
-        with self._lock:
-            if self._closed:
-                raise pulsar.AlreadyClosed("closed")
-            count = min(self.batch_size, len(self._queue))
-            return [self._queue.popleft() for _ in range(count)]
-
     def close(self) -> None:
         """Close, and end what waits."""
         with self._lock:
@@ -120,28 +108,18 @@ class FakeConsumer:
         callback(OK)
 
 
-class Interleaved(queue.SimpleQueue):
-    """The inbox's queue, with a place to let other threads run or a signal come."""
+class Interrupted(threading.Condition):
+    """What a blocked receive waits on, with a place to let a signal come."""
 
     def __init__(self) -> None:
+        super().__init__(threading.Lock())
         self.before_waiting: Callable[[], None] = lambda: None
-        self.after_taking: Callable[[], None] = lambda: None
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def wait(self, timeout: float | None = None) -> bool:
         """Wait, as a blocked receive does."""
-        self._once("before_waiting")
-        return super().get(block, timeout)
-
-    def get_nowait(self) -> Any:
-        """Take what is here, then let others run."""
-        item = super().get_nowait()
-        self._once("after_taking")
-        return item
-
-    def _once(self, name: str) -> None:
-        hook = getattr(self, name)
-        setattr(self, name, lambda: None)
+        hook, self.before_waiting = self.before_waiting, lambda: None
         hook()
+        return super().wait(timeout)
 
 
 class Rig:
@@ -152,7 +130,7 @@ class Rig:
         self.retry = FakeConsumer()
         self.letters_seen: list[Message] = []
         self.inbox = Inbox(self.main, self.retry, self.letters_seen.append)
-        self.queue = self.inbox._ready = Interleaved()
+        self.changed = self.inbox._changed = Interrupted()
 
     def receive(self, timeout: float | None = 0) -> Message:
         """Receive by the express, else by the inbox."""
@@ -317,7 +295,6 @@ class InOrder(RuleBasedStateMachine):
     @rule(count=st.integers(1, 8))
     def receive_batch(self, count: int) -> None:
         """Receive as many as there are, up to a limit."""
-        self.rig.main.batch_size = count
         self._take(self.rig.batch(count))
 
     def _take(self, messages: list[Message]) -> None:
@@ -348,16 +325,17 @@ TestInOrder.__doc__ = InOrder.__doc__
 def test_a_batch_ends_at_its_count(rig: Rig) -> None:
     """What is over waits for the next call."""
     rig.main.deliver(*m(*range(5)))
-    rig.main.batch_size = 2
     assert m(0, 1, 2) == rig.batch(count=3, wait=UNLIMITED)
     assert m(3, 4) == rig.receive_all()
 
 
-def test_a_batch_ends_at_its_size(rig: Rig) -> None:
-    """The message that reaches the limit belongs to it."""
-    rig.main.batch_size = 1
-    rig.main.deliver(*(Message("m", number, size=40) for number in range(5)))
-    assert [0, 1, 2] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
+def test_a_batch_does_not_exceed_its_size(rig: Rig) -> None:
+    """As pulsar-client's: only a first message may be bigger than the limit."""
+    rig.main.deliver(*(Message("m", number, size=40) for number in range(4)))
+    rig.main.deliver(Message("m", 4, size=400))
+    assert [0, 1] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
+    assert [2, 3] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
+    assert [4] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
 
 
 def test_a_batch_ends_in_time(rig: Rig) -> None:
@@ -368,9 +346,9 @@ def test_a_batch_ends_in_time(rig: Rig) -> None:
 
 
 def test_a_batch_holds_messages_and_letters(rig: Rig) -> None:
-    """Also those that come while it waits for the topic."""
+    """Whichever there are."""
     rig.main.deliver(*m(1, 2))
-    rig.main.while_batching = lambda: rig.retry.deliver(*l(1))
+    rig.retry.deliver(*l(1))
     assert Counter([*m(1, 2), *l(1)]) == Counter(rig.batch(count=3, wait=UNLIMITED))
 
 
@@ -385,7 +363,7 @@ def test_a_batch_waits_for_its_count(rig: Rig, wait_until: Any) -> None:
         ):
             wait_until(lambda: rig.inbox._waiting)
             each[0](*each[1:])
-            wait_until(lambda: not rig.queue.qsize())
+            wait_until(lambda: not rig.inbox._ready)
 
     thread = threading.Thread(target=deliver)
     thread.start()
@@ -424,10 +402,10 @@ def test_dropping_can_spare_the_letters(rig: Rig) -> None:
     assert l(1) == rig.receive_all()
 
 
-def test_dropping_forgets_what_a_batch_left_over(rig: Rig) -> None:
+def test_dropping_forgets_what_a_batch_put_back(rig: Rig) -> None:
     """It has been taken from pulsar-client, too."""
-    rig.main.deliver(*m(1, 2, 3))
-    assert m(1) == rig.batch(count=1)
+    rig.main.deliver(Message("m", 1, size=60), Message("m", 2, size=60))
+    assert [1] == [each.number for each in rig.batch(size=100)]
     rig.inbox.drop(letters=False)
     assert [] == rig.receive_all()
 
@@ -515,6 +493,11 @@ def receive_impatiently(rig: Rig) -> list[Message]:
     return []
 
 
+def receive_some(rig: Rig) -> list[Message]:
+    """Receive a small batch."""
+    return rig.batch(count=3)
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.usefixtures("busy_switching")
 @pytest.mark.parametrize(
@@ -523,8 +506,9 @@ def receive_impatiently(rig: Rig) -> list[Message]:
         [receive_one] * 6,
         [receive_impatiently] * 6,
         [receive_one, receive_impatiently] * 3,
+        [receive_one, receive_impatiently, receive_some] * 2,
     ],
-    ids=["blocking", "impatient", "both"],
+    ids=["blocking", "impatient", "both", "batches too"],
 )
 def test_threads_share_the_messages(
     rig: Rig, wait_until: Any, ways: list[Callable[[Rig], list[Message]]]
@@ -567,7 +551,73 @@ def test_a_receiver_that_waits_is_served_after_another(
     thread = threading.Thread(target=lambda: received.append(rig.receive(20)))
     thread.start()
     wait_until(lambda: rig.inbox._waiting)
-    rig.inbox._unpack((kind == "l", Message(kind, 1), OK))  # this thread was faster
+    rig.changed.notify = lambda: None  # the waiting thread is not told of the first message,
+    source.deliver(Message(kind, 1))
+    assert Message(kind, 1) == rig.receive()  # for this one is faster
+    del rig.changed.notify
     source.deliver(Message(kind, 2), Message(kind, 3))
     thread.join()
     assert [Message(kind, 2)] == received
+
+
+# -- interruptions and the express ----------------------------------------------------------------
+
+
+def test_an_interrupted_batch_loses_nothing(rig: Rig) -> None:
+    """What it had already is for the next call, letters too."""
+    rig.main.deliver(*m(1, 2))
+    rig.retry.deliver(*l(1))
+    rig.changed.before_waiting = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        rig.batch(count=10, wait=UNLIMITED)
+    assert Counter([*m(1, 2), *l(1)]) == Counter(rig.receive_all())
+
+
+def test_an_interrupted_batch_keeps_letters_apart(rig: Rig) -> None:
+    """A seek of the topic forgets its messages, not the letters."""
+    rig.main.deliver(*m(1, 2))
+    rig.retry.deliver(*l(1))
+    rig.changed.before_waiting = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        rig.batch(count=10, wait=UNLIMITED)
+    rig.inbox.drop(letters=False)
+    assert l(1) == rig.receive_all()
+
+
+def test_what_a_batch_put_back_comes_before_the_express(rig: Rig) -> None:
+    """Mixing the two ways to receive keeps the order."""
+    sizes = [Message("m", number, size=60) for number in range(5)]
+    rig.main.deliver(*sizes)
+    assert sizes[:1] == [rig.receive()]
+    assert sizes[1:2] == rig.batch(size=100, wait=UNLIMITED)
+    assert sizes[2:] == rig.receive_all()
+
+
+def test_the_express_ends_when_a_letter_is_taken(rig: Rig) -> None:
+    """The retry topic is looked at again, however fast the topic flows."""
+    rig.main.deliver(*m(*range(100)))
+    rig.receive()
+    rig.receive()
+    assert rig.inbox.express is not None
+    rig.retry.deliver(*l(1, 2))
+    assert l(1, 2) == [each for each in (rig.receive() for _ in range(4)) if each.kind == "l"]
+
+
+def test_a_time_that_has_passed_is_over(rig: Rig) -> None:
+    """A receive with no time left looks once."""
+    with pytest.raises(pulsar.Timeout):
+        rig.inbox.receive(0)
+    rig.main.deliver(*m(1))
+    assert m(1) == [rig.inbox.receive(0)]
+
+
+def test_every_receive_that_waits_is_answered_at_the_end(rig: Rig) -> None:
+    """Both sources answer when they are closed, and nothing is waited for after."""
+    armed(rig)
+    assert 2 == rig.inbox._unanswered
+    rig.main.deliver(*m(1))
+    rig.receive()
+    armed(rig)
+    assert 2 == rig.inbox._unanswered
+    rig.close()
+    assert 0 == rig.inbox._unanswered
