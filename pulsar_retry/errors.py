@@ -19,7 +19,7 @@ handlers catch it, and carries the client's as `__cause__`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from _pulsar import AlreadyClosed, PulsarException
@@ -37,6 +37,17 @@ __all__ = [
 ]
 
 
+def shown(value: object, show: Callable[[object], str] = str) -> str:
+    """Return *value* as text, whatever its own methods do: trouble is to be told, not added to.
+
+    `repr` of an int of more than 4300 digits raises, too.
+    """
+    try:
+        return show(value)
+    except Exception:  # noqa: BLE001 - it is the value's own code that fails
+        return f"<{type(value).__qualname__} that cannot be shown>"
+
+
 class PulsarRetryError(Exception):
     """The base of every error of this package."""
 
@@ -47,7 +58,7 @@ class ConfigError(PulsarRetryError, ValueError):
     @classmethod
     def bad(cls, argument: str, value: object, accepted: str) -> ConfigError:
         """Return the error in its one form: the argument, its value and what is accepted."""
-        return cls(f"{argument}={value!r}: expected {accepted}")
+        return cls(f"{argument}={shown(value, repr)}: expected {accepted}")
 
 
 class ForkedError(PulsarRetryError, RuntimeError):
@@ -66,8 +77,12 @@ class LetterPublishError(SettleError):
     """A retry letter or dead letter was not published; the original was asked to come back."""
 
     def __init__(self, topic: str, cause: object) -> None:
-        super().__init__(f"could not publish to {topic}: {cause}")
+        super().__init__(topic, shown(cause))  # a copy is made from these
         self.topic = topic
+
+    def __str__(self) -> str:
+        topic, cause = self.args
+        return f"could not publish to {topic}: {cause}"
 
 
 class AcknowledgeError(SettleError):
@@ -98,6 +113,15 @@ class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
         self = super().__new__(cls, message, exceptions)
         self.failed = tuple(failed)
         return self
+
+    def __init__(
+        self,
+        message: str,
+        exceptions: Sequence[Exception],
+        failed: Sequence[int] = (),  # noqa: ARG002 - __new__ has taken them
+    ) -> None:
+        # ExceptionGroup's takes no argument by name, and what it takes is what a copy is made from.
+        super().__init__(message, exceptions)
 
     def derive(self, excs: Sequence[Exception]) -> BatchSettleError:  # type: ignore[override]
         """Return a group of the same type for a part of the errors (see `ExceptionGroup`)."""

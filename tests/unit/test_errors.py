@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
+from collections.abc import Callable
 
 import pulsar
 import pytest
@@ -94,6 +97,57 @@ def test_a_publish_error_names_its_topic() -> None:
         str(error),
         error.topic,
     )
+
+
+def test_a_value_that_cannot_be_shown_is_named_all_the_same() -> None:
+    """An error's own text must not fail: whoever made it has a message to bring back."""
+
+    class Broken:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    broken = Broken()
+    text = f"<{Broken.__qualname__} that cannot be shown>"
+    assert (f"level={text}: expected 0", f"could not publish to lost: {text}") == (
+        str(pr.ConfigError.bad("level", broken, "0")),
+        str(pr.LetterPublishError("lost", broken)),
+    )
+
+
+def pickled(error: Exception) -> Exception:
+    """Return what another process gets."""
+    return pickle.loads(pickle.dumps(error))  # noqa: S301 - it is our own
+
+
+@pytest.mark.parametrize("twin", [copy.copy, pickled])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pr.ConfigError.bad("level", -1, "0 or more"),
+        pr.LetterPublishError("orders-DLQ", "no quota"),
+        pr.LetterPublishError("orders-DLQ", ValueError(lambda: None)),
+        pr.AcknowledgeError("gone"),
+        pr.BatchSettleError("1 of 2", [pr.LetterPublishError("orders-DLQ", "no quota")], [1]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_process_boundaries(
+    error: Exception, twin: Callable[[Exception], Exception]
+) -> None:
+    """A pool of processes, or Spark, hands them back as they were raised."""
+    copied = twin(error)
+    assert (type(error), str(error), repr(error), vars(error)) == (
+        type(copied),
+        str(copied),
+        repr(copied),
+        vars(copied),
+    )
+
+
+def test_positions_can_be_named() -> None:
+    """As the signature says; every argument can be."""
+    error = pr.BatchSettleError(message="1 of 2", exceptions=[ValueError("x")], failed=[1])
+    assert ((1,), "1 of 2 (1 sub-exception)") == (error.failed, str(error))
 
 
 @pytest.fixture
