@@ -7,7 +7,7 @@ from typing import Protocol
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.durations import Duration, number, seconds
 
 
 class Backoff(Protocol):
@@ -45,6 +45,13 @@ def _maximum(value: Duration) -> float:
     return seconds("maximum", value)
 
 
+def _multiplier(value: float) -> float:
+    growth = number(value)  # a float: powers of an int would grow to gigabytes, not overflow
+    if not 1 < growth < float("inf"):
+        raise ConfigError.bad("multiplier", value, "a number above 1")
+    return growth
+
+
 @attrs.frozen
 class Exponential:
     """*minimum*, then *multiplier* times as much after each failure, up to *maximum*.
@@ -60,14 +67,12 @@ class Exponential:
 
     minimum: float = attrs.field(default=10.0, converter=_minimum)
     maximum: float = attrs.field(default=600.0, converter=_maximum)
-    multiplier: float = attrs.field(default=2.0, kw_only=True)
+    multiplier: float = attrs.field(default=2.0, converter=_multiplier, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Refuse bounds that contradict each other."""
         if self.maximum < self.minimum:
             raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
-        if not 1 < self.multiplier < float("inf"):
-            raise ConfigError.bad("multiplier", self.multiplier, "a number above 1")
 
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after the *attempt*-th failure."""

@@ -17,18 +17,26 @@ MAX_DELAY = 864_000.0
 def seconds(argument: str, value: Duration, *, maximum: float = math.inf) -> float:
     """Return *value* in seconds.
 
+    Letters carry delays in whole milliseconds, to which they are rounded: half a millisecond or
+    less is no delay.
+
     Raises:
         ConfigError: it is no duration, negative, not finite, or above *maximum* seconds.
     """
     accepted = "seconds (a number) or a timedelta, 0 or more"
     if maximum != math.inf:
         accepted += f" and at most {maximum:g} s"
-    if isinstance(value, timedelta):
-        result = value.total_seconds()
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        result = float(value)
-    else:
-        raise ConfigError.bad(argument, value, accepted)
+    result = value.total_seconds() if isinstance(value, timedelta) else number(value)
     if not math.isfinite(result) or not 0 <= result <= maximum:
         raise ConfigError.bad(argument, value, accepted)
     return result
+
+
+def number(value: object) -> float:
+    """Return *value* as a float; NaN when it is no number (a bool is none) or too big."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import MAX_DELAY
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 
 #: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LEVEL = re.compile(r"([0-9]+)(ms|s|m|h|d)", re.ASCII)
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+
+
+def _delays(values: Iterable[Duration]) -> tuple[float, ...]:
+    try:
+        delays = tuple(seconds("delays", value, maximum=MAX_DELAY) for value in values)
+    except TypeError:
+        delays = ()
+    if not delays:
+        raise ConfigError.bad("delays", values, "a tuple of seconds, one for each level")
+    return delays
 
 
 @attrs.frozen
@@ -24,7 +35,7 @@ class DelayLevels:
         delays: The delays in seconds; ``delays[0]`` is level 1.
     """
 
-    delays: tuple[float, ...]
+    delays: tuple[float, ...] = attrs.field(converter=_delays)
 
     @classmethod
     def parse(cls, table: str | DelayLevels) -> DelayLevels:
@@ -44,7 +55,8 @@ class DelayLevels:
         delays = []
         for token in table.split():
             match = _LEVEL.fullmatch(token)
-            delay = int(match[1]) * _UNITS[match[2]] if match else -1.0
+            # Divided at the end: 700 * 0.001 is not 0.7.
+            delay = int(match[1]) * _MILLISECONDS[match[2]] / 1000 if match else -1.0
             if not 0 <= delay <= MAX_DELAY:
                 raise ConfigError.bad("delay_levels", table, f"{accepted}, not {token!r}")
             delays.append(delay)

@@ -48,6 +48,7 @@ def test_durations_within_their_bounds_are_accepted(delay: float | timedelta) ->
         864_000.001,
         timedelta(days=10, microseconds=1),
         timedelta.max,
+        pytest.param(10**400, id="big"),
         math.nan,
         math.inf,
         -math.inf,
@@ -63,6 +64,12 @@ def test_what_is_no_duration_is_refused(delay: object) -> None:
     expected = f"delay={delay!r}: expected {accepted}"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         seconds("delay", delay, maximum=MAX_DELAY)  # type: ignore[arg-type]
+
+
+def test_a_number_that_cannot_be_shown_is_refused_too() -> None:
+    """Python prints no int of more than 4300 digits."""
+    with pytest.raises(pr.ConfigError, match=r"^delay=<int that cannot be shown>: "):
+        seconds("delay", 10**5000)
 
 
 @given(exponentials(), ATTEMPTS)
@@ -97,6 +104,11 @@ def test_the_maximum_is_reached(minimum: float, multiplier: float) -> None:
 def test_the_default_numbers_are_javas() -> None:
     """10 s doubled up to 600 s, as MultiplierRedeliveryBackoff and Pub/Sub have it."""
     assert [10, 20, 40, 80, 160, 320, 600, 600] == [pr.Exponential().delay(n) for n in range(1, 9)]
+
+
+def test_a_whole_multiplier_costs_no_more() -> None:
+    """2 is 2.0: a power of whole numbers would grow to gigabytes."""
+    assert float is type(pr.Exponential(multiplier=2).multiplier)
 
 
 def test_each_delay_multiplies_the_one_before() -> None:
@@ -142,3 +154,13 @@ def test_bounds_that_make_no_sense_are_refused(make: Callable[[], object], expec
     """The error names the bound, its value and what is accepted."""
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         make()
+
+
+@pytest.mark.parametrize(
+    "multiplier", ["2", None, True, 1j, math.inf, pytest.param(10**400, id="big")]
+)
+def test_a_multiplier_is_a_number(multiplier: object) -> None:
+    """Whatever else is refused by name."""
+    expected = f"multiplier={multiplier!r}: expected a number above 1"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        pr.Exponential(multiplier=multiplier)  # type: ignore[arg-type]

@@ -54,6 +54,12 @@ def test_the_default_table_is_rocketmqs() -> None:
     assert (1, 5, 10, 30, *minutes) == pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS).delays
 
 
+@pytest.mark.parametrize("milliseconds", [1, 200, 300, 700, 1100, 4350, 864_000_000])
+def test_milliseconds_are_as_exact_as_written(milliseconds: int) -> None:
+    """700 ms are 0.7 s, and not 700 * 0.001."""
+    assert (milliseconds / 1000,) == pr.DelayLevels.parse(f"{milliseconds}ms").delays
+
+
 def test_a_parsed_table_is_taken_as_it_is() -> None:
     """Parsing is idempotent."""
     levels = pr.DelayLevels.parse("1s 2s")
@@ -104,9 +110,23 @@ def test_what_is_no_table_is_refused(table: object) -> None:
         "864001s",
         "11d",
         "864000001ms",
+        "1" + "0" * 400 + "s",
+        "1" + "0" * 5000 + "s",
     ],
 )
 def test_a_malformed_level_is_named(bad: str) -> None:
     """One bad level among good ones is refused, and the error says which."""
     with pytest.raises(pr.ConfigError, match=f", not {re.escape(repr(bad))}$"):
         pr.DelayLevels.parse(f"1s {bad} 2h")
+
+
+@pytest.mark.parametrize("delays", [(), (-1.0,), (864_001.0,), ("1s",), "1s", None, 5, (True,)])
+def test_a_table_made_by_hand_is_checked(delays: object) -> None:
+    """It holds what parse would accept, or does not exist."""
+    with pytest.raises(pr.ConfigError, match=r"^delays="):
+        pr.DelayLevels(delays)  # type: ignore[arg-type]
+
+
+def test_a_table_made_by_hand_is_one_that_was_parsed() -> None:
+    """Seconds, ints too, in any order."""
+    assert pr.DelayLevels.parse("5s 1s 500ms") == pr.DelayLevels((5, 1, 0.5))
