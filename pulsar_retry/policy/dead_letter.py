@@ -13,11 +13,7 @@ DEFAULT_MAX_REDELIVER_COUNT = 16
 
 
 def _blank_is_none(value: str | None) -> str | None:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    if not isinstance(value, str):
-        raise ConfigError.bad("dead_letter_policy", value, "topic and subscription names as str")
-    return value.strip()
+    return (value.strip() or None) if isinstance(value, str) else value
 
 
 @attrs.frozen
@@ -40,10 +36,14 @@ class DeadLetterPolicy:
     initial_subscription_name: str | None = attrs.field(default=None, converter=_blank_is_none)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a count that is none."""
+        """Refuse a count that is none, and names that are no text."""
         count = self.max_redeliver_count
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise ConfigError.bad("max_redeliver_count", count, "a whole number, 0 or more")
+        for name in ("retry_letter_topic", "dead_letter_topic", "initial_subscription_name"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError.bad(name, value, "a name as str, or None")
 
     @classmethod
     def of(cls, policy: Any) -> DeadLetterPolicy:

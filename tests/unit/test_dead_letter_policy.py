@@ -69,3 +69,12 @@ def test_what_is_no_count_is_refused(count: object) -> None:
 def test_blank_names_mean_derived_ones(blank: str | None) -> None:
     """As in Java."""
     assert pr.DeadLetterPolicy() == pr.DeadLetterPolicy(16, blank, blank, blank)
+
+
+@pytest.mark.parametrize(
+    "name", ["retry_letter_topic", "dead_letter_topic", "initial_subscription_name"]
+)
+def test_a_name_that_is_no_text_is_refused(name: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(pr.ConfigError, match=f"^{name}=5: expected a name as str, or None$"):
+        pr.DeadLetterPolicy(**{name: 5})  # type: ignore[arg-type]
