@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, shown
 from pulsar_retry.wire.names import logical
 
 RECONSUMETIMES = "RECONSUMETIMES"
@@ -43,11 +43,13 @@ SYSTEM_PROPERTIES = frozenset(
     }
 )
 
-#: Characters of an error's text that travel with a dead letter.
+#: Characters of a reason, and of an error's text, that travel with a dead letter.
 MAX_FAILURE_MESSAGE = 2048
 
 _COUNT = re.compile(r"\+?[0-9]{1,10}", re.ASCII)
 _MAX_COUNT = 2**31 - 1  # Java reads an int
+_DELAY = re.compile(r"[0-9]{1,19}", re.ASCII)
+_MAX_DELAY_TIME = 2**63 - 1  # and a long
 
 _log = logging.getLogger("pulsar_retry")
 _garbage_seen = False
@@ -98,6 +100,13 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
     return 0
 
 
+def _delay(text: str | None) -> float | None:
+    """Return a delay on the wire in seconds; None when it is absent or garbage."""
+    if text is None or not _DELAY.fullmatch(text) or int(text) > _MAX_DELAY_TIME:
+        return None
+    return int(text) / 1000
+
+
 def _warn_of_garbage(text: str) -> None:
     global _garbage_seen  # noqa: PLW0603 - said once a process, or a poisoned topic floods the log
     if not _garbage_seen:
@@ -113,11 +122,22 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
     """Check the caller's properties.
 
     Raises:
-        ConfigError: one is not str to str, or would change a system property.
+        ConfigError: they are no mapping, one is not str to str or holds a lone surrogate (which
+            no UTF-8 can carry), or would change a system property.
     """
-    for name, value in (custom or {}).items():
+    if custom is None:
+        return
+    if not isinstance(custom, Mapping):
+        raise ConfigError.bad("properties", custom, "a mapping of str names to str values")
+    for name, value in custom.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigError.bad("properties", {name: value}, "str names with str values")
+        try:
+            name.encode()
+            value.encode()
+        except UnicodeEncodeError:
+            accepted = "text without lone surrogates"
+            raise ConfigError.bad("properties", {name: value}, accepted) from None
         if name in SYSTEM_PROPERTIES and carried.get(name) != value:
             raise ConfigError.bad(
                 "properties", {name: value}, f"names other than the system's {name}"
@@ -185,13 +205,16 @@ def dead_letter_properties(
     if custom:
         properties.update(custom)
     if reason is not None:
-        properties[FAILURE_REASON] = reason
+        properties[FAILURE_REASON] = _failure_text(reason)
     if error is not None:
-        properties[FAILURE_ERROR] = type(error).__qualname__
-        text = str(error)[:MAX_FAILURE_MESSAGE]
-        # A lone surrogate is no UTF-8, and a property that is none kills its reader.
-        properties[FAILURE_MESSAGE] = text.encode("utf-8", "replace").decode("utf-8")
+        properties[FAILURE_ERROR] = _failure_text(type(error).__qualname__)
+        properties[FAILURE_MESSAGE] = _failure_text(shown(error))
     return properties
+
+
+def _failure_text(text: str) -> str:
+    """Return *text* cut, and without lone surrogates: they are no UTF-8 and kill their reader."""
+    return text[:MAX_FAILURE_MESSAGE].encode("utf-8", "replace").decode("utf-8")
 
 
 @attrs.frozen
@@ -222,10 +245,9 @@ class RetryProperties:
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> RetryProperties:
         """Read a mapping of properties, such as a row's."""
-        delay = properties.get(DELAY_TIME, "")
         return cls(
             reconsume_times=reconsume_times(properties),
-            delay=int(delay) / 1000 if delay.isascii() and delay.isdecimal() else None,
+            delay=_delay(properties.get(DELAY_TIME)),
             real_topic=properties.get(REAL_TOPIC),
             real_subscription=properties.get(REAL_SUBSCRIPTION),
             origin_message_id=properties.get(ORIGIN_MESSAGE_ID)

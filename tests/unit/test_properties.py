@@ -185,6 +185,22 @@ def test_properties_are_str_to_str(custom: dict) -> None:
         check_custom(custom, {})
 
 
+@pytest.mark.parametrize("custom", [{"why": "\ud800"}, {"\ud800": "why"}])
+def test_properties_are_encodable(custom: dict[str, str]) -> None:
+    """A lone surrogate would fail in pulsar-client, after the producer was opened."""
+    expected = f"properties={custom!r}: expected text without lone surrogates"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        check_custom(custom, {})
+
+
+@pytest.mark.parametrize("custom", [["why"], [], "why", "", 5, 0, [("a", "b")]])
+def test_properties_are_a_mapping(custom: object) -> None:
+    """Whatever else is refused before anything is sent, empty or not."""
+    expected = f"properties={custom!r}: expected a mapping of str names to str values"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        check_custom(custom, {})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("custom", [None, {}])
 def test_no_properties_are_fine(custom: dict | None) -> None:
     """Neither none nor an empty mapping adds anything."""
@@ -222,6 +238,27 @@ def test_the_text_of_an_error_is_bounded_and_encodable(text: str) -> None:
     """At most 2048 characters, and never a lone surrogate: no client could read it."""
     message = dead_letter_properties({}, ORIGIN, error=ValueError(text))["FAILURE_MESSAGE"]
     assert text[:2048].encode("utf-8", "replace") == message.encode("utf-8")
+
+
+def test_a_reason_is_encodable_and_bounded() -> None:
+    """It may be the text of an error, too."""
+    letter = dead_letter_properties({}, ORIGIN, reason="\ud800" + "x" * 5000)
+    assert "?" + "x" * 2047 == letter["FAILURE_REASON"]
+
+
+def test_an_error_that_cannot_be_shown_is_no_obstacle() -> None:
+    """The message must reach the dead-letter topic all the same."""
+
+    class Broken(Exception):  # noqa: N818
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    Broken.__qualname__ = "\ud800Broken"
+    letter = dead_letter_properties({}, ORIGIN, error=Broken())
+    assert ("?Broken", "<?Broken that cannot be shown>") == (
+        letter["FAILURE_ERROR"],
+        letter["FAILURE_MESSAGE"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -378,7 +415,26 @@ def test_garbage_is_never_an_error(text: str) -> None:
     assert 0 == pr.RetryProperties.read(properties).reconsume_times
 
 
-@pytest.mark.parametrize("text", ["", "-1000", "1.5", "soon", "\N{SUPERSCRIPT TWO}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-1000",
+        "1.5",
+        "soon",
+        "1000\n",
+        "\N{SUPERSCRIPT TWO}",
+        "9223372036854775808",
+        "9" * 400,
+        "9" * 5000,
+    ],
+)
 def test_a_garbage_delay_is_none(text: str) -> None:
-    """TDMQ's Go client writes negative ones."""
+    """TDMQ's Go client writes negative ones; Java's are longs."""
     assert pr.RetryProperties.read({"DELAY_TIME": text}).delay is None
+
+
+def test_the_longest_delay_is_javas() -> None:
+    """Any long can be read."""
+    longest = {"DELAY_TIME": "9223372036854775807"}
+    assert (2**63 - 1) / 1000 == pr.RetryProperties.read(longest).delay
