@@ -128,10 +128,13 @@ def dead_lettered(
     """Return the dead letter for a message that no count decided about: a nack, or the caller.
 
     Raises:
-        ConfigError: there is no dead-letter policy, or *custom* would change a system property.
+        ConfigError: there is no dead-letter policy, *reason* is no text, or *custom* would change
+            a system property.
     """
     if plan.policy is None:
         raise ConfigError("dead_letter needs enable_retry=True or a dead_letter_policy")
+    if reason is not None and not isinstance(reason, str):
+        raise ConfigError.bad("reason", reason, "a str")
     check_custom(custom, carried)
     return Letter(
         topic=plan.dead_letter_topic(origin.topic),

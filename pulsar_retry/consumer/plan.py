@@ -94,7 +94,8 @@ def make_plan(
     if enable_retry and policy is None:
         policy = DeadLetterPolicy()
     dialect = Naming.of(naming)
-    if not isinstance(max_pending_letters, int) or max_pending_letters < 1:
+    whole = isinstance(max_pending_letters, int) and not isinstance(max_pending_letters, bool)
+    if not whole or max_pending_letters < 1:
         raise ConfigError.bad("max_pending_letters", max_pending_letters, "1 or more")
     send_timeout = seconds("letter_send_timeout", letter_send_timeout)
     if send_timeout <= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -215,6 +216,22 @@ def test_dead_letters_go_where_javas_go(
     plan = plan_of(**{"dead_letter_policy": pr.DeadLetterPolicy(2)} | changes)
     letter = dead_lettered(plan, {}, Origin(delivered_from, "1:0:2", "billing"))
     assert (expected, True, 0.0) == (letter.topic, letter.dead, letter.delay)
+
+
+@pytest.mark.parametrize("reason", [5, b"late", ValueError("late")])
+def test_a_reason_is_text(plan_of: Callable[..., Plan], reason: object) -> None:
+    """Whatever else is refused before anything is sent."""
+    with pytest.raises(
+        pr.ConfigError, match=f"^{re.escape(f'reason={reason!r}: expected a str')}$"
+    ):
+        dead_lettered(plan_of(), {}, Origin(MAIN, "1:0:-1", "billing"), reason=reason)  # type: ignore[arg-type]
+
+
+def test_milliseconds_of_a_level_are_exact(plan_of: Callable[..., Plan]) -> None:
+    """A level of 200 ms is "200" on the wire."""
+    plan = plan_of(delay_levels="200ms")
+    letter = reconsumed(plan, Wish(None, 1), {}, Origin(MAIN, "1:0:-1", "billing"), None)
+    assert (0.2, "200") == (letter.delay, letter.properties["DELAY_TIME"])
 
 
 @given(st.integers(0, 10_000), LIMITS, st.floats(0, 864_000))

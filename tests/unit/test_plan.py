@@ -101,6 +101,7 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ),
         ({"max_pending_letters": 0}, "max_pending_letters=0: expected 1 or more"),
         ({"max_pending_letters": 1.5}, "max_pending_letters=1.5: expected 1 or more"),
+        ({"max_pending_letters": True}, "max_pending_letters=True: expected 1 or more"),
         ({"letter_send_timeout": 0}, "letter_send_timeout=0: expected more than 0 seconds"),
         (
             {"letter_send_timeout": -1},
