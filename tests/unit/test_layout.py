@@ -1,0 +1,48 @@
+"""The rules of the house that a machine can check."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pulsar_retry
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(pulsar_retry.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+#: Small enough to read in one sitting.
+MAX_LINES = 400
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_can_be_read_in_one_sitting(module: Path) -> None:
+    """Whatever grows beyond that is two things."""
+    assert len(module.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def test_the_package_is_typed() -> None:
+    """PEP 561: without the marker, nobody's type checker reads our hints."""
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_imports_point_one_way() -> None:
+    """The contracts of pyproject.toml, by import-linter."""
+    lint = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    if lint is None:
+        pytest.skip("import-linter is not installed here")
+    done = subprocess.run(
+        [lint, "--no-cache"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(PACKAGE.parent)},
+        check=False,
+    )
+    assert 0 == done.returncode, done.stdout
