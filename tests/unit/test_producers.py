@@ -84,7 +84,7 @@ def prepared() -> list[str]:
 
 
 @pytest.fixture
-def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:  # noqa: ARG001
+def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:
     """Return the producers of one consumer."""
     return LetterProducers(
         object(), max_pending=7, send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock
