@@ -14,14 +14,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import attrs
+from typing import Any, NamedTuple, Protocol
 
 #: What pulsar-client adds at least (its floor, in milliseconds); we ask that much earlier.
 CLIENT_DELAY_MS = 100
 
 _LEAD = CLIENT_DELAY_MS / 1000
+#: Seconds that a burst may take: pulsar-client redelivers nothing while more is handed to it, so
+#: the first of very many must not wait for the last.
+_BURST = 0.15
 #: Seconds between two bursts: longer than pulsar-client's floor plus one of its ticks.
 _BURST_GAP = 0.15
 #: Seconds that the thread stays when nothing is pending, so that a slow stream of nacks
@@ -45,14 +46,15 @@ class Checker(Protocol):
         """Do what is due."""
 
 
-@attrs.define(order=True)
-class _Pending:
+class _Pending(NamedTuple):
+    """An entry of the heap: a tuple is compared in C, and never beyond its number."""
+
     due: float
     number: int
-    owner: weakref.ref[Any] = attrs.field(order=False)
+    owner: weakref.ref[Any]
     #: None: the owner is to be checked.
-    message_id: Any = attrs.field(order=False)
-    letter: bool = attrs.field(order=False)
+    message_id: Any
+    letter: bool
 
 
 class NackTimer:
@@ -78,6 +80,8 @@ class NackTimer:
         self._push(owner, None, delay, letter=False)
 
     def _push(self, owner: Any, message_id: Any, delay: float, *, letter: bool) -> None:
+        # A user's backoff may return anything: neither inf nor NaN may end the thread.
+        delay = min(max(0.0, delay), threading.TIMEOUT_MAX)
         pending = _Pending(
             self._clock() + delay, next(self._numbers), weakref.ref(owner), message_id, letter
         )
@@ -86,10 +90,9 @@ class NackTimer:
                 return
             heapq.heappush(self._heap, pending)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="pulsar-retry-nacks", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="pulsar-retry-nacks", daemon=True)
+                thread.start()  # where it cannot, the next one may
+                self._thread = thread
             elif self._heap[0] is pending:
                 self._changed.notify()
 
@@ -98,43 +101,50 @@ class NackTimer:
         with self._changed:
             self._heap = [entry for entry in self._heap if entry.owner() not in (owner, None)]
             heapq.heapify(self._heap)
+            self._changed.notify()
 
     def close(self) -> None:
         """Forget everything and end the thread."""
         with self._changed:
             self._closed = True
-            self._heap.clear()
+            self._heap = []  # a new one: a collection may call this in the midst of a `_pop`
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def _run(self) -> None:
-        while (burst := self._next_burst()) is not None:
-            for pending in burst:
-                self._release(pending)
-            time.sleep(_BURST_GAP)
+        while self._wait():
+            self._burst()
 
-    def _next_burst(self) -> list[_Pending] | None:
-        """Wait for something to be due and return it; None ends the thread."""
+    def _wait(self) -> bool:
+        """Wait until something is due; False ends the thread."""
         with self._changed:
             while not self._closed:
-                now = self._clock()
-                if not self._heap:
-                    if not self._changed.wait(_LINGER) and not self._heap:
-                        break
-                elif (wait := self._heap[0].due - _LEAD - now) > 0:
-                    self._changed.wait(wait)
-                else:
-                    return self._pop_due(now + _LEAD)
+                heap = self._heap
+                wait = heap[0].due - _LEAD - self._clock() if heap else _LINGER
+                if wait <= 0:
+                    return True
+                if not self._changed.wait(wait) and not self._heap:
+                    break
             self._thread = None
-            return None
+            return False
 
-    def _pop_due(self, until: float) -> list[_Pending]:
-        due = []
-        while self._heap and self._heap[0].due <= until:
-            due.append(heapq.heappop(self._heap))
-        return due
+    def _burst(self) -> None:
+        """Release what is due, the oldest first, then give pulsar-client time for it."""
+        began = self._clock()
+        while (pending := self._pop(began)) is not None:
+            self._release(pending)
+            if self._clock() - began >= _BURST:
+                break
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, _BURST_GAP)
+
+    def _pop(self, now: float) -> _Pending | None:
+        """Take one at a time, so that nacks and closing consumers need not wait for a burst."""
+        with self._changed:
+            heap = self._heap
+            return heapq.heappop(heap) if heap and heap[0].due - _LEAD <= now else None
 
     def _release(self, pending: _Pending) -> None:
         owner = pending.owner()

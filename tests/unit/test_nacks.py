@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -203,6 +204,133 @@ def test_one_thread_serves_all(rig: Rig) -> None:
     rig.at(60)
     for owner in owners:
         owner.wait_for(*range(100))
+
+
+def test_discarding_the_last_ends_the_thread(rig: Rig) -> None:
+    """It does not stay for the ten days that the message had to wait."""
+    rig.nack("far", 864_000)
+    thread = rig.timer._thread
+    assert thread is not None
+    rig.timer.discard(rig.owner)
+    thread.join(20)
+    assert (False, None) == (thread.is_alive(), rig.timer._thread)
+
+
+def test_a_pause_between_bursts_does_not_hold_up_closing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread is woken from it."""
+    monkeypatch.setattr(nacks, "_BURST_GAP", 3600)
+    rig.nack("first", 0)
+    thread = rig.timer._thread
+    assert thread is not None
+    rig.owner.wait_for("first")
+    closing = threading.Thread(target=rig.timer.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert (False, False) == (closing.is_alive(), thread.is_alive())
+
+
+def test_a_burst_ends_for_pulsar_client_to_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first of very many would wait for the last; the rest comes with the next burst."""
+    monkeypatch.setattr(nacks, "_BURST_GAP", 3600)
+    for number in range(10):
+        rig.nack(number, 5)
+    redeliver = rig.owner._redeliver
+
+    def slowly(message_id: Any, *, letter: bool) -> None:
+        rig.clock.now += nacks._BURST / 4
+        redeliver(message_id, letter=letter)
+
+    monkeypatch.setattr(rig.owner, "_redeliver", slowly)
+    rig.at(5)
+    rig.owner.wait_for(0, 1, 2, 3)
+    assert 6 == len(rig.timer._heap)
+
+
+def test_bursts_follow_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many it takes, the oldest first."""
+    redeliver = rig.owner._redeliver
+
+    def slowly(message_id: Any, *, letter: bool) -> None:
+        rig.clock.now += nacks._BURST / 4
+        redeliver(message_id, letter=letter)
+
+    monkeypatch.setattr(rig.owner, "_redeliver", slowly)
+    for number in range(30):
+        rig.nack(number, 5)
+    rig.at(5)
+    rig.owner.wait_for(*range(30))
+
+
+def test_what_is_discarded_during_a_burst_does_not_come_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer that closes is not asked for the rest of what was due."""
+    other = Owner()
+    redeliver = rig.owner._redeliver
+
+    def discard(message_id: Any, *, letter: bool) -> None:
+        redeliver(message_id, letter=letter)
+        rig.timer.discard(rig.owner)
+
+    monkeypatch.setattr(rig.owner, "_redeliver", discard)
+    for number in range(3):
+        rig.nack(number, 5)
+    rig.timer.add(other, "other", 5, letter=False)
+    rig.at(5)
+    other.wait_for("other")
+    assert [0] == rig.owner.back
+
+
+@pytest.mark.parametrize("delay", [math.inf, 1e300, threading.TIMEOUT_MAX])
+def test_an_endless_delay_is_not_the_others_trouble(rig: Rig, delay: float) -> None:
+    """A backoff of the user's may return anything; the thread must live."""
+    rig.nack("never", delay)
+    rig.nack("now", 0)
+    rig.owner.wait_for("now")
+    rig.nack("later", 5)
+    rig.at(5)
+    rig.owner.wait_for("now", "later")
+
+
+@pytest.mark.parametrize("delay", [math.nan, -math.inf, -5])
+def test_a_delay_that_is_none_means_now(rig: Rig, delay: float) -> None:
+    """And is released in its turn."""
+    rig.nack("far", 3600)
+    rig.nack("now", delay)
+    rig.nack("too", 0)
+    rig.owner.wait_for("now", "too")
+
+
+def test_a_thread_that_cannot_start_is_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next nack takes the earlier one along, and closing does not wait for what never ran."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            rig.nack("first", 0)
+        rig.timer.discard(Owner())
+    rig.nack("second", 0)
+    rig.owner.wait_for("first", "second")
+
+
+def test_the_thread_holds_no_owner(rig: Rig) -> None:
+    """Neither before nor after a release: a client that is dropped can be collected."""
+    rig.nack("released", 0)
+    rig.owner.wait_for("released")
+    rig.nack("pending", 3600)
+    reference = weakref.ref(rig.owner)
+    rig.timer.add(other := Owner(), "after", 0, letter=False)
+    other.wait_for("after")  # the thread has returned from the one before
+    rig.owner = other
+    gc.collect()
+    assert reference() is None
 
 
 def test_closing_ends_the_thread(rig: Rig) -> None:
