@@ -206,11 +206,14 @@ def test_one_thread_serves_all(rig: Rig) -> None:
         owner.wait_for(*range(100))
 
 
-def test_discarding_the_last_ends_the_thread(rig: Rig) -> None:
+def test_discarding_the_last_ends_the_thread(
+    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
+) -> None:
     """It does not stay for the ten days that the message had to wait."""
     rig.nack("far", 864_000)
     thread = rig.timer._thread
     assert thread is not None
+    wait_until(lambda: rig.timer._changed._waiters)  # before that it would see the discard anyway
     rig.timer.discard(rig.owner)
     thread.join(20)
     assert (False, None) == (thread.is_alive(), rig.timer._thread)
