@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from pulsar_retry.consumer.letter import Letter, Wish, dead_lettered, reconsumed
 from pulsar_retry.consumer.letters import LetterRouter
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.raw import id_of, raw_of, whole_of
 from pulsar_retry.errors import BatchSettleError, ConfigError, ConsumerClosedError
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.policy.backoff import Exponential
@@ -52,6 +53,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         self._plan = plan
         self._nacks = nacks
         self._closed = False
+        # Most callers ask for one of a few delays: check each once.
+        self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
         self._background: ThreadPoolExecutor | None = None
         self._router: LetterRouter | None = None
         if plan.policy is not None:
@@ -163,7 +166,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             ).result()
 
     def _reconsume_list(self, messages: Sequence[Any], **options: Any) -> None:
-        Wish.of(self._plan, options["delay"], options["level"])
+        self._wish(options["delay"], options["level"])
         outcomes: list[Future[None] | Exception] = []
         for message in messages:
             try:
@@ -198,8 +201,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             A future with no value, or with the error that `reconsume_later` would raise. Its
             callbacks run on pulsar-client's thread: they must not block or call this method.
         """
-        wish = Wish.of(self._plan, delay, level)
-        raw = _whole(message)
+        wish = self._wish(delay, level)
+        raw = whole_of(message)
         letter = reconsumed(self._plan, wish, raw.properties(), self._origin(raw), properties)
         return self._hand_on(raw, letter)
 
@@ -271,7 +274,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        raw = _whole(message)
+        raw = whole_of(message)
         letter = dead_lettered(
             self._plan,
             raw.properties(),
@@ -281,6 +284,12 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             error=error,
         )
         return self._hand_on(raw, letter)
+
+    def _wish(self, delay: Duration | None, level: int | None) -> Wish:
+        try:
+            return self._wishes(delay, level)
+        except TypeError:  # what cannot be hashed is no delay either, and this says so
+            return Wish.of(self._plan, delay, level)
 
     def _origin(self, raw: Any) -> Origin:
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
@@ -377,30 +386,3 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def raw_of(message: Any) -> Any:
-    """Return what pulsar-client takes for a message, or for a message id."""
-    if isinstance(message, pulsar.Message):
-        return message._message  # noqa: SLF001
-    if isinstance(message, pulsar.MessageId):
-        return message._msg_id  # noqa: SLF001
-    return message
-
-
-def id_of(message: Any) -> Any:
-    """Return the raw id of a message, or of an id."""
-    raw = raw_of(message)
-    return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
-
-
-def _whole(message: Any) -> Any:
-    """Return the raw message; an id does not hold what a letter is made of.
-
-    Raises:
-        ConfigError: it is no message.
-    """
-    raw = raw_of(message)
-    if not isinstance(raw, _pulsar.Message):
-        raise ConfigError.bad("message", message, "a message as it was received, not its id")
-    return raw

@@ -6,10 +6,8 @@ at-least-once delivery permits anyway.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import queue
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,14 +19,28 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
+from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
-from pulsar_retry.errors import AcknowledgeError, ConsumerClosedError, LetterPublishError
+from pulsar_retry.errors import (
+    AcknowledgeError,
+    ConsumerClosedError,
+    LetterPublishError,
+    SettleError,
+)
 
 _log = logging.getLogger("pulsar_retry")
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
+
+
+class LetterFuture(Future[None]):
+    """The end of a hand-off. It cannot be cancelled: a letter on its way cannot be called back."""
+
+    def cancel(self) -> bool:
+        """Return False."""
+        return False
 
 
 class _Flight:
@@ -41,6 +53,7 @@ class _Flight:
     __slots__ = (
         "deadline",
         "future",
+        "is_out",
         "key",
         "letter",
         "producer",
@@ -60,9 +73,9 @@ class _Flight:
         self.was_letter = was_letter
         self.producer: Any = None
         self.key: Any = None
+        self.is_out = False
         self.deadline = math.inf  # until it is sent
-        self.future: Future[None] = Future()
-        self.future.set_running_or_notify_cancel()  # a letter on its way cannot be called back
+        self.future = LetterFuture()
 
     def published(self, result: _pulsar.Result, _message_id: Any) -> None:
         """Take the receipt of the letter."""
@@ -70,39 +83,44 @@ class _Flight:
             if self not in self.router.flights:
                 return  # given up: its original was asked back
             if result == _pulsar.Result.Ok:
+                self.is_out = True
                 self.source.acknowledge_async(self.raw, self.acknowledged)
                 return
             if result in PRODUCER_GONE:
                 self.router.producers.lost(self.letter.topic, self.key, self.producer)
-            cause = error_of(result)
-            self.fail(LetterPublishError(self.letter.topic, cause), cause)
+            self.fail(error_of(result))
         except BaseException as error:  # noqa: BLE001 - never into the C++ library
-            self.fail(AcknowledgeError(f"could not acknowledge after publishing: {error}"), error)
+            self.fail(error)
 
     def acknowledged(self, result: _pulsar.Result) -> None:
         """Take the end of the acknowledgement."""
-        if result == _pulsar.Result.Ok:
-            self._end(None)
-        else:
-            cause = error_of(result)
-            self.fail(
-                AcknowledgeError(
-                    f"the letter is in {self.letter.topic}, but the original was not "
-                    f"acknowledged and will be delivered again: {cause}"
-                ),
-                cause,
-            )
+        if result != _pulsar.Result.Ok:
+            self.fail(error_of(result))
+        elif self._is_first_end():
+            self._resolve(self.future.set_result, None)
 
-    def fail(self, error: Exception, cause: BaseException | None = None) -> None:
-        """Have the original redelivered and tell the caller."""
-        if cause is not None:
-            error.__cause__ = cause
-        if self not in self.router.flights:
+    def fail(self, cause: BaseException) -> None:
+        """Have the original redelivered and tell the caller why. Never raises."""
+        if not self._is_first_end():
             return
+        error = cause if isinstance(cause, SettleError) else self._error(cause)
         try:
             self.router.come_back(self.raw, self.was_letter)
-        finally:
-            self._end(error)
+        except Exception:  # noqa: BLE001 - C++ may be the caller
+            _log.exception("a message could not be asked back; it comes when the consumer closes")
+        self._resolve(self.future.set_exception, error)
+
+    def _error(self, cause: BaseException) -> SettleError:
+        error: SettleError
+        if self.is_out:
+            error = AcknowledgeError(
+                f"the letter is in {self.letter.topic}, but the original was not acknowledged "
+                f"and will be delivered again: {cause}"
+            )
+        else:
+            error = LetterPublishError(self.letter.topic, cause)
+        error.__cause__ = cause
+        return error
 
     def give_up(self) -> None:
         """Fail, for there is no receipt; and so does whatever waits behind it in its producer.
@@ -110,20 +128,21 @@ class _Flight:
         pulsar-client sends a message that the broker refuses again and again, past its own
         time-out, and nothing behind it is ever sent.
         """
-        self.router.producers.lost(self.letter.topic, self.key, self.producer)
-        cause = error_of(_pulsar.Result.Timeout)
-        self.fail(LetterPublishError(self.letter.topic, cause), cause)
-        self.producer.close_async(lambda _: None)
+        if not self.is_out:
+            self.router.producers.lost(self.letter.topic, self.key, self.producer)
+            self.producer.close_async(lambda _: None)
+        self.fail(error_of(_pulsar.Result.Timeout))
 
-    def _end(self, error: Exception | None) -> None:
-        if self.router.flights.pop(self, self) is not None:
-            return  # another thread was first
-        self.router.permits.put(None)
+    def _is_first_end(self) -> bool:
+        """End the flight; tell whether no other thread has ended it before."""
+        if self.router.flights.pop(self, False):
+            self.router.permits.release()
+            return True
+        return False
+
+    def _resolve(self, resolve: Callable[[Any], None], outcome: Any) -> None:
         try:
-            if error is None:
-                self.future.set_result(None)
-            else:
-                self.future.set_exception(error)
+            resolve(outcome)
         except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
             _log.exception("a callback of reconsume_later_async raised")
 
@@ -135,7 +154,7 @@ class LetterRouter:
         producers: The letters' producers.
         flights: The letters in flight, oldest first, as keys.
         patience: Seconds that a letter may be in flight.
-        permits: One item for each letter that may still be sent: the cheapest semaphore there is.
+        permits: Bounds the letters in flight.
         come_back: Called with a raw message, and whether it was a letter, when it could not be
             handed on and is to be redelivered.
     """
@@ -168,14 +187,11 @@ class LetterRouter:
         self._timer = timer
         self._watched = False
         self._subscription = dead_letter_subscription
-        self._max_pending = max_pending
         self._closed = False
         self.come_back = come_back
         self.patience = send_timeout + _GRACE
-        self.flights: dict[_Flight, None] = {}
-        self.permits: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(max_pending):
-            self.permits.put(None)
+        self.flights: dict[_Flight, bool] = {}
+        self.permits = Permits(max_pending)
         self.producers = LetterProducers(
             client,
             max_pending=max_pending,
@@ -195,12 +211,12 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        self.permits.get()
+        self.permits.acquire()
         if self._closed:
-            self.permits.put(None)
+            self.permits.release()
             raise ConsumerClosedError("the consumer is closed")
         flight = _Flight(self, raw, source, letter, was_letter)
-        self.flights[flight] = None
+        self.flights[flight] = True
         self._watch(self.patience)
         try:
             key = self._schema_key(raw)
@@ -210,16 +226,17 @@ class LetterRouter:
             flight.producer, flight.key = producer, key
             flight.deadline = time.monotonic() + self.patience
             producer.send_async(_build(raw, letter), flight.published)
-        except LetterPublishError as error:
-            flight.fail(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
-            flight.fail(LetterPublishError(letter.topic, error), error)
+            flight.fail(error)
+        except BaseException as error:
+            flight.fail(error)
+            raise
         return flight.future
 
     def is_ready(self, topic: str, raw: Any) -> bool:
         """Tell whether a letter to *topic* can be sent without blocking."""
         return (
-            not self.permits.empty()
+            self.permits.available
             and self.producers.ready(topic, self._schema_key(raw)) is not None
         )
 
@@ -276,15 +293,7 @@ class LetterRouter:
 
     def drain(self) -> int:
         """Wait for the letters in flight, as long as one may take; return how many are left."""
-        deadline = time.monotonic() + self.patience + 1
-        settled = 0
-        with contextlib.suppress(queue.Empty):
-            while settled < self._max_pending:
-                self.permits.get(timeout=max(0.0, deadline - time.monotonic()))
-                settled += 1
-        for _ in range(settled):
-            self.permits.put(None)  # whoever waits for one is to learn that we are closed
-        return self._max_pending - settled
+        return self.permits.wait_for_all(self.patience + 1)
 
 
 def _build(raw: Any, letter: Letter) -> Any:

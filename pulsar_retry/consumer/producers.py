@@ -92,14 +92,12 @@ class LetterProducers:
             LetterPublishError: it could not be made, now or a moment ago.
         """
         slot = self._slots.setdefault((topic, key), _Slot())
-        if slot.producer is not None:
-            return slot.producer
         with slot.lock:
             if slot.producer is None:
-                self._fill(slot, topic, schema, dead=dead)
+                slot.producer = self._make(slot, topic, schema, dead=dead)
             return slot.producer
 
-    def _fill(self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool) -> None:
+    def _make(self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool) -> Any:
         if self._clock() < slot.retry_at:
             raise LetterPublishError(topic, slot.error) from slot.error
         try:
@@ -111,7 +109,8 @@ class LetterProducers:
             slot.error = error
             slot.retry_at = self._clock() + _CREATION_BACKOFF.delay(slot.failures)
             raise LetterPublishError(topic, error) from error
-        slot.producer, slot.failures, slot.error = producer, 0, None
+        slot.failures, slot.error = 0, None
+        return producer
 
     def _create(self, topic: str, schema: Any, *, fallback: bool) -> Any:
         try:

@@ -12,11 +12,12 @@ import pulsar
 from pulsar import Message
 
 from pulsar_retry.consumer import fork
-from pulsar_retry.consumer.consumer import Consumer, id_of, raw_of
+from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.raw import id_of, raw_of
 from pulsar_retry.errors import ConfigError
 
 

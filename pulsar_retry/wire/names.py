@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ _NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)")
 _NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
 
 
+@functools.lru_cache(1024)  # once per message, of few topics
 def logical(topic: str) -> str:
     """Return *topic* without a trailing ``-partition-<n>``; one in the middle stays."""
     return _PARTITION.sub("", topic)

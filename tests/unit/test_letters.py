@@ -108,7 +108,7 @@ class Rig:
 
     def permits(self) -> int:
         """Return how many more letters may be sent."""
-        return self.router.permits.qsize()
+        return self.router.permits._free
 
 
 @pytest.fixture
@@ -246,6 +246,7 @@ def test_letters_in_flight_are_bounded(
     assert 0 == rig.permits()
     third = threading.Thread(target=rig.hand_on, daemon=True)
     third.start()
+    wait_until(lambda: rig.router.permits._waiting)
     rig.world.answer("receipt")
     assert ["publish", "publish"] == [each for each in rig.world.events if each == "publish"]
     rig.world.asked.append(rig.world.asked.pop(0))  # the second receipt can wait
@@ -309,8 +310,85 @@ def test_draining_waits_for_letters_in_flight(rig: Rig) -> None:
 
 
 def test_draining_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the send time-out and a second, what is left is counted."""
+    """After the send time-out and two seconds, what is left is counted."""
     rig.hand_on()
     now = iter([0.0, *[100.0] * 10])
-    monkeypatch.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("pulsar_retry.consumer.permits.time.monotonic", lambda: next(now))
     assert (1, 1) == (rig.router.drain(), rig.permits())
+
+
+# -- letters without a receipt --------------------------------------------------------------------
+
+
+def test_giving_up_before_there_is_a_producer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making one may take longer than a letter may: looking after the others must go on."""
+    checks: list[BaseException | None] = []
+
+    def slow(*_: Any, **__: Any) -> None:
+        with monkeypatch.context() as late:
+            late.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: 1e12)
+            try:
+                rig.router._check()
+            except Exception as error:
+                checks.append(error)
+            else:
+                checks.append(None)
+        raise pulsar.Timeout("too slow")
+
+    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", slow)
+    future = rig.hand_on()
+    assert [None] == checks
+    assert (pr.LetterPublishError, 2, 1) == (
+        type(future.exception(0)),
+        rig.permits(),
+        len(rig.back),
+    )
+
+
+def test_a_slow_acknowledgement_is_not_a_lost_producer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter is out: the producer works, and the error says which of the two is missing."""
+    future = rig.hand_on()
+    rig.world.answer("receipt")
+    monkeypatch.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: 1e12)
+    rig.world.close_async = lambda _callback: rig.world.events.append("close")
+    rig.router._check()
+    assert pr.AcknowledgeError is type(future.exception(0))
+    assert "close" not in rig.world.events
+
+
+# -- trouble within trouble -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [("receipt", "MessageTooBig")],
+        [("receipt", "Ok"), ("acknowledged", "ConnectError")],
+    ],
+    ids=["unpublished", "unacknowledged"],
+)
+def test_trouble_with_the_redelivery_cannot_reach_pulsar_client(
+    rig: Rig, answers: list[tuple[str, str]]
+) -> None:
+    """For example no thread can be started: an exception in the callback would end the process."""
+
+    def refuse(_raw: Any, _was_letter: bool) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rig.router.come_back = refuse
+    future = rig.hand_on()
+    for what, result in answers:
+        rig.world.answer(what, getattr(_pulsar.Result, result))
+    assert (True, 2) == (future.done(), rig.permits())
+    assert isinstance(future.exception(0), pr.SettleError)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), SystemExit(1)])
+def test_an_interrupted_hand_on_leaves_its_room(rig: Rig, raised: BaseException) -> None:
+    """Ctrl-C while the first producer is made: the message comes back, and close need not wait."""
+    rig.world.send_raises = raised
+    with pytest.raises(type(raised)):
+        rig.hand_on()
+    assert (1, 2) == (len(rig.back), rig.permits())

@@ -1,0 +1,54 @@
+"""How many letters may be in flight."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Permits:
+    """A counting semaphore that wakes its waiters for a quarter of its size at a time.
+
+    Waking a sender for every single receipt would make two threads hand the interpreter to and
+    fro for each letter; a burst of sends while the rest is still in flight costs a fraction.
+    Thread-safe; `release` never blocks for long, so pulsar-client's threads may call it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free = size
+        self._enough = max(1, size // 4)
+        self._waiting = 0
+        # Entered directly, for that is C code, while a condition's own methods are Python.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+
+    def acquire(self) -> None:
+        """Take one; wait while none is free."""
+        with self._lock:
+            while self._free == 0:
+                self._waiting += 1
+                try:
+                    self._changed.wait()
+                finally:
+                    self._waiting -= 1
+            self._free -= 1
+
+    def release(self) -> None:
+        """Give one back."""
+        with self._lock:
+            self._free += 1
+            if self._waiting and self._free >= self._enough:
+                self._changed.notify_all()
+
+    @property
+    def available(self) -> bool:
+        """Whether one could be taken at once."""
+        return self._free > 0
+
+    def wait_for_all(self, timeout: float) -> int:
+        """Wait until all are given back, *timeout* seconds at most; return how many are missing."""
+        deadline = time.monotonic() + timeout
+        while self._free < self._size and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self._size - self._free

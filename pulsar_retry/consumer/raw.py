@@ -1,0 +1,37 @@
+"""What pulsar-client's own classes hold: the handles that its C++ library takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+
+
+def raw_of(message: Any) -> Any:
+    """Return what pulsar-client takes for a message, or for a message id."""
+    if isinstance(message, pulsar.Message):
+        return message._message  # noqa: SLF001
+    if isinstance(message, pulsar.MessageId):
+        return message._msg_id  # noqa: SLF001
+    return message
+
+
+def id_of(message: Any) -> Any:
+    """Return the raw id of a message, or of an id."""
+    raw = raw_of(message)
+    return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
+
+
+def whole_of(message: Any) -> Any:
+    """Return the raw message; an id does not hold what a letter is made of.
+
+    Raises:
+        ConfigError: it is no message.
+    """
+    raw = raw_of(message)
+    if not isinstance(raw, _pulsar.Message):
+        raise ConfigError.bad("message", message, "a message as it was received, not its id")
+    return raw

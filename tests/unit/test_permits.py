@@ -1,0 +1,77 @@
+"""Permits: how many letters may be in flight."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pulsar_retry.consumer.permits import Permits
+
+
+def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
+    """One of eight given back is not yet worth a change of threads; two are."""
+    permits = Permits(8)
+    for _ in range(8):
+        permits.acquire()
+    waiter = threading.Thread(target=permits.acquire, daemon=True)
+    waiter.start()
+    wait_until(lambda: permits._waiting)
+
+    permits.release()
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    permits.release()
+    waiter.join(20)
+
+    assert not waiter.is_alive()
+    assert permits.available
+
+
+def test_one_permit_is_a_lock(wait_until: Any) -> None:
+    """The smallest bound still works."""
+    permits = Permits(1)
+    permits.acquire()
+    waiter = threading.Thread(target=permits.acquire, daemon=True)
+    waiter.start()
+    wait_until(lambda: permits._waiting)
+    assert not permits.available
+
+    permits.release()
+    waiter.join(20)
+
+    assert not waiter.is_alive()
+
+
+def test_many_threads_share_the_permits() -> None:
+    """Never more than there are, and all end."""
+    permits, lock = Permits(3), threading.Lock()
+    held = most = 0
+
+    def work() -> None:
+        nonlocal held, most
+        for _ in range(200):
+            permits.acquire()
+            with lock:
+                held += 1
+                most = max(most, held)
+            with lock:
+                held -= 1
+            permits.release()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+
+    assert not any(thread.is_alive() for thread in threads)
+    assert most <= 3
+    assert 0 == permits.wait_for_all(0)
+
+
+def test_what_is_missing_is_counted() -> None:
+    """After the time-out the number of permits that are still out is returned."""
+    permits = Permits(4)
+    permits.acquire()
+
+    assert 1 == permits.wait_for_all(0)
