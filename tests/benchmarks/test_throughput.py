@@ -71,9 +71,8 @@ def compare(
     floor = statistics.median(rates[base])
     for name, values in rates.items():
         median = statistics.median(values)
-        benchmark.extra_info[name] = (
-            f"{median:,.0f}/s ({min(values):,.0f}-{max(values):,.0f}), {median / floor:.3f} of {base}"
-        )
+        spread = f"{min(values):,.0f}-{max(values):,.0f}"
+        benchmark.extra_info[name] = f"{median:,.0f}/s ({spread}), {median / floor:.3f} of {base}"
 
 
 @pytest.fixture

@@ -382,7 +382,7 @@ def test_reconsume_needs_enable_retry(client, publish, topic):
 
 
 def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):
-    """A kill -9 after the letter's receipt: the original and the letter both come, at most twice."""
+    """A kill -9 after the letter's receipt: the original and the letter both come, no more."""
     publish(b"x")  # before any subscription exists: the child subscribes from the start
     code = """
         import os, signal, sys, pulsar, pulsar_retry as pr
