@@ -102,8 +102,10 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         raw = raw_of(message)
         count = raw.redelivery_count() if isinstance(raw, _pulsar.Message) else 0
         limit = self._plan.limit
-        if limit is not None and isinstance(raw, _pulsar.Message) and last_delivery(count, limit):
-            self._dead_letter_redelivered(raw)
+        is_last = (
+            limit is not None and isinstance(raw, _pulsar.Message) and last_delivery(count, limit)
+        )
+        if is_last and self._dead_letter_redelivered(raw):
             return
         if wait is None:
             wait = self._plan.nack_backoff.delay(count + 1)
@@ -309,21 +311,26 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         limit = self._plan.limit
         if limit is None or not surplus_delivery(raw.redelivery_count(), limit):
             return False
-        self._dead_letter_redelivered(raw)
-        return True
+        return self._dead_letter_redelivered(raw)
 
-    def _dead_letter_redelivered(self, raw: Any) -> None:
+    def _dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
 
-        A failure has it redelivered, and then it is tried again.
+        A failure has it redelivered, and then it is tried again. Returns False where pulsar-client
+        cannot read the message's properties and so no letter can be made of it.
         """
-        letter = dead_lettered(self._plan, raw.properties(), self._origin(raw))
+        try:
+            letter = dead_lettered(self._plan, raw.properties(), self._origin(raw))
+        except UnicodeDecodeError:
+            _log.warning("a message with properties that are no text is not dead-lettered")
+            return False
         if self._router is not None and self._router.is_ready(letter.topic, raw):
             self._log_failure(self._hand_on(raw, letter))
-            return
+            return True
         if self._background is None:
             self._background = ThreadPoolExecutor(1, "pulsar-retry-dead-letters")
         self._background.submit(lambda: self._log_failure(self._hand_on(raw, letter)))
+        return True
 
     @staticmethod
     def _log_failure(future: Future[None]) -> None:

@@ -304,12 +304,20 @@ def _build(raw: Any, letter: Letter) -> Any:
     else:
         builder.content(raw.data())
     builder.properties(letter.properties)
-    if key := raw.partition_key():
+    if key := _text_or_bytes(raw.partition_key):
         builder.partition_key(key)
-    if key := raw.ordering_key():
+    if key := _text_or_bytes(raw.ordering_key):
         builder.ordering_key(key)
     if moment := raw.event_timestamp():
         builder.event_timestamp(moment)
     if letter.delay:
         builder.deliver_at(round((time.time() + letter.delay) * 1000))
     return builder.build()
+
+
+def _text_or_bytes(read: Callable[[], str]) -> str | bytes:
+    """Return what *read* returns; Java may have put bytes there that are no text."""
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        return error.object

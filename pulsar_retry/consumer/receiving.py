@@ -141,12 +141,11 @@ class RetryConsumer(CountingConsumer):
             except _pulsar.Timeout:
                 pass
             else:
-                if raw.redelivery_count() <= self._limit:
+                if raw.redelivery_count() <= self._limit or not self._is_surplus(raw):
                     message = Message()
                     message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
                     message._schema = self._schema  # noqa: SLF001
                     return message
-                self._dead_letter_redelivered(raw)
         return super().receive(timeout_millis)
 
     def _next(self, timeout_millis: int | None) -> Any:

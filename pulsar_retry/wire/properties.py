@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -82,11 +82,15 @@ class Origin:
     subscription: str
 
 
-def message_id_text(message_id: Any) -> str:
-    """Return a message id as the Java client prints it, ``ledger:entry:partition[:batch]``."""
-    text = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
-    batch = message_id.batch_index()
-    return text if batch < 0 else f"{text}:{batch}"
+def message_id_text(message_id: object) -> str:
+    """Return a message id as the Java client prints it.
+
+    That is ``ledger:entry:partition``, with ``:batch`` in a batch; of a chunked message the ids of
+    its first and its last chunk, with a semicolon between. pulsar-client prints each of them as
+    ``(ledger,entry,partition,batch)``, with a batch of -1 where there is none.
+    """
+    ids = str(message_id).split(";")
+    return ";".join(each[1:-1].replace(",", ":").removesuffix(":-1") for each in ids)
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:

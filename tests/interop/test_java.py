@@ -10,15 +10,6 @@ from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 
-CHUNKED = pytest.mark.xfail(
-    reason="of a chunked message, ORIGIN_MESSAGE_ID names the last chunk; Java: first;last",
-    raises=AssertionError,
-)
-NOT_TEXT = pytest.mark.xfail(
-    reason="a message whose ordering key is no UTF-8 can neither be reconsumed nor dead-lettered",
-    raises=(pr.LetterPublishError, AssertionError),
-)
-
 both_orders = pytest.mark.parametrize("order", [("python", "java"), ("java", "python")])
 
 
@@ -121,7 +112,7 @@ def test_java_alone_is_read_by_retry_properties(python, java, publish, topic):
     )
 
 
-@pytest.mark.parametrize("kind", ["plain", "batch", pytest.param("chunked", marks=CHUNKED)])
+@pytest.mark.parametrize("kind", ["plain", "batch", "chunked"])
 def test_the_same_messages_make_the_same_letters(sides, java, admin, topic, kind):
     """Origins in partitions, batches and chunks are written alike; only RETRY_TOPIC is ours."""
     admin.create_partitioned_topic(topic, 2)
@@ -354,7 +345,6 @@ def test_an_empty_key_is_lost(python, java, topic):
     assert java.hop(topic).key_bytes is None
 
 
-@NOT_TEXT
 def test_a_binary_ordering_key_survives(python, java, topic):
     """An ordering key is bytes in Java, and need not be text."""
     java.send(topic, {"data": b"order", "ordering_key": b"\xff\x00"})
@@ -364,7 +354,6 @@ def test_a_binary_ordering_key_survives(python, java, topic):
     assert b"\xff\x00" == java.hop(topic).ordering_key
 
 
-@NOT_TEXT
 def test_a_binary_ordering_key_survives_nacks(python, java, admin, topic):
     """The nack path copies it, too."""
     java.send(topic, {"data": b"order", "ordering_key": b"\xff\x00"})

@@ -438,3 +438,22 @@ def test_the_longest_delay_is_javas() -> None:
     """Any long can be read."""
     longest = {"DELAY_TIME": "9223372036854775807"}
     assert (2**63 - 1) / 1000 == pr.RetryProperties.read(longest).delay
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("(25,0,-1,-1)", "25:0:-1"),
+        ("(8,1,0,3)", "8:1:0:3"),
+        ("(3654,0,1,-1);(3654,1,1,-1)", "3654:0:1;3654:1:1"),
+    ],
+    ids=["plain", "in a batch", "chunked"],
+)
+def test_a_message_id_reads_as_javas(printed: str, expected: str) -> None:
+    """pulsar-client's notation becomes the Java client's."""
+
+    class Id:
+        def __str__(self) -> str:
+            return printed
+
+    assert expected == message_id_text(Id())
