@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import pickle
 import random
+import subprocess
+import sys
 import threading
 from http import HTTPStatus
 from pathlib import Path
@@ -274,18 +276,20 @@ def test_cache_follows_the_xdg_rules(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_two_processes_at_once_fetch_each_file_once(repository: Repository, cache: Path) -> None:
     """Processes that start together share the work, and both end with all the files."""
     jars = [repository.add(CONTENT, f"jar-{n}") for n in range(20)]
-    context = multiprocessing.get_context("spawn")
-    arguments = (repository.url, cache, jars)
-    processes = [context.Process(target=_fetch_in_child, args=arguments) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(30)
-    assert [process.exitcode for process in processes] == [0, 0]
+    arguments = [repository.url, str(cache), pickle.dumps(jars).hex()]
+    command = [sys.executable, "-c", FETCH_IN_CHILD, *arguments]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(30) for process in processes] == [0, 0]
     assert sorted(path for path, _ in repository.asked) == sorted(repository.files)
     assert not list(cache.rglob("*.part"))
+    assert {path.read_bytes() for path in cache.rglob("*.jar")} == {CONTENT}
 
 
-def _fetch_in_child(url: str, cache: Path, jars: list[Jar]) -> None:
-    for path in JarStore(cache, mirror=url).ensure(jars):
-        assert path.read_bytes() == CONTENT
+FETCH_IN_CHILD = """
+import pickle, sys
+from pathlib import Path
+from pulsar_retry.standalone.store import JarStore
+
+url, cache, jars = sys.argv[1:]
+JarStore(Path(cache), mirror=url).ensure(pickle.loads(bytes.fromhex(jars)))
+"""
