@@ -70,6 +70,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     @_as(pulsar.Client.create_producer)
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
         producer = super().create_producer(*args, **kwargs)
+        producer._owner = self  # noqa: SLF001 - as long as it is used, its client is not dropped
         fork.guard(producer, "_client", "_producer")
         return producer
 
@@ -78,6 +79,12 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
+
+    @_as(pulsar.Client.create_table_view)
+    def create_table_view(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+        view = super().create_table_view(*args, **kwargs)
+        view._owner = self  # noqa: SLF001 - as for a producer
+        return view
 
     def subscribe(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
         self,
@@ -143,6 +150,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             topic=topic,
             subscription=subscription_name,
             consumer_type=consumer_type,
+            schema=schema,
             receiver_queue_size=receiver_queue_size,
             enable_retry=enable_retry,
             dead_letter_policy=dead_letter_policy,
@@ -152,6 +160,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             negative_ack_backoff=negative_ack_backoff,
             max_pending_letters=max_pending_letters,
             letter_send_timeout=letter_send_timeout,
+            unacked_messages_timeout_ms=unacked_messages_timeout_ms,
         )
         common = {
             "schema": schema,
@@ -242,6 +251,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 **main_only,
             )
         except BaseException:
+            consumer._opened.set()  # noqa: SLF001
             retry.close()
             raise
         consumer._attach_both(main, retry, limits)  # noqa: SLF001
@@ -264,9 +274,15 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         super().close()
 
     def shutdown(self) -> None:
-        """End every connection at once, without waiting for anything."""
+        """End every connection at once, without waiting for anything.
+
+        Letters in flight fail, for pulsar-client forgets them without a word.
+        """
         self._nacks.close()
         super().shutdown()
+        for consumer in list(self._consumers):
+            if isinstance(consumer, Consumer):
+                consumer._give_up()  # noqa: SLF001
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +293,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        with contextlib.suppress(pulsar.AlreadyClosed):
+            self.close()
 
 
 def _shut_down(pid: int, raw: Any, nacks: NackTimer) -> None:

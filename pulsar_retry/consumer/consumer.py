@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
@@ -15,11 +16,13 @@ import pulsar
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.letter import Letter, Wish, dead_lettered, reconsumed
-from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.consumer.letters import LetterRouter, log_failure
+from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, raw_of, whole_of
-from pulsar_retry.errors import BatchSettleError, ConfigError, ConsumerClosedError
+from pulsar_retry.consumer.worker import Worker
+from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
@@ -53,9 +56,11 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         self._plan = plan
         self._nacks = nacks
         self._closed = False
+        self._closing = threading.RLock()
+        self._opened = threading.Event()
         # Most callers ask for one of a few delays: check each once.
         self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
-        self._background: ThreadPoolExecutor | None = None
+        self._worker = Worker("pulsar-retry-dead-letters")
         self._router: LetterRouter | None = None
         if plan.policy is not None:
             self._router = LetterRouter(
@@ -72,12 +77,13 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def _attach(self, raw: Any) -> None:
         """Take the raw consumer once it is open."""
         self._consumer = raw
+        self._opened.set()
 
     def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
-        """Return *listener* as pulsar-client is to call it; the first call may come very early."""
+        """Return *listener* as pulsar-client is to call it."""
 
-        def deliver(bare: Any, message: Any) -> None:
-            self._consumer = self._consumer or bare._consumer  # noqa: SLF001
+        def deliver(_bare: Any, message: Any) -> None:
+            self._opened.wait()  # the first message may be here before `subscribe` has returned
             if not self._is_surplus(message._message):  # noqa: SLF001
                 listener(self, message)
 
@@ -161,31 +167,17 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             ConsumerClosedError: the consumer is closed.
         """
         if isinstance(message, list | tuple):
-            self._reconsume_list(message, delay=delay, level=level, properties=properties)
+            self._wish(delay, level)
+            settle_each(
+                message,
+                partial(
+                    self.reconsume_later_async, delay=delay, level=level, properties=properties
+                ),
+            )
         else:
             self.reconsume_later_async(
                 message, delay=delay, level=level, properties=properties
             ).result()
-
-    def _reconsume_list(self, messages: Sequence[Any], **options: Any) -> None:
-        self._wish(options["delay"], options["level"])
-        outcomes: list[Future[None] | Exception] = []
-        for message in messages:
-            try:
-                outcomes.append(self.reconsume_later_async(message, **options))
-            except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
-                outcomes.append(error)
-        failures: dict[int, Exception] = {}
-        for position, outcome in enumerate(outcomes):
-            failure = outcome.exception() if isinstance(outcome, Future) else outcome
-            if isinstance(failure, Exception):
-                failures[position] = failure
-        if failures:
-            raise BatchSettleError(
-                f"{len(failures)} of {len(messages)} messages could not be reconsumed later",
-                list(failures.values()),
-                list(failures),
-            )
 
     def reconsume_later_async(
         self,
@@ -197,11 +189,13 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     ) -> Future[None]:
         """Do what `reconsume_later` does for one message, without waiting for the receipt.
 
-        At most ``max_pending_letters`` are in flight; then this blocks until one is done.
+        At most ``max_pending_letters`` are in flight; then this blocks until some are done. The
+        first call also blocks while the producer is made.
 
         Returns:
             A future with no value, or with the error that `reconsume_later` would raise. Its
-            callbacks run on pulsar-client's thread: they must not block or call this method.
+            callbacks run on pulsar-client's thread, on ours that looks after nacks, or here: they
+            must not block or call this method.
         """
         wish = self._wish(delay, level)
         raw = whole_of(message)
@@ -319,26 +313,18 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         A failure has it redelivered, and then it is tried again. Returns False where pulsar-client
         cannot read the message's properties and so no letter can be made of it.
         """
+        if self._closed:
+            return True  # the broker redelivers it
         try:
             letter = dead_lettered(self._plan, raw.properties(), self._origin(raw))
         except UnicodeDecodeError:
             _log.warning("a message with properties that are no text is not dead-lettered")
             return False
         if self._router is not None and self._router.is_ready(letter.topic, raw):
-            self._log_failure(self._hand_on(raw, letter))
+            log_failure(self._hand_on(raw, letter))
             return True
-        if self._background is None:
-            self._background = ThreadPoolExecutor(1, "pulsar-retry-dead-letters")
-        self._background.submit(lambda: self._log_failure(self._hand_on(raw, letter)))
+        self._worker.submit(lambda: log_failure(self._hand_on(raw, letter)))
         return True
-
-    @staticmethod
-    def _log_failure(future: Future[None]) -> None:
-        def done(future: Future[None]) -> None:
-            if error := future.exception():
-                _log.warning("a message was not dead-lettered and will be redelivered: %s", error)
-
-        future.add_done_callback(done)
 
     def redeliver_unacknowledged_messages(self) -> None:
         """Have everything that is not acknowledged redelivered now, also what was nacked."""
@@ -348,8 +334,18 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     # -- the end --------------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
-        """Remove the subscription, from the retry topic too. Letters in flight are waited for."""
+        """Remove the subscription, from the retry topic too. Letters in flight are waited for.
+
+        Raises:
+            pulsar.PulsarException: the broker refused, for example because of other consumers; the
+                consumer goes on as before.
+        """
+        if self._router is not None:
+            self._router.drain()
+        self._unsubscribe_raw()
         self._settle()
+
+    def _unsubscribe_raw(self) -> None:
         super().unsubscribe()
 
     def close(self) -> None:
@@ -361,22 +357,28 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         Raises:
             pulsar.PulsarException: the broker could not be told. Everything of ours is closed.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._settle()
-        with contextlib.suppress(ValueError):
-            self._client._consumers.remove(self)  # noqa: SLF001
-        self._close_raw()
+        with self._closing:  # whoever comes second returns when all is done
+            if self._closed:
+                return
+            self._closed = True
+            self._settle()
+            with contextlib.suppress(ValueError):
+                self._client._consumers.remove(self)  # noqa: SLF001
+            self._close_raw()
 
     def _close_raw(self) -> None:
         self._consumer.close()
 
+    def _give_up(self) -> None:
+        """Fail what is in flight: pulsar-client was shut down."""
+        self._closed = True
+        if self._router is not None:
+            self._router.give_up()
+
     def _settle(self) -> None:
         """Wait for letters in flight, then close what they needed."""
         self._nacks.discard(self)
-        if self._background is not None:
-            self._background.shutdown()
+        self._worker.close()
         if self._router is not None:
             self._router.stop()
             if left := self._router.drain():

@@ -12,6 +12,7 @@ nothing: the message stays here for the next call.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
@@ -30,6 +31,9 @@ DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 #: Seconds between two looks for signals in an endless wait, as in pulsar-client. The system may
 #: deliver a signal to another thread, which does not interrupt the wait.
 _SIGNAL_INTERVAL = 0.1
+
+#: Seconds between two looks at the retry topic where messages must not wait here.
+_POLL_INTERVAL = 0.05
 
 #: Seconds for closed consumers to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
@@ -76,8 +80,24 @@ class Inbox:
             empty; so the usual case costs no more than a bare consumer.
     """
 
-    def __init__(self, main: Any, retry: Any, letter_seen: Callable[[Any], None]) -> None:
-        """Make the inbox of two raw consumers; *letter_seen* is told of each retry letter."""
+    def __init__(
+        self,
+        main: Any,
+        retry: Any,
+        letter_seen: Callable[[Any], None],
+        *,
+        arms: bool = True,
+    ) -> None:
+        """Make the inbox of two raw consumers.
+
+        Args:
+            main: The topic's.
+            retry: The retry topic's.
+            letter_seen: Told of each retry letter before it is handed out.
+            arms: Whether messages may wait here. Not so with an acknowledgement time-out, which
+                runs from the moment they leave pulsar-client; then `receive` polls.
+        """
+        self._arms = arms
         self.express: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
         self._retry = _Source(retry, letters=True)
@@ -113,7 +133,10 @@ class Inbox:
         length = 0
         try:
             while (count <= 0 or len(batch) < count) and (size <= 0 or length < size):
-                item = self._take() or self._wait(_until(deadline))
+                left = _until(deadline)
+                if batch and left == 0:
+                    break
+                item = self._take() or self._wait(left)
                 length += item.message.length()
                 if batch and 0 < size < length:
                     self._put_back([item])
@@ -179,6 +202,8 @@ class Inbox:
     def _wait(self, timeout: float | None) -> _Item:
         """Return the next message that is brought here."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._arms:
+            return self._wait_by_polling(deadline)
         with self._changed:
             self._waiting += 1
         try:
@@ -198,6 +223,17 @@ class Inbox:
         finally:
             with self._changed:
                 self._waiting -= 1
+
+    def _wait_by_polling(self, deadline: float | None) -> _Item:
+        """Do what `_wait` does, with nothing that could bring a message here meanwhile."""
+        while (item := self._take()) is None:
+            left = _until(deadline)
+            if left == 0:
+                raise error_of(_pulsar.Result.Timeout)
+            pause = _POLL_INTERVAL if left is None else min(left, _POLL_INTERVAL)
+            with contextlib.suppress(_pulsar.Timeout):
+                return _Item(self._main, self._main.raw.receive(round(pause * 1000)), armed=False)
+        return item
 
     def _pop(self) -> _Item | None:
         with self._changed:
@@ -232,7 +268,7 @@ class Inbox:
     def _arm(self, source: _Source) -> None:
         """Let an asynchronous receive wait in *source*, unless one does."""
         with self._changed:
-            if source.armed or self._closed is not None:
+            if source.armed or self._closed is not None or not self._arms:
                 return
             source.armed = True
             self._unanswered += 1

@@ -194,7 +194,6 @@ class LetterRouter:
         self.permits = Permits(max_pending)
         self.producers = LetterProducers(
             client,
-            max_pending=max_pending,
             send_timeout=send_timeout,
             prepare_dead_letters=self._make_first_subscription,
         )
@@ -206,7 +205,8 @@ class LetterRouter:
 
         Returns:
             A future that ends when the message is acknowledged. Where it fails, the message is
-            redelivered. Its callbacks run on pulsar-client's thread and must not block.
+            redelivered. Its callbacks must not block: they run on pulsar-client's thread, on the
+            timer's, or on the caller's.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -217,8 +217,8 @@ class LetterRouter:
             raise ConsumerClosedError("the consumer is closed")
         flight = _Flight(self, raw, source, letter, was_letter)
         self.flights[flight] = True
-        self._watch(self.patience)
         try:
+            self._watch(self.patience)
             key = self._schema_key(raw)
             producer = self.producers.ready(letter.topic, key) or self.producers.get(
                 letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
@@ -284,16 +284,32 @@ class LetterRouter:
 
     def _watch(self, delay: float) -> None:
         if not self._watched:
-            self._watched = True
             self._timer.check_later(self, min(delay, self.patience))
+            self._watched = True
 
     def stop(self) -> None:
         """Refuse new letters."""
         self._closed = True
 
+    def give_up(self) -> None:
+        """Refuse new letters and fail those in flight."""
+        self._closed = True
+        for flight in list(self.flights):
+            flight.fail(error_of(_pulsar.Result.AlreadyClosed))
+
     def drain(self) -> int:
         """Wait for the letters in flight, as long as one may take; return how many are left."""
         return self.permits.wait_for_all(self.patience + 1)
+
+
+def log_failure(future: Future[None]) -> None:
+    """Log the failure of a hand-off that no caller waits for."""
+
+    def done(future: Future[None]) -> None:
+        if error := future.exception():
+            _log.warning("a message was not handed on and will be redelivered: %s", error)
+
+    future.add_done_callback(done)
 
 
 def _build(raw: Any, letter: Letter) -> Any:

@@ -36,6 +36,7 @@ class Plan:
         nack_backoff: When negatively acknowledged messages come back.
         max_pending_letters: Letters in flight at most.
         letter_send_timeout: Seconds until a letter without a receipt has failed.
+        ack_timeout: Whether messages in hand are redelivered after a time.
     """
 
     topic: Any
@@ -49,6 +50,7 @@ class Plan:
     nack_backoff: Backoff
     max_pending_letters: int
     letter_send_timeout: float
+    ack_timeout: bool = False
 
     @property
     def limit(self) -> int | None:
@@ -73,6 +75,7 @@ def make_plan(
     topic: Any,
     subscription: Any,
     consumer_type: Any,
+    schema: Any,
     receiver_queue_size: Any,
     enable_retry: Any,
     dead_letter_policy: Any,
@@ -82,6 +85,7 @@ def make_plan(
     negative_ack_backoff: Backoff | None,
     max_pending_letters: Any,
     letter_send_timeout: Duration,
+    unacked_messages_timeout_ms: Any = None,
 ) -> Plan:
     """Check the arguments of `Client.subscribe` and work out the plan.
 
@@ -90,6 +94,10 @@ def make_plan(
     """
     if not isinstance(enable_retry, bool):
         raise ConfigError.bad("enable_retry", enable_retry, "a bool")
+    if not isinstance(consumer_type, pulsar.ConsumerType):
+        raise ConfigError.bad("consumer_type", consumer_type, "a pulsar.ConsumerType")
+    if not isinstance(schema, pulsar.schema.Schema):
+        raise ConfigError.bad("schema", schema, "a pulsar.schema.Schema")
     policy = None if dead_letter_policy is None else DeadLetterPolicy.of(dead_letter_policy)
     if enable_retry and policy is None:
         policy = DeadLetterPolicy()
@@ -120,6 +128,7 @@ def make_plan(
         nack_backoff=_nack_backoff(negative_ack_redelivery_delay_ms, negative_ack_backoff),
         max_pending_letters=max_pending_letters,
         letter_send_timeout=send_timeout,
+        ack_timeout=bool(unacked_messages_timeout_ms),
     )
 
 

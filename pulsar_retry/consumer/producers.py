@@ -56,7 +56,6 @@ class LetterProducers:
         self,
         client: pulsar.Client,
         *,
-        max_pending: int,
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -66,7 +65,6 @@ class LetterProducers:
         *prepare_dead_letters* is called with a dead-letter topic before its producer is made.
         """
         self._client = client
-        self._max_pending = max_pending
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
@@ -119,7 +117,7 @@ class LetterProducers:
                 topic,
                 schema=schema,
                 send_timeout_millis=self._send_timeout_ms,
-                max_pending_messages=self._max_pending,
+                max_pending_messages=0,  # it counts chunks; the router bounds the letters
                 batching_enabled=False,
                 chunking_enabled=True,
             )

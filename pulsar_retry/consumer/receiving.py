@@ -92,14 +92,15 @@ class RetryConsumer(CountingConsumer):
         """Take the raw consumers once they are open."""
         self._consumer = main
         self._retry = retry
-        self._inbox = Inbox(main, retry, self._letter_seen)
+        self._inbox = Inbox(main, retry, self._letter_seen, arms=not self._plan.ack_timeout)
         self._batch_limits = batch_limits
+        self._opened.set()
 
     def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:
         """Return *listener* as pulsar-client is to call it for the retry topic."""
 
-        def deliver(bare: Any, message: Any) -> None:
-            self._retry = self._retry or bare._consumer  # noqa: SLF001
+        def deliver(_bare: Any, message: Any) -> None:
+            self._opened.wait()  # the first letter is here before the topic is subscribed to
             raw = message._message  # noqa: SLF001
             self._letter_seen(raw)
             if not self._is_surplus(raw):
@@ -226,14 +227,15 @@ class RetryConsumer(CountingConsumer):
         """Tell whether the consumer is connected to the brokers of both topics."""
         return bool(self._retry.is_connected() and super().is_connected())
 
-    def unsubscribe(self) -> None:
-        """Remove the subscription from both topics; from the topic first, where it may fail."""
-        super().unsubscribe()
+    def _unsubscribe_raw(self) -> None:
+        super()._unsubscribe_raw()  # first, for here the broker may refuse
         self._retry.unsubscribe()
 
     def _close_raw(self) -> None:
         try:
             self._retry.close()
         finally:
-            super()._close_raw()
-            self._inbox.wait_for_callbacks()
+            try:
+                super()._close_raw()
+            finally:
+                self._inbox.wait_for_callbacks()

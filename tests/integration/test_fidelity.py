@@ -154,3 +154,14 @@ def _send_batch(client, topic, count):
     for number in range(count):
         producer.send_async(b"%d" % number, lambda *_: None)
     producer.flush()
+
+
+def test_chunks_do_not_count_as_letters(subscribe, client, topic):
+    """The bound is on letters: one of 12 MiB fits into a bound of one."""
+    payload = os.urandom(12 << 20)
+    consumer = subscribe(max_pending_letters=1)
+    client.create_producer(topic, chunking_enabled=True).send(payload)
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+    assert payload == consumer.receive(SOON).data()

@@ -411,3 +411,152 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
 
     assert {None, "1"} == set(copies)
     assert 2 == len(copies)
+
+
+def test_shutdown_fails_what_is_in_flight(client, topic, publish, broker):
+    """pulsar-client forgets letters in flight without a word; their callers must not wait."""
+    with pr.Client(broker.service_url) as other:
+        consumer = other.subscribe(
+            topic, "billing", pulsar.ConsumerType.Shared, enable_retry=True, letter_send_timeout=5
+        )
+        for number in range(200):
+            publish(b"%d" % number)
+        futures = [
+            consumer.reconsume_later_async(consumer.receive(SOON), delay=60) for _ in range(200)
+        ]
+
+        other.shutdown()
+
+        done, waiting = wait(futures, 20)
+        assert (200, set()) == (len(done), waiting)
+
+
+def test_a_producer_keeps_its_client(broker, topic):
+    """A function may return a producer or a table view and drop the client."""
+
+    def make(kind):
+        return getattr(pr.Client(broker.service_url), kind)(topic)
+
+    producer, view = make("create_producer"), make("create_table_view")
+    gc.collect()
+
+    producer.send(b"v", partition_key="k")
+    eventually(lambda: view.get("k") == b"v")
+    view.close()
+    producer._owner.close()
+
+
+def test_a_refused_unsubscribe_changes_nothing(subscribe, publish):
+    """Another consumer is connected: the broker says no, and nacks and letters still work."""
+    consumer, other = subscribe(), subscribe()
+    other.close()
+    other = subscribe(receiver_queue_size=1)
+    for number in range(20):
+        publish(b"%d" % number)
+    nacked, reconsumed = consumer.receive(SOON), consumer.receive(SOON)
+    consumer.negative_acknowledge(nacked, delay=1)
+
+    with pytest.raises(pulsar.PulsarException):
+        consumer.unsubscribe()
+    consumer.reconsume_later(reconsumed, delay=0)
+    other.close()
+
+    payloads = receive_all(consumer, wait=3_000)
+    assert {b"%d" % number for number in range(20)} == set(payloads)
+
+
+def test_two_closers_both_wait(subscribe, client, topic):
+    """A second close returns when the first is through, so that no letter loses its client."""
+    consumer = subscribe()
+    producer = client.create_producer(topic, block_if_queue_full=True)
+    for number in range(300):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    futures = [consumer.reconsume_later_async(consumer.receive(SOON), delay=60) for _ in range(300)]
+
+    first = threading.Thread(target=consumer.close)
+    first.start()
+    consumer.close()
+
+    assert all(future.done() for future in futures)
+    assert {None} == {future.exception() for future in futures}
+    first.join(20)
+
+
+def test_a_nack_after_close_is_no_error(client, publish, topic):
+    """Also of a last delivery: the broker redelivers it, and no thread is started."""
+    consumer = client.subscribe(
+        topic, "billing", pulsar.ConsumerType.Shared, dead_letter_policy=pr.DeadLetterPolicy(0)
+    )
+    publish()
+    message = consumer.receive(SOON)
+    consumer.close()
+
+    consumer.negative_acknowledge(message)
+
+    assert not [t for t in threading.enumerate() if "dead-letters" in t.name]
+
+
+def test_early_letters_find_a_whole_consumer(client, publish, topic):
+    """Letters wait when a listener starts; it can use its consumer in the very first call."""
+    for number in range(20):
+        publish(b"%d" % number, topic=f"{topic}-billing-RETRY", properties={"RECONSUMETIMES": "1"})
+    seen, errors = [], []
+
+    def listener(consumer, message):
+        try:
+            assert consumer.topic() == topic
+            assert consumer.is_connected()
+            consumer.acknowledge(message)
+            seen.append(message.data())
+        except BaseException as error:
+            errors.append(error)
+
+    client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        message_listener=listener,
+        enable_retry=True,
+    )
+
+    eventually(lambda: len(seen) + len(errors) >= 20)
+    assert ([], 20) == (errors, len(set(seen)))
+
+
+def test_a_batch_ends_in_time_while_messages_flow(subscribe, client, topic):
+    """A time limit alone holds, however many messages there are."""
+    policy = pulsar.ConsumerBatchReceivePolicy(-1, -1, 20)
+    consumer = subscribe(batch_receive_policy=policy, receiver_queue_size=100_000)
+    producer = client.create_producer(
+        topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=50_000
+    )
+    for _ in range(100_000):
+        producer.send_async(b"x", lambda *_: None)
+    producer.flush()
+
+    assert 0 < len(consumer.batch_receive()) < 100_000
+
+
+def test_an_ack_timeout_starts_when_a_message_is_handed_out(client, publish, topic, admin):
+    """A message that comes while nobody receives is not redelivered behind the application."""
+    consumer = client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(0),
+        unacked_messages_timeout_ms=10_000,
+    )
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(50)
+    publish(b"late")
+    time.sleep(13)  # longer than the time-out, which is what this is about
+
+    message = consumer.receive(SOON)
+    consumer.acknowledge(message)
+
+    assert 0 == message.redelivery_count()
+    assert [] == receive_all(consumer)
+    namespace = topic.removeprefix("persistent://").rsplit("/", 1)[0]
+    assert f"{topic}-billing-DLQ" not in admin.topics(namespace)

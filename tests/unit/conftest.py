@@ -27,6 +27,7 @@ def plan_of() -> MakePlan:
                 "subscription": "billing",
                 "consumer_type": pulsar.ConsumerType.Shared,
                 "receiver_queue_size": 1000,
+                "schema": pulsar.schema.BytesSchema(),
                 "enable_retry": True,
                 "dead_letter_policy": None,
                 "naming": pr.Naming.PULSAR,

@@ -87,7 +87,7 @@ def prepared() -> list[str]:
 def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:
     """Return the producers of one consumer."""
     return LetterProducers(
-        object(), max_pending=7, send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock
+        object(), send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock
     )
 
 
@@ -106,7 +106,7 @@ def test_a_producer_is_unbatched_unnamed_and_chunks(
             "topic": RETRY,
             "schema": SCHEMA,
             "send_timeout_millis": 2500,
-            "max_pending_messages": 7,
+            "max_pending_messages": 0,
             "batching_enabled": False,
             "chunking_enabled": True,
         }
@@ -200,9 +200,7 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     def refuse(topic: str) -> None:
         raise pulsar.AuthorizationError(topic)
 
-    letters = LetterProducers(
-        object(), max_pending=1, send_timeout=1, prepare_dead_letters=refuse, clock=Clock()
-    )
+    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=refuse, clock=Clock())
     with pytest.raises(pr.LetterPublishError):
         get(letters, DLQ)
     assert [] == creations.asked

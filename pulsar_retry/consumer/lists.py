@@ -1,0 +1,34 @@
+"""Settling a list of messages, such as `batch_receive` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from pulsar_retry.errors import BatchSettleError
+
+
+def settle_each(messages: Sequence[Any], settle: Callable[[Any], Future[None]]) -> None:
+    """Settle all *messages* at the same time and wait for them.
+
+    Raises:
+        BatchSettleError: some failed, with the error of each; the others are settled.
+    """
+    outcomes: list[Future[None] | Exception] = []
+    for message in messages:
+        try:
+            outcomes.append(settle(message))
+        except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
+            outcomes.append(error)
+    failures: dict[int, Exception] = {}
+    for position, outcome in enumerate(outcomes):
+        failure = outcome.exception() if isinstance(outcome, Future) else outcome
+        if isinstance(failure, Exception):
+            failures[position] = failure
+    if failures:
+        raise BatchSettleError(
+            f"{len(failures)} of {len(messages)} messages could not be handed on",
+            list(failures.values()),
+            list(failures),
+        )

@@ -1,0 +1,34 @@
+"""A thread for what may block and must not block the caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+
+class Worker:
+    """Runs tasks one by one on a thread that is made for the first of them. Thread-safe."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+
+    def submit(self, task: Callable[[], object]) -> None:
+        """Run *task* soon, or never once this is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, self._name)
+            self._executor.submit(task)
+
+    def close(self) -> None:
+        """Wait for the tasks and end the thread."""
+        with self._lock:
+            self._closed = True
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown()
