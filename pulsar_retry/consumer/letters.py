@@ -22,6 +22,7 @@ from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
+from pulsar_retry.consumer.threads import keep_thread_state
 from pulsar_retry.errors import (
     AcknowledgeError,
     ConsumerClosedError,
@@ -80,6 +81,7 @@ class _Flight:
     def published(self, result: _pulsar.Result, _message_id: Any) -> None:
         """Take the receipt of the letter."""
         try:
+            keep_thread_state()
             if self not in self.router.flights:
                 return  # given up: its original was asked back
             if result == _pulsar.Result.Ok:
