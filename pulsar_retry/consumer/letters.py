@@ -322,10 +322,14 @@ def _build(raw: Any, letter: Letter) -> Any:
     else:
         builder.content(raw.data())
     builder.properties(letter.properties)
-    if key := _text_or_bytes(raw.partition_key):
+    try:
+        key, ordering_key = raw.partition_key(), raw.ordering_key()
+    except UnicodeDecodeError:
+        key, ordering_key = _text_or_bytes(raw.partition_key), _text_or_bytes(raw.ordering_key)
+    if key:
         builder.partition_key(key)
-    if key := _text_or_bytes(raw.ordering_key):
-        builder.ordering_key(key)
+    if ordering_key:
+        builder.ordering_key(ordering_key)
     if moment := raw.event_timestamp():
         builder.event_timestamp(moment)
     if letter.delay:

@@ -89,8 +89,10 @@ def message_id_text(message_id: object) -> str:
     its first and its last chunk, with a semicolon between. pulsar-client prints each of them as
     ``(ledger,entry,partition,batch)``, with a batch of -1 where there is none.
     """
-    ids = str(message_id).split(";")
-    return ";".join(each[1:-1].replace(",", ":").removesuffix(":-1") for each in ids)
+    text = str(message_id)
+    if ";" in text:
+        return ";".join(message_id_text(each) for each in text.split(";"))
+    return text[1:-1].replace(",", ":").removesuffix(":-1")
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
