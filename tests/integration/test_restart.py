@@ -1,0 +1,73 @@
+"""What survives a broker that restarts or is killed, with letters on their way."""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import wait
+
+import pulsar
+import pytest
+from reading import SOON, receive_all
+
+import pulsar_retry as pr
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture
+def own_client(own_broker):
+    """Give a client of a broker that no other test uses."""
+    with pr.Client(own_broker.service_url, logger=QUIET) as client:
+        yield client
+
+
+def subscribe(client, topic):
+    """Subscribe with retries and short levels."""
+    return client.subscribe(
+        topic,
+        "billing",
+        pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        delay_levels="1s 2s",
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+
+
+def test_the_count_survives_a_broker_restart(own_broker, own_client):
+    """A letter that waits for its delay is there afterwards, with its count."""
+    topic = uuid.uuid4().hex
+    consumer = subscribe(own_client, topic)
+    own_client.create_producer(topic).send(b"x")
+    consumer.reconsume_later(consumer.receive(SOON), delay=5)
+
+    own_broker.restart()
+
+    attempts = set()
+    for _ in range(2):  # the original's acknowledgement may not have been out yet
+        try:
+            message = consumer.receive(60_000 if not attempts else 5_000)
+        except pulsar.Timeout:
+            break
+        attempts.add(pr.attempt_of(message))
+        consumer.acknowledge(message)
+    assert 2 in attempts
+
+
+def test_letters_in_flight_survive_a_kill_of_the_broker(own_broker, own_client):
+    """A kill -9 while 500 are handed on: each message is there once it is back, none is lost."""
+    topic = uuid.uuid4().hex
+    consumer = subscribe(own_client, topic)
+    producer = own_client.create_producer(topic, block_if_queue_full=True)
+    for number in range(500):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    futures = []
+    for number in range(500):
+        futures.append(consumer.reconsume_later_async(consumer.receive(SOON), delay=1))
+        if number == 250:
+            own_broker.kill()
+            own_broker.start()
+    done, waiting = wait(futures, 90)
+
+    assert (500, set()) == (len(done), waiting)
+    assert {b"%d" % number for number in range(500)} == set(receive_all(consumer, wait=15_000))
