@@ -197,8 +197,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             return self._subscribe_both(plan, consumer_type, message_listener, common, main_only)
         kind = Consumer if plan.policy is None else CountingConsumer
         consumer = kind(self, schema, plan, self._nacks)
-        consumer._attach(  # noqa: SLF001
-            self._subscribe_raw(
+        with consumer._opening():  # noqa: SLF001
+            raw = self._subscribe_raw(
                 topic,
                 subscription_name,
                 consumer_type,
@@ -206,7 +206,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 **common,
                 **main_only,
             )
-        )
+            consumer._attach(raw)  # noqa: SLF001
         self._consumers.append(consumer)
         return consumer
 
@@ -233,15 +233,16 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         plan = with_old_names(plan, self)
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._nacks)
-        retry = self._subscribe_raw(
-            plan.topics.retry,
-            plan.subscription,
-            pulsar.ConsumerType.Shared,
-            message_listener=listener and consumer._letter_listener(listener),  # noqa: SLF001
-            initial_position=pulsar.InitialPosition.Earliest,
-            **common,
-        )
-        try:
+        with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
+            retry = self._subscribe_raw(
+                plan.topics.retry,
+                plan.subscription,
+                pulsar.ConsumerType.Shared,
+                message_listener=listener and consumer._letter_listener(listener),  # noqa: SLF001
+                initial_position=pulsar.InitialPosition.Earliest,
+                **common,
+            )
+            on_failure.callback(retry.close)
             main = self._subscribe_raw(
                 plan.topic,
                 plan.subscription,
@@ -250,11 +251,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 **common,
                 **main_only,
             )
-        except BaseException:
-            consumer._opened.set()  # noqa: SLF001
-            retry.close()
-            raise
-        consumer._attach_both(main, retry, limits)  # noqa: SLF001
+            on_failure.pop_all()
+            consumer._attach_both(main, retry, limits)  # noqa: SLF001
         self._consumers.append(consumer)
         return consumer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from types import TracebackType
@@ -74,10 +74,17 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             )
         fork.guard(self, "_consumer", "_router", "_nacks")
 
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Let listeners wait until the consumer is whole, or has failed to open."""
+        try:
+            yield
+        finally:
+            self._opened.set()
+
     def _attach(self, raw: Any) -> None:
         """Take the raw consumer once it is open."""
         self._consumer = raw
-        self._opened.set()
 
     def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
         """Return *listener* as pulsar-client is to call it."""
@@ -106,11 +113,9 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         """
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
         raw = raw_of(message)
-        count = raw.redelivery_count() if isinstance(raw, _pulsar.Message) else 0
-        limit = self._plan.limit
-        is_last = (
-            limit is not None and isinstance(raw, _pulsar.Message) and last_delivery(count, limit)
-        )
+        counted, limit = isinstance(raw, _pulsar.Message), self._plan.limit
+        count = raw.redelivery_count() if counted else 0
+        is_last = counted and limit is not None and last_delivery(count, limit)
         if is_last and self._dead_letter_redelivered(raw):
             return
         if wait is None:
@@ -222,8 +227,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         """
         if self._plan.shared:
             raise ConfigError(
-                "reconsume_later_cumulative needs an Exclusive or Failover subscription: "
-                "Shared ones have no cumulative acknowledgement"
+                "reconsume_later_cumulative needs an Exclusive or Failover subscription"
             )
         acknowledge = self._up_to(message)
         self.reconsume_later(message, delay=delay, level=level, properties=properties)
@@ -330,8 +334,6 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         """Have everything that is not acknowledged redelivered now, also what was nacked."""
         self._nacks.discard(self)
         super().redeliver_unacknowledged_messages()
-
-    # -- the end --------------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
         """Remove the subscription, from the retry topic too. Letters in flight are waited for.

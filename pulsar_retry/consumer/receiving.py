@@ -94,7 +94,6 @@ class RetryConsumer(CountingConsumer):
         self._retry = retry
         self._inbox = Inbox(main, retry, self._letter_seen, arms=not self._plan.ack_timeout)
         self._batch_limits = batch_limits
-        self._opened.set()
 
     def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:
         """Return *listener* as pulsar-client is to call it for the retry topic."""
