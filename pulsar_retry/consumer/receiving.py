@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import _pulsar
@@ -15,6 +16,7 @@ from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
+from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, raw_of
@@ -193,6 +195,12 @@ class RetryConsumer(CountingConsumer):
                 self.acknowledge(message_id)
 
         return acknowledge
+
+    def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
+        if self._in_hand is not None and self._is_letter(raw):
+            # Where it fails, the redelivery adds it again.
+            self._in_hand.remove(raw.message_id())
+        return super()._hand_on(raw, letter)
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 

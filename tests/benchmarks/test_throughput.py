@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -62,10 +63,12 @@ def compare(
     Each returns messages per second for one round.
     """
     rates: dict[str, list[float]] = {name: [] for name in contestants}
+    turn = deque(contestants)
 
     def one_round() -> None:
-        for name, contestant in contestants.items():
-            rates[name].append(contestant())
+        turn.rotate()  # being the first after a pause is no advantage, nor a handicap
+        for name in turn:
+            rates[name].append(contestants[name]())
 
     benchmark.pedantic(one_round, rounds=ROUNDS, warmup_rounds=0)
     floor = statistics.median(rates[base])

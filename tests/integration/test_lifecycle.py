@@ -188,7 +188,7 @@ def _is_refused(attempt):
 
 
 def test_errors_in_callbacks_never_reach_the_library(subscribe, publish):
-    """A done-callback that raises changes nothing, for good letters and for failed ones."""
+    """A done-callback that raises changes nothing for its letter."""
     consumer = subscribe()
     publish(b"a")
 
@@ -207,7 +207,8 @@ def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
     seen, done = [], threading.Event()
 
     def listener(consumer, message):
-        seen.append((type(consumer).__mro__[1:2], message.data(), pr.attempt_of(message)))
+        assert isinstance(consumer, pr.Consumer)
+        seen.append((message.data(), pr.attempt_of(message)))
         if pr.attempt_of(message) == 1:
             consumer.reconsume_later(message, delay=0)
         else:
@@ -224,7 +225,7 @@ def test_a_listener_gets_both_topics_and_our_consumer(client, publish, topic):
     publish(b"a")
 
     assert done.wait(20)
-    assert [(b"a", 1), (b"a", 2)] == [entry[1:] for entry in seen]
+    assert [(b"a", 1), (b"a", 2)] == seen
     assert isinstance(consumer, pr.Consumer)
 
 

@@ -124,7 +124,6 @@ def test_backoff_grows_with_the_redelivery_count(nacking, publish):
         message = consumer.receive(SOON)
         waits.append(time.monotonic() - before)
         consumer.negative_acknowledge(message, delay=0)
-        consumer.receive  # noqa: B018 - the next loop receives it
 
     assert waits[0] >= 0.25
     assert waits[1] >= 1.1  # two redeliveries later: the count has grown by two
