@@ -91,7 +91,7 @@ def report(benchmark, capsys, request):
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
 @pytest.mark.usefixtures("report")
 def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
-    """A consumer with retries reads two topics at the price of one."""
+    """What it costs to read two topics instead of one."""
 
     def contestant(kind: type[pulsar.Client], **options: object) -> Callable[[], float]:
         def run() -> float:
