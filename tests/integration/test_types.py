@@ -67,8 +67,9 @@ def test_cumulative_acknowledgement_covers_both_topics(subscribe, publish, admin
         consumer = subscribe(consumer_type=pulsar.ConsumerType.Exclusive)
     for number in range(6):
         publish(b"%d" % number)
-    for _ in range(6):
-        consumer.reconsume_later(consumer.receive(SOON))
+    messages = [consumer.receive(SOON) for _ in range(6)]  # all, before letters come in between
+    for message in messages:
+        consumer.reconsume_later(message)
     letters = [consumer.receive(SOON) for _ in range(6)]
 
     consumer.acknowledge_cumulative(letters[3])
