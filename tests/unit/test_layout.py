@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import shutil
 import subprocess
@@ -14,13 +15,14 @@ import pulsar_retry
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(pulsar_retry.__file__).parent
-MODULES = sorted(PACKAGE.rglob("*.py"))
+SPARK = ROOT / "spark"
+MODULES = sorted(PACKAGE.rglob("*.py")) + sorted(SPARK.rglob("*.py"))
 
 #: Small enough to read in one sitting.
 MAX_LINES = 400
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_modules_can_be_read_in_one_sitting(module: Path) -> None:
     """Whatever grows beyond that is two things."""
     assert len(module.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
@@ -29,6 +31,19 @@ def test_modules_can_be_read_in_one_sitting(module: Path) -> None:
 def test_the_package_is_typed() -> None:
     """PEP 561: without the marker, nobody's type checker reads our hints."""
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_setup_names_every_package() -> None:
+    """A package that setup.cfg forgets is missing from the wheel."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    roots = (ROOT / "pulsar_retry", *(path.parent for path in SPARK.glob("*/__init__.py")))
+    packages = {
+        ".".join(module.parent.relative_to(root.parent).parts)
+        for root in roots
+        for module in root.rglob("__init__.py")
+    }
+    assert packages == set(setup["options"]["packages"].split())
 
 
 def test_imports_point_one_way() -> None:
@@ -42,7 +57,11 @@ def test_imports_point_one_way() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         encoding="utf-8",
-        env=os.environ | {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(PACKAGE.parent)},
+        env=os.environ
+        | {
+            "PYTHONIOENCODING": "utf-8",
+            "PYTHONPATH": os.pathsep.join((str(PACKAGE.parent), str(SPARK))),
+        },
         check=False,
     )
     assert 0 == done.returncode, done.stdout

@@ -1,0 +1,1 @@
+"""Failed rows of Spark jobs to Pulsar retry and dead-letter topics, and back."""
