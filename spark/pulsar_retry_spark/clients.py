@@ -1,0 +1,193 @@
+"""One client for each process and connection, with its producers, kept from task to task.
+
+A Spark worker runs one task after the other in one process; what a task opened, the next one uses.
+Workers end without a word, so nothing may be left unsent when a task is done. In any other process
+(the driver's) clients are closed at exit, for pulsar-client aborts a process that leaves one open.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.fork import keep_for_ever
+from pulsar_retry.consumer.old_names import with_old_names
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.wire.names import LetterTopics
+from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.errors import PulsarFailuresError
+
+#: Seconds for which a client that nobody uses stays open.
+IDLE = 60.0
+
+#: Seconds in which a named producer becomes free: a broker finds out that a worker's host has
+#: gone when two keep-alives of 30 s are not answered.
+_BUSY_FOR = 90.0
+_BUSY_BACKOFF = Exponential(0.1, 5)
+
+_lock = threading.Lock()
+_cached: dict[Connection, CachedClient] = {}
+
+
+@attrs.define(eq=False)
+class CachedClient:
+    """A client with its unnamed producers. For one task at a time; `lease` gives it.
+
+    Attributes:
+        client: The client.
+        leases: How many use it; only this module counts.
+        timer: Closes it when nobody has used it for a while.
+    """
+
+    client: pulsar.Client
+    _producers: dict[Any, Any] = attrs.field(factory=dict, init=False)
+    _letter_topics: dict[Plan, LetterTopics] = attrs.field(factory=dict, init=False)
+    leases: int = attrs.field(default=0, init=False)
+    timer: threading.Timer | None = attrs.field(default=None, init=False)
+
+    def letter_topics(self, plan: Plan) -> LetterTopics:
+        """Return the topics of a subscription, by their old-style names where those exist.
+
+        Looked up once, then remembered as long as the client is open.
+        """
+        if plan not in self._letter_topics:
+            topics = with_old_names(plan, self.client).topics
+            assert topics is not None  # noqa: S101 - every plan of a sink has retries
+            self._letter_topics[plan] = topics
+        return self._letter_topics[plan]
+
+    def partitions(self, topic: str) -> list[str]:
+        """Return the topic's partitions by their full names, or the topic alone."""
+        return list(self.client.get_topic_partitions(topic))
+
+    def producer(self, topic: str, **arguments: Any) -> Any:
+        """Return the raw producer of *topic*, a partition or an unpartitioned topic.
+
+        One without a name is kept for the next task. One with a name has to be closed when its
+        task ends, for the task that needs the name next may run in another process.
+
+        Raises:
+            PulsarFailuresError: the name stays in use.
+            pulsar.PulsarException: the broker refuses.
+        """
+        key = (topic, frozenset(arguments.items()))
+        raw = self._producers.get(key)
+        if raw is None:
+            raw = self._create(topic, arguments)
+            if arguments.get("producer_name") is None:
+                self._producers[key] = raw
+        return raw
+
+    def _create(self, topic: str, arguments: dict[str, Any]) -> Any:
+        give_up_at = time.monotonic() + _BUSY_FOR
+        tries = 0
+        while True:
+            try:
+                return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
+            except pulsar.ProducerBusy:
+                if time.monotonic() > give_up_at:
+                    text = (
+                        f"another producer on {topic} keeps the name {arguments['producer_name']}"
+                    )
+                    raise PulsarFailuresError("PRODUCER_BUSY", text) from None
+            tries += 1
+            time.sleep(_BUSY_BACKOFF.delay(tries))
+
+    def forget_producers(self) -> None:
+        """Close the producers: after a failure nobody knows what is still under way in them."""
+        producers = list(self._producers.values())
+        self._producers.clear()
+        self._letter_topics.clear()
+        for raw in producers:
+            raw.close_async(_ignore)
+
+    def close(self) -> None:
+        """Close the client and with it everything that it has opened."""
+        self._producers.clear()
+        with contextlib.suppress(pulsar.PulsarException):
+            self.client.close()
+
+
+def _ignore(_result: Any) -> None:
+    """Take a result that changes nothing."""
+
+
+@contextlib.contextmanager
+def lease(connection: Connection) -> Iterator[CachedClient]:
+    """Give the process's client for *connection*, opened if need be, closed some time afterwards.
+
+    Thread-safe, but what is leased is not: two threads that send use connections of their own.
+
+    Raises:
+        PulsarFailuresError: there is no token where there should be one.
+    """
+    client = _acquire(connection)
+    try:
+        yield client
+    except BaseException:
+        client.forget_producers()
+        raise
+    finally:
+        _release(connection, client)
+
+
+def _acquire(connection: Connection) -> CachedClient:
+    with _lock:
+        client = _cached.get(connection)
+        if client is None:
+            client = _cached[connection] = CachedClient(connection.open())
+        client.leases += 1
+        if client.timer is not None:
+            client.timer.cancel()
+            client.timer = None
+        return client
+
+
+def _release(connection: Connection, client: CachedClient) -> None:
+    with _lock:
+        client.leases -= 1
+        if client.leases == 0:
+            timer = threading.Timer(IDLE, _close_idle, (connection, client))
+            timer.daemon = True
+            timer.start()
+            client.timer = timer
+
+
+def _close_idle(connection: Connection, client: CachedClient) -> None:
+    with _lock:
+        if client.leases or _cached.get(connection) is not client:
+            return
+        del _cached[connection]
+    client.close()
+
+
+@atexit.register
+def close_all() -> None:
+    """Close every client of this process."""
+    with _lock:
+        clients = list(_cached.values())
+        _cached.clear()
+    for client in clients:
+        client.close()
+
+
+def _forget_inherited() -> None:
+    """Leave the parent's clients alone: their threads are not in this process."""
+    global _lock  # noqa: PLW0603 - a thread of the parent may have held it
+    _lock = threading.Lock()
+    for client in _cached.values():
+        keep_for_ever(client)
+    _cached.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)

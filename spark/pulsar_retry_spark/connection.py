@@ -1,0 +1,195 @@
+"""How to reach a cluster: a value that travels to the workers, and opens a client there."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer, unknown_name
+
+#: Arguments of `pulsar.Client` that options of their own stand for, or that no text can give.
+_NOT_PASSED_ON = frozenset(
+    {
+        "self",
+        "service_url",
+        "authentication",
+        "log_conf_file_path",
+        "logger",
+        "use_tls",
+        "tls_trust_certs_file_path",
+        "tls_allow_insecure_connection",
+        "tls_validate_hostname",
+    }
+)
+
+_LOG_LEVELS = {
+    "debug": pulsar.LoggerLevel.Debug,
+    "info": pulsar.LoggerLevel.Info,
+    "warn": pulsar.LoggerLevel.Warn,
+    "error": pulsar.LoggerLevel.Error,
+}
+
+_Argument = str | int | bool
+
+
+@attrs.frozen
+class Connection:
+    """Where the cluster is and who we are. Hashable and picklable; no `repr` shows a token.
+
+    Attributes:
+        service_url: What `pulsar.Client` connects to.
+        token_env: The environment variable *of the worker* that holds the token.
+        token_file: A file on the worker that holds it. Read again at each reconnection, so a token
+            that is renewed in place keeps working.
+        token: The token itself, for tests: Spark keeps options in places of its own.
+        trust_certs_file: The certificates that are trusted; None: certifi's.
+        allow_insecure: Whether any certificate will do.
+        validate_hostname: Whether the broker's certificate has to be for its host.
+        log_level: From when on pulsar-client writes to the worker's standard output.
+        arguments: Further arguments of `pulsar.Client`.
+        admin_url: The REST API, where something needs it.
+    """
+
+    service_url: str
+    token_env: str | None = None
+    token_file: str | None = None
+    token: str | None = attrs.field(default=None, repr=False)
+    trust_certs_file: str | None = None
+    allow_insecure: bool = False
+    validate_hostname: bool = False
+    log_level: str = "warn"
+    arguments: tuple[tuple[str, _Argument], ...] = ()
+    admin_url: str | None = None
+
+    @classmethod
+    def parse(cls, options: OptionReader) -> Connection:
+        """Take the options of a connection.
+
+        Raises:
+            ConfigError: one is not acceptable, there is no ``service.url``, or more than one
+                ``auth.*``.
+        """
+        service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
+        if not service_url.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
+            raise ConfigError("service.url: expected a URL such as pulsar://localhost:6650")
+        secrets = {key: options.secret(f"auth.{key}") for key in ("token_env", "token_file")}
+        secrets["token"] = options.secret("auth.token")
+        given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{given[1]}: expected no more than one of {', '.join(given)}")
+        return cls(
+            service_url=service_url,
+            **secrets,
+            trust_certs_file=options.text("tls.trust_certs_file"),
+            allow_insecure=options.flag("tls.allow_insecure", default=False),
+            validate_hostname=options.flag("tls.validate_hostname", default=False),
+            log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
+            arguments=_arguments(options.with_prefix("client.")),
+            admin_url=options.text("admin.url"),
+        )
+
+    def read_token(self) -> str | None:
+        """Return the token, from wherever it is kept.
+
+        Raises:
+            PulsarFailuresError: it is not there, or is empty.
+        """
+        if self.token_env is not None:
+            token = os.environ.get(self.token_env, "").strip()
+            where = f"the environment variable {self.token_env} (auth.token_env)"
+        elif self.token_file is not None:
+            try:
+                token = Path(self.token_file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError):
+                token = ""
+            where = f"the file {self.token_file} (auth.token_file)"
+        else:
+            return self.token
+        if not token:
+            raise PulsarFailuresError("NO_TOKEN", f"{where} holds no token on this machine")
+        return token
+
+    def open(self) -> pulsar.Client:
+        """Open a client. Whoever opens it closes it; tasks share one (see `clients.lease`).
+
+        Raises:
+            PulsarFailuresError: there is no token where there should be one.
+        """
+        return pulsar.Client(
+            self.service_url,
+            authentication=self._authentication(),
+            tls_trust_certs_file_path=self.trust_certs_file,
+            tls_allow_insecure_connection=self.allow_insecure,
+            tls_validate_hostname=self.validate_hostname,
+            logger=_logger(self.log_level),
+            **dict(self.arguments),
+        )
+
+    def _authentication(self) -> pulsar.AuthenticationToken | None:
+        token = self.read_token()
+        if token is None:
+            return None
+        return pulsar.AuthenticationToken(
+            token if self.token_file is None else _renewed(self.read_token, token)
+        )
+
+
+def _renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:
+    """Return a function that reads the token again, and gives the last one if it can't.
+
+    pulsar-client calls it on a thread of its own, where an exception would end the process.
+    """
+    last = token
+
+    def current() -> str:
+        nonlocal last
+        try:
+            last = read() or last
+        except Exception:  # noqa: BLE001 - see above; the broker will refuse the old token
+            return last
+        return last
+
+    return current
+
+
+def _logger(level: str) -> Any:
+    if level == "none":
+        return pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull)
+    return pulsar.ConsoleLogger(_LOG_LEVELS[level])
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    """Return what can be passed on to the installed `pulsar.Client`, and the type of each."""
+    parameters = inspect.signature(pulsar.Client.__init__).parameters
+    return {
+        name: str if each.default is None else type(each.default)
+        for name, each in parameters.items()
+        if name not in _NOT_PASSED_ON
+    }
+
+
+def _arguments(texts: dict[str, str]) -> tuple[tuple[str, _Argument], ...]:
+    kinds = _kinds()
+    arguments: dict[str, _Argument] = {}
+    for name, text in texts.items():
+        key = f"client.{name}"
+        kind = kinds.get(name)
+        if kind is None:
+            raise ConfigError(unknown_name("option", key, [f"client.{each}" for each in kinds]))
+        if kind is bool:
+            arguments[name] = as_flag(key, text)
+        elif kind is int:
+            arguments[name] = as_integer(key, text, 0)
+        else:
+            arguments[name] = text
+    return tuple(sorted(arguments.items()))

@@ -1,0 +1,126 @@
+"""Reading options: Spark gives lower-case keys with text values, and checks nothing. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+
+from pulsar_retry.errors import ConfigError
+
+#: What Spark itself puts among the options of a source or sink.
+SPARK_OPTIONS = frozenset(
+    {
+        "asyncprogresstrackingcheckpointintervalms",
+        "asyncprogresstrackingenabled",
+        "checkpointlocation",
+        "path",
+        "queryname",
+    }
+)
+
+_FLAGS = {"true": True, "false": False}
+
+
+class OptionReader:
+    """Takes options one by one and knows in the end which ones nobody wanted.
+
+    Every method raises `ConfigError` for a value that is not acceptable.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._left = {key.lower(): value for key, value in options.items()}
+        self._known: list[str] = []
+        for key, value in self._left.items():
+            if not isinstance(value, str):
+                raise ConfigError.bad(key, value, "text, as every option of Spark")
+
+    def _take(self, key: str) -> str | None:
+        self._known.append(key)
+        value = self._left.pop(key, "").strip()
+        return value or None
+
+    def secret(self, key: str) -> str | None:
+        """Return a text that no error may show; None when it is absent or blank."""
+        return self._take(key)
+
+    def text(self, key: str) -> str | None:
+        """Return a text; None when it is absent or blank."""
+        return self._take(key)
+
+    def needed(self, key: str, accepted: str) -> str:
+        """Return a text that has to be there."""
+        value = self._take(key)
+        if value is None:
+            raise ConfigError.bad(key, None, accepted)
+        return value
+
+    def choice(self, key: str, default: str, accepted: Iterable[str]) -> str:
+        """Return one of the *accepted* words."""
+        value = (self._take(key) or default).lower()
+        if value not in accepted:
+            raise ConfigError.bad(key, value, f"one of {', '.join(accepted)}")
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self._take(key)
+        return default if value is None else as_flag(key, value)
+
+    def integer(self, key: str, *, minimum: int, maximum: int | None = None) -> int | None:
+        """Return a whole number from *minimum* to *maximum*; None when it is absent."""
+        value = self._take(key)
+        return None if value is None else as_integer(key, value, minimum, maximum)
+
+    def number(self, key: str, accepted: str) -> float | None:
+        """Return a finite number; None when it is absent."""
+        value = self._take(key)
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise ConfigError.bad(key, value, accepted)
+        return number
+
+    def with_prefix(self, prefix: str) -> dict[str, str]:
+        """Return the options whose keys start with *prefix*, without it."""
+        self._known.append(f"{prefix}<name>")
+        keys = [key for key in self._left if key.startswith(prefix)]
+        return {key.removeprefix(prefix): self._left.pop(key).strip() for key in keys}
+
+    def finish(self) -> None:
+        """Refuse what nobody has taken. Values are not shown: one may be a misspelt secret."""
+        unknown = sorted(self._left.keys() - SPARK_OPTIONS)
+        if unknown:
+            raise ConfigError(unknown_name("option", unknown[0], self._known))
+
+
+def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:
+    """Return the text of an error about a name that is not known, with a close one if any."""
+    accepted = sorted(accepted)
+    close = difflib.get_close_matches(name, accepted, 1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"unknown {what} {name!r}: {hint}accepted are {', '.join(accepted)}"
+
+
+def as_flag(key: str, value: str) -> bool:
+    """Return *value* as a bool."""
+    if value.lower() not in _FLAGS:
+        raise ConfigError.bad(key, value, "true or false")
+    return _FLAGS[value.lower()]
+
+
+def as_integer(key: str, value: str, minimum: int, maximum: int | None = None) -> int:
+    """Return *value* as a whole number from *minimum* to *maximum*."""
+    upper = f" and {maximum} or less" if maximum is not None else ""
+    accepted = f"a whole number, {minimum} or more{upper}"
+    try:
+        number = int(value)
+    except ValueError:
+        raise ConfigError.bad(key, value, accepted) from None
+    if number < minimum or (maximum is not None and number > maximum):
+        raise ConfigError.bad(key, value, accepted)
+    return number

@@ -1,0 +1,85 @@
+"""How a cluster is reached, and that no secret is shown."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+
+import pytest
+
+from pulsar_retry_spark.connection import Connection, _renewed
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.parsing import OptionReader
+
+URL = "pulsar://localhost:6650"
+SECRET = "s3cret"  # noqa: S105 - the point
+
+
+def connect(**options: str) -> Connection:
+    """Parse options in which `__` stands for a dot."""
+    return Connection.parse(
+        OptionReader({"service.url": URL} | {k.replace("__", "."): v for k, v in options.items()})
+    )
+
+
+def test_equal_connections_share_a_client():
+    """They are equal and have one hash, however they came about."""
+    one = connect(client__io_threads="2", client__listener_name="inner")
+    other = connect(client__listener_name="inner", client__io_threads="2")
+    assert one == other
+    assert hash(one) == hash(pickle.loads(pickle.dumps(other)))  # noqa: S301 - our own
+
+
+def test_arguments_of_the_client_have_their_types():
+    """As `pulsar.Client` takes them."""
+    arguments = connect(client__io_threads="2", client__listener_name="inner").arguments
+    assert (("io_threads", 2), ("listener_name", "inner")) == arguments
+
+
+def test_no_repr_shows_the_token():
+    """Values end up in plans and logs."""
+    connection = connect(auth__token=SECRET)
+    assert SECRET == connection.read_token()
+    assert SECRET not in repr(connection)
+
+
+def test_a_token_of_the_environment(monkeypatch):
+    """It is read where it is used, and cleaned of white space."""
+    monkeypatch.setenv("PULSAR_TOKEN", f"{SECRET}\n")
+    assert SECRET == connect(**{"auth.token_env": "PULSAR_TOKEN"}).read_token()
+
+
+def test_a_token_in_a_file(tmp_path):
+    """Likewise; what is read is what is in it now."""
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    connection = connect(auth__token_file=str(path))
+    assert "old" == connection.read_token()
+    path.write_text(SECRET)
+    assert SECRET == connection.read_token()
+
+
+@pytest.mark.parametrize("option", ["auth__token_env", "auth__token_file"])
+def test_a_token_that_is_not_there(option):
+    """The error says where it was looked for."""
+    with pytest.raises(PulsarFailuresError, match=r"\[PULSAR_SINK_NO_TOKEN\] the .* NO_SUCH_TOKEN"):
+        connect(**{option: "NO_SUCH_TOKEN"}).open()
+
+
+def test_a_token_that_can_not_be_renewed_stays():
+    """What pulsar-client calls on its own thread must not raise."""
+    answers = iter(["new", None])
+    current = _renewed(lambda: next(answers), "old")
+    assert ["new", "new", "new"] == [current(), current(), current()]
+
+
+def test_errors_say_nothing_of_the_token(tmp_path):
+    """Not even in a traceback with a cause."""
+    path = tmp_path / "token"
+    path.write_bytes(b"\xff" + SECRET.encode())
+    try:
+        connect(auth__token_file=str(path)).open()
+    except PulsarFailuresError as error:
+        text = "".join(traceback.format_exception(error))
+    assert "holds no token" in text
+    assert SECRET not in text

@@ -1,0 +1,170 @@
+"""What the sink's options mean, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pulsar_retry import ConfigError, Exponential
+from pulsar_retry.policy.backoff import Fixed
+from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry_spark.options import SinkOptions
+
+URL = "pulsar://localhost:6650"
+BASE = {"service.url": URL, "topic": "orders", "subscription": "billing"}
+
+
+def parse(**options: str) -> SinkOptions:
+    """Parse the base options and *options*, in which `__` stands for a dot."""
+    return SinkOptions.parse(
+        BASE | {key.replace("__", "."): value for key, value in options.items()}
+    )
+
+
+def test_names_are_derived_as_a_consumer_derives_them():
+    """`topic` and `subscription` are all that is needed."""
+    targets = parse().targets
+    assert "persistent://public/default/orders-billing-RETRY" == targets.retry
+    assert "persistent://public/default/orders-billing-DLQ" == targets.dead_letter
+
+
+def test_a_dialect_names_them_otherwise():
+    """TDMQ's clusters have names of their own."""
+    targets = parse(naming="tdmq-2.7.2").targets
+    assert "persistent://public/default/billing-RETRY" == targets.retry
+
+
+def test_explicit_topics_win():
+    """Each by itself, short names made full."""
+    targets = parse(retry__topic="again").targets
+    assert "persistent://public/default/again" == targets.retry
+    assert "persistent://public/default/orders-billing-DLQ" == targets.dead_letter
+
+
+def test_explicit_topics_are_enough():
+    """Neither topic nor subscription is needed then."""
+    targets = SinkOptions.parse(
+        {"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d"}
+    ).targets
+    assert ("persistent://public/default/r", None) == (targets.retry, targets.plan)
+
+
+def test_only_a_dead_letter_topic_is_enough():
+    """For a sink that retries nothing."""
+    targets = SinkOptions.parse({"service.url": URL, "dead_letter.topic": "d"}).targets
+    assert (None, "persistent://public/default/d") == (targets.retry, targets.dead_letter)
+
+
+def test_keys_have_no_case():
+    """Spark makes them lower case, and Python code may not."""
+    assert 3 == parse(MAX_ATTEMPTS="3").max_attempts
+
+
+def test_defaults():
+    """N retries as everywhere in this package, by TDMQ's levels."""
+    options = parse()
+    assert 17 == options.max_attempts
+    assert isinstance(options.delays, DelayLevels)
+    assert [1, 5, 7200] == [options.delays.delay(attempt) for attempt in (1, 2, 99)]
+    assert options.effectively_once is None
+
+
+def test_delays():
+    """A fixed delay, a table, or a backoff."""
+    assert Fixed(2.5) == parse(delay="2.5").delays
+    assert DelayLevels((1.0, 2.0)) == parse(delay__levels="1s 2s").delays
+    assert (
+        Exponential(1, 60, multiplier=3)
+        == parse(backoff__minimum="1", backoff__maximum="60", backoff__multiplier="3").delays
+    )
+    assert Fixed(0) == parse(delay="0").delays
+
+
+def test_sparks_own_keys_are_no_options_of_ours():
+    """Spark puts them there."""
+    parse(path="x", checkpointLocation="y", queryName="z")
+
+
+def test_options_travel():
+    """The driver checks them, the workers use them."""
+    options = parse(delivery="effectively-once", sink__id="nightly", sink__partitions="4")
+    assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"service.url": ""}, "service.url=None: expected a URL"),
+        ({"service.url": "localhost:6650"}, "service.url: expected a URL"),
+        ({"subscription": ""}, "subscription=None: expected the subscription that handles"),
+        ({"topic": ""}, "topic=None: expected the topic that 'billing' is a subscription of"),
+        ({"topic": "a/b"}, "topic='a/b': expected a topic"),
+        ({"naming": "kafka"}, "naming='kafka': expected one of"),
+        ({"retry.topic": "orders"}, "retry.topic='persistent://public/default/orders': expected"),
+        (
+            {"dead_letter.topic": "orders"},
+            "dead_letter.topic='persistent://public/default/orders': expected",
+        ),
+        ({"max_attempts": "0"}, "max_attempts='0': expected a whole number, 1 or more"),
+        ({"max_attempts": "many"}, "max_attempts='many': expected a whole number"),
+        ({"delay": "-1"}, "delay=-1.0: expected"),
+        ({"delay": "nan"}, "delay='nan': expected"),
+        ({"delay": "864001"}, "delay=864001.0: expected"),
+        ({"delay.levels": "1s often"}, "delay.levels='1s often': expected levels"),
+        ({"delay": "1", "delay.levels": "1s"}, "delay.levels: expected only one of"),
+        ({"delay": "1", "backoff.minimum": "1"}, "backoff.*: expected only one of"),
+        ({"backoff.minimum": "1"}, "backoff.maximum=None: expected"),
+        ({"backoff.minimum": "2", "backoff.maximum": "1"}, "backoff.maximum=1.0: expected"),
+        (
+            {"backoff.minimum": "1", "backoff.maximum": "2", "backoff.multiplier": "1"},
+            "backoff.multiplier=1.0: expected",
+        ),
+        (
+            {"backoff.minimum": "1", "backoff.maximum": "2", "backoff.multiplier": "0"},
+            "backoff.multiplier=0.0: expected",
+        ),
+        ({"delivery": "exactly-once"}, "delivery='exactly-once': expected one of"),
+        ({"delivery": "effectively-once"}, "sink.id=None: expected a name"),
+        ({"delivery": "effectively-once", "sink.id": "a/b"}, "sink.id='a/b': expected a name"),
+        (
+            {"delivery": "effectively-once", "sink.id": "a"},
+            "sink.partitions=None: expected the number of tasks",
+        ),
+        ({"sink.id": "a"}, "sink.id='a': expected no value unless delivery=effectively-once"),
+        ({"batch.messages": "0"}, "batch.messages='0': expected"),
+        ({"batch.bytes": "9999999"}, "batch.bytes='9999999': expected"),
+        ({"compression": "gzip"}, "compression='gzip': expected one of"),
+        ({"oversize": "drop"}, "oversize='drop': expected one of fail, truncate, chunk"),
+        ({"extra": "ignore"}, "extra='ignore': expected one of"),
+        ({"rate_limit": "0"}, "rate_limit=0.0: expected rows a second"),
+        ({"max_failed_rows": "-1"}, "max_failed_rows='-1': expected"),
+        ({"report.topic": "a/b"}, "report.topic='a/b': expected a topic"),
+        ({"max_atempts": "3"}, "unknown option 'max_atempts': did you mean max_attempts?"),
+        ({"client.io_thread": "3"}, "unknown option 'client.io_thread': did you mean"),
+        ({"client.io_threads": "few"}, "client.io_threads='few': expected a whole number"),
+        ({"client.authentication": "x"}, "unknown option 'client.authentication'"),
+        ({"tls.allow_insecure": "yes"}, "tls.allow_insecure='yes': expected true or false"),
+        ({"log.level": "loud"}, "log.level='loud': expected one of"),
+        ({"auth.token": "a", "auth.token_env": "b"}, "auth.token: expected no more than one"),
+    ],
+)
+def test_what_is_not_acceptable(options, message):
+    """The error names the option, its value and what is accepted."""
+    with pytest.raises(ConfigError) as caught:
+        SinkOptions.parse(BASE | options)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_misspelt_secret_is_not_shown():
+    """An unknown option's value may be anything."""
+    with pytest.raises(ConfigError) as caught:
+        parse(auth__tokn="s3cret")
+    assert "auth.token" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_value_has_to_be_text():
+    """A number in Python code is told apart from an option that is not there."""
+    with pytest.raises(ConfigError, match="max_attempts=3: expected text"):
+        SinkOptions.parse(BASE | {"max_attempts": 3})
