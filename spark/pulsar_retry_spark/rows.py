@@ -1,0 +1,237 @@
+"""From rows that failed to rows that the sink writes: payload, reason, origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.splitting import Verdict, json_array
+
+#: Where Spark's and Databricks' readers put what they could not read, and the reasons that gives.
+READER_COLUMNS = {
+    "_corrupt_record": "MALFORMED_RECORD_IN_PARSING",
+    "_rescued_data": "RESCUED_DATA",
+}
+
+#: JSON that no session setting changes.
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+#: By these three columns Kafka's rows are known.
+KAFKA = (("topic", "string"), ("partition", "int"), ("offset", "bigint"))
+
+#: A text for these that is no column's name is a constant.
+_CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
+
+#: Columns that these name are data of the row, so they stay in its JSON.
+_DATA = frozenset({"event_time", "key"})
+
+
+def failures(
+    df: DataFrame,
+    *,
+    reason: Column | str = "reason",
+    payload: Column | str | None = None,
+    key: Column | str | None = None,
+    rule: Column | str | None = None,
+    error: Column | str | None = None,
+    details: Column | str | None = None,
+    stage: Column | str | None = None,
+    retryable: Column | str | bool | None = None,
+    attempt: Column | str | int | None = None,
+    delay_ms: Column | str | int | None = None,
+    not_before: Column | str | None = None,
+    action: Column | str | None = None,
+    topic: Column | str | None = None,
+    event_time: Column | str | None = None,
+    headers: Column | str | None = None,
+    origin_topic: Column | str | None = None,
+    origin_message_id: Column | str | None = None,
+    source: Column | str | None = None,
+    dedupe_id: Column | str | None = None,
+) -> DataFrame:
+    """Make of each row of *df* a row that the sink writes. Lazy, and SQL only.
+
+    Every row counts as failed: `split` takes the good ones away. Each argument becomes the column
+    of its name; what is not given and has no default below is left out. Arguments are Columns or
+    names of columns; for *reason*, *stage*, *action* and *topic* a text that is no column's name
+    is a constant.
+
+    Args:
+        df: The failed rows, with any columns, also of a stream.
+        reason: A slug, few of which differ. Of the column `reason` that `split` adds, `rule` and
+            `details` are taken as well. The reader's `_corrupt_record` and `_rescued_data` give
+            the reasons in `READER_COLUMNS`. A struct or an array of structs is read as by `split`,
+            such as a rule engine's `_errors`: the first `name`, all of them as *rule*, and the
+            structs as *details*.
+        payload: Binary or text; anything else, such as a struct, becomes JSON. None:
+            `_corrupt_record` where the reader has filled it, else the row as JSON, without the
+            columns that arguments other than *key* and *event_time* name. Its fields are in the
+            order of *df*, nulls are there, times are UTC to the microsecond.
+        key: The message's key.
+        rule: The rules that the row broke: a text or an array.
+        error: The error's type or condition.
+        details: What more there is to say, a text.
+        stage: Where in the pipeline it failed.
+        retryable: False: to the dead-letter topic.
+        attempt: Which attempt failed, from 1, which it also is by default.
+        delay_ms: Milliseconds until a retried row comes back.
+        not_before: A timestamp when it comes back; wins over *delay_ms*.
+        action: `retry` or `dead_letter`, whatever the other columns say.
+        topic: Where it goes instead of the subscription's topics.
+        event_time: When it happened: a timestamp, or milliseconds since 1970.
+        headers: The message's own properties: a map of texts, or Kafka's headers.
+        origin_topic: The topic that the row came from.
+        origin_message_id: Its id there, `ledger:entry:partition[:batch]`.
+        source: A struct that says where else the row came from. None: the file (and in Parquet the
+            row) that `_metadata` knows, and Kafka's `topic`, `partition` and `offset`. On Spark
+            Connect, and on a cached frame, `_metadata` has to be among the columns.
+        dedupe_id: A text that is equal for equal rows, whenever the job runs. None: a hash (see
+            `dedupe_column`).
+
+    Raises:
+        ConfigError: a text names no column, or *reason* has a type that gives none.
+    """
+    given: dict[str, Column | str | float | None] = {
+        "payload": payload,
+        "key": key,
+        "action": action,
+        "topic": topic,
+        "reason": reason,
+        "error": error,
+        "details": details,
+        "stage": stage,
+        "rule": rule,
+        "retryable": retryable,
+        "attempt": attempt,
+        "delay_ms": delay_ms,
+        "not_before": not_before,
+        "event_time": event_time,
+        "origin_topic": origin_topic,
+        "origin_message_id": origin_message_id,
+        "headers": headers,
+        "dedupe_id": dedupe_id,
+    }
+    if isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason):
+        for name in ("rule", "details"):  # which `split` adds, too
+            given[name] = name if given[name] is None and _has(df, name) else given[name]
+    columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
+    kinds = {field.name: field.dataType for field in _select(df, columns).schema}
+    columns |= _reason(reason, columns, kinds["reason"])
+    if payload is None:
+        columns["payload"] = _row(df, [each for name, each in given.items() if name not in _DATA])
+    elif not isinstance(kinds["payload"], StringType | BinaryType):
+        columns["payload"] = F.to_json(columns["payload"], _JSON)
+    if key is not None and not isinstance(kinds["key"], StringType | BinaryType):
+        columns["key"] = columns["key"].cast("string")
+    where = _source(df) if source is None else _column(df, "source", source)
+    if where is not None:
+        columns["source"] = where
+    return _select(df, columns)
+
+
+def _has(df: DataFrame, name: str) -> bool:
+    return name.lower() in (each.lower() for each in df.columns)
+
+
+def _select(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    return df.select(*[column.alias(name) for name, column in columns.items()])
+
+
+def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column:
+    """Return what *value* of *argument* stands for."""
+    if isinstance(value, Column):
+        return value
+    if not isinstance(value, str):
+        return F.lit(value)
+    if _has(df, value):
+        return _named(value)
+    if _has(df, value.partition(".")[0]):  # a field of a struct
+        return F.col(value)
+    if argument in _CONSTANTS and value != argument:
+        return F.lit(value)
+    raise ConfigError.bad(argument, value, f"a Column, or one of {', '.join(df.columns)}")
+
+
+def _named(name: str) -> Column:
+    """Return the column *name*, which may have dots."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _reason(
+    reason: Column | str, columns: Mapping[str, Column], kind: DataType
+) -> dict[str, Column]:
+    """Return the columns that *reason* stands for; what was given by itself wins."""
+    column = columns["reason"]
+    if isinstance(reason, str) and (slug := READER_COLUMNS.get(reason.lower())):
+        return {"reason": F.when(column.isNotNull(), F.lit(slug))}
+    if isinstance(kind, StringType):
+        return {}
+    verdict = Verdict.of(column, kind, "unnamed")
+    if verdict is None or verdict.details is None:
+        raise ConfigError.bad("reason", reason, "a text, a struct or an array of structs")
+    said = {"details": json_array([verdict])}
+    if isinstance(kind, ArrayType):
+        said["rule"] = F.when(verdict.failed, verdict.rules)
+    left = {name: each for name, each in said.items() if name not in columns}
+    return left | {"reason": F.when(verdict.failed, verdict.reason)}
+
+
+def _row(df: DataFrame, named: Iterable[object]) -> Column:
+    """Return the row as JSON without the *named* columns, or what the reader could not read."""
+    apart = {each.lower() for each in named if isinstance(each, str)}
+    apart = (apart | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
+    fields = [_named(name) for name in df.columns if name.lower() not in apart]
+    if not fields:
+        raise ConfigError.bad("payload", None, "a column: no other is left for it")
+    row = F.to_json(F.struct(*fields), _JSON)
+    return F.coalesce(F.col("_corrupt_record"), row) if _has(df, "_corrupt_record") else row
+
+
+def _source(df: DataFrame) -> Column | None:
+    """Return what *df* knows of where its rows were read, a struct; None if it is nothing."""
+    fields = []
+    metadata = _metadata(df)
+    if "file_path" in metadata:
+        fields.append(F.col("_metadata.file_path").alias("file"))
+    if "row_index" in metadata:  # Parquet's
+        fields.append(F.col("_metadata.row_index").alias("position"))
+    if set(KAFKA) <= {(field.name, field.dataType.simpleString()) for field in df.schema}:
+        fields += [F.col(name) for name, _ in KAFKA]
+    return F.struct(*fields) if fields else None
+
+
+def _metadata(df: DataFrame) -> list[str]:
+    """Return the fields of the column `_metadata`, which may be hidden; none if there is none."""
+    if _has(df, "_metadata"):
+        kind = df.schema["_metadata"].dataType
+    elif _hides_metadata(df):
+        kind = df.select("_metadata").schema[0].dataType
+    else:
+        return []
+    return kind.names if isinstance(kind, StructType) else []
+
+
+def _hides_metadata(df: DataFrame) -> bool:
+    """Tell whether `_metadata` is there without being among the columns.
+
+    The plan is asked, since PySpark logs a query that names what is not there as an error; on
+    Spark Connect there is no plan to ask. A cache does not hold hidden columns: asking for one
+    would read the files again.
+    """
+    plan = getattr(df.select("*"), "_jdf", None)  # a new plan knows today's caches
+    if plan is None:
+        return False
+    execution = plan.queryExecution()
+    if "_metadata#" not in execution.analyzed().metadataOutput().toString():
+        return False
+    # A stream has no cache, and refuses the question.
+    return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()

@@ -1,0 +1,307 @@
+"""Rows for the sink: `failures`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from pulsar_retry import ConfigError
+from pulsar_retry_spark import cast_failed, failures, split
+from pulsar_retry_spark.columns import check_schema
+from pulsar_retry_spark.options import SinkOptions
+
+OPTIONS = {"service.url": "pulsar://broker", "topic": "orders", "subscription": "billing"}
+
+
+@pytest.fixture
+def orders(spark):
+    """Give two rows."""
+    return spark.sql("select * from values (1, -5), (2, null) as orders(id, amount)")
+
+
+def test_the_payload_is_the_row_as_json(orders):
+    """Also what is null, for a reader that knows the columns; and in the columns' order."""
+    rows = failures(orders, reason="late").collect()
+
+    assert ['{"id":1,"amount":-5}', '{"id":2,"amount":null}'] == [row.payload for row in rows]
+
+
+def test_no_setting_of_the_session_changes_the_json(spark):
+    """The same row is the same payload in each session, and times keep their microseconds."""
+    frame = spark.sql("select timestamp'2024-03-31 01:00:00.123456Z' as at, 1 as id, null as no")
+    settings = {
+        "spark.sql.session.timeZone": "Asia/Shanghai",
+        "spark.sql.jsonGenerator.ignoreNullFields": "true",
+    }
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        payload = failures(frame, reason="late").first().payload
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+
+    assert '{"at":"2024-03-31T01:00:00.123456Z","id":1,"no":null}' == payload
+
+
+def test_the_json_leads_back_to_the_row(spark):
+    """`from_json` with the frame's schema undoes it."""
+    frame = spark.sql(
+        """
+        select 1 as id, 'ä"\n' as text, 1.10 as money, map('a', 1) as `a.map`, array(1, null) as l,
+               timestamp'2024-01-01 00:00:00.000001Z' as at, date'2024-01-01' as day,
+               X'00ff' as raw, struct(true as b) as s
+        """
+    )
+
+    payloads = failures(frame, reason="late").select(
+        F.from_json("payload", frame.schema).alias("row")
+    )
+
+    assert frame.first() == payloads.select("row.*").first()
+
+
+def test_what_arguments_name_is_not_in_the_payload(spark):
+    """The reason is not the row's data; its key and its time are."""
+    frame = spark.sql("select 1 as id, 'late' as why, 'clean' as step, 2 as tried, now() as at")
+
+    (row,) = failures(
+        frame, reason="why", stage="step", attempt="tried", key="id", event_time="at"
+    ).collect()
+
+    assert {"id", "at"} == json.loads(row.payload).keys()
+    assert ("late", "clean", 2, "1") == (row.reason, row.stage, row.attempt, row.key)
+
+
+def test_a_text_that_is_no_column_is_a_constant(orders):
+    """For those arguments of which all rows may have the same."""
+    (row, _) = failures(
+        orders, reason="late", stage="clean", action="retry", topic="elsewhere"
+    ).collect()
+
+    assert ("late", "clean", "retry", "elsewhere") == (row.reason, row.stage, row.action, row.topic)
+
+
+def test_numbers_and_booleans_are_constants(orders):
+    """There is no need for `lit`."""
+    (row, _) = failures(orders, reason="late", retryable=False, attempt=3, delay_ms=1500).collect()
+
+    assert (False, 3, 1500) == (row.retryable, row.attempt, row.delay_ms)
+
+
+def test_columns_are_taken_as_they_are(orders):
+    """Any expression of Spark's is welcome."""
+    (row, _) = failures(
+        orders, reason=F.concat(F.lit("late-"), "id"), key=F.expr("id + 1")
+    ).collect()
+
+    assert ("late-1", "2") == (row.reason, row.key)
+
+
+def test_fields_of_structs_are_columns(spark):
+    """Kafka Connect's rows have their key there."""
+    frame = spark.sql("select struct(1 as id) as order")
+
+    assert "1" == failures(frame, reason="late", key="order.id").first().key
+
+
+@pytest.mark.parametrize("argument", ["payload", "key", "error", "event_time", "dedupe_id"])
+def test_a_text_that_has_to_be_a_column_is_one(orders, argument):
+    """A misspelt name does not become everybody's key."""
+    with pytest.raises(ConfigError, match=f"{argument}='amuont'.*one of id, amount"):
+        failures(orders, reason="late", **{argument: "amuont"})
+
+
+def test_without_a_reason_there_is_an_error(orders):
+    """The default is what `split` adds, which this frame has not."""
+    with pytest.raises(ConfigError, match="reason='reason'"):
+        failures(orders)
+
+
+def test_what_split_says_is_taken(orders):
+    """The reason with its rules and details, and none of it in the payload."""
+    _, failed = split(
+        orders,
+        {"positive": "amount > 0", "id": cast_failed(F.lit(None), "id")},
+    )
+
+    row, _ = failures(failed).collect()
+
+    assert ("positive", ["positive", "id"]) == (row.reason, row.rule)
+    assert "CAST_INVALID_INPUT" == json.loads(row.details)[0]["condition"]
+    assert {"id": 1, "amount": -5} == json.loads(row.payload)
+
+
+def test_other_columns_named_rule_are_data(spark):
+    """Only the reason of `split` brings its neighbours along."""
+    frame = spark.sql("select 1 as id, 'mine' as rule, 'yours' as why")
+
+    row = failures(frame, reason="why").first()
+
+    assert {"id": 1, "rule": "mine"} == json.loads(row.payload)
+    assert "rule" not in row
+
+
+def test_what_could_not_be_read_is_the_payload(spark, tmp_path):
+    """The line as it was, for there is no row; and Spark's own name for what happened."""
+    (tmp_path / "in.json").write_text('{"id": 1}\n{"id": \n')
+    lines = spark.read.schema("id int, _corrupt_record string").json(str(tmp_path))
+
+    rows = failures(lines, reason="_corrupt_record").collect()
+
+    assert {
+        ('{"id": ', "MALFORMED_RECORD_IN_PARSING"),
+        ('{"id":1}', None),  # read well, but every row of the frame counts as failed
+    } == {(row.payload, row.reason) for row in rows}
+
+
+def test_rescued_data_stays_in_the_payload(spark):
+    """What fitted no column is a part of the row."""
+    frame = spark.sql("""select 1 as id, '{"amount":"x"}' as _rescued_data""")
+
+    row = failures(frame, reason="_rescued_data").first()
+
+    assert "RESCUED_DATA" == row.reason
+    assert {"id": 1, "_rescued_data": '{"amount":"x"}'} == json.loads(row.payload)
+
+
+def test_what_a_rule_engine_found_is_the_reason(spark):
+    """The first name, all names, and all of what it says; columns given by themselves win."""
+    frame = spark.sql(
+        """
+        select 1 as id, 'mine' as text,
+          array(named_struct('name', 'a', 'message', 'no a'),
+                named_struct('name', 'b', 'message', 'no b')) as _errors
+        """
+    )
+
+    row = failures(frame, reason="_errors").first()
+    assert ("a", ["a", "b"]) == (row.reason, row.rule)
+    assert ["no a", "no b"] == [each["message"] for each in json.loads(row.details)]
+    assert {"id", "text"} == json.loads(row.payload).keys()
+
+    assert "mine" == failures(frame, reason="_errors", details="text").first().details
+
+
+def test_a_reason_says_something(orders):
+    """A number does not."""
+    with pytest.raises(ConfigError, match="reason='id': expected a text, a struct or an array"):
+        failures(orders, reason="id")
+
+
+def test_payloads_are_not_touched(spark):
+    """Bytes and text as they are; a struct as JSON."""
+    frame = spark.sql("select X'00ff' as raw, 'text' as text, struct(1 as a) as struct")
+
+    payloads = [
+        failures(frame, reason="late", payload=name).first().payload
+        for name in ("raw", "text", "struct")
+    ]
+
+    assert [b"\x00\xff", "text", '{"a":1}'] == payloads
+
+
+@pytest.mark.parametrize("columns", [["value"], ["value", "_metadata"]])
+def test_the_file_is_the_source(spark, tmp_path, columns):
+    """Whether or not the hidden column was asked for, and through what `split` does."""
+    (tmp_path / "in.txt").write_text("one\n")
+    lines = spark.read.text(str(tmp_path)).select(*columns)
+
+    _, failed = split(lines, {"no": "false"})
+    row = failures(failed).first()
+
+    assert f"file:{tmp_path}/in.txt" == row.source.file.replace("///", "/")
+    assert '{"value":"one"}' == row.payload
+
+
+def test_the_row_of_a_parquet_file_is_in_the_source(spark, tmp_path):
+    """There, the file knows it."""
+    spark.range(10).coalesce(1).write.parquet(str(tmp_path / "in"))
+
+    row = failures(spark.read.parquet(str(tmp_path / "in")).where("id = 7"), reason="late").first()
+
+    assert 7 == row.source.position
+
+
+def test_a_cache_is_not_passed_over(spark, tmp_path):
+    """Asking a cached frame for its files would read them again, which may give other rows."""
+    file = tmp_path / "in.txt"
+    file.write_text("one\n")
+    lines = spark.read.text(str(tmp_path)).persist()
+    try:
+        assert 1 == lines.count()
+        file.write_text("two\n")
+
+        rows = failures(lines.where("length(value) = 3"), reason="late").collect()
+    finally:
+        lines.unpersist()
+
+    assert ['{"value":"one"}'] == [row.payload for row in rows]
+    assert "source" not in rows[0]
+
+
+def test_kafkas_coordinates_are_the_source(spark):
+    """Rows of Spark's Kafka source are known by their columns."""
+    frame = spark.sql(
+        """
+        select X'6b' as key, X'76' as value, 't' as topic, 1 as partition, 2L as offset,
+               timestamp'2024-01-01 00:00:00Z' as timestamp
+        """
+    )
+
+    row = failures(frame, reason="late", payload="value", key="key", event_time="timestamp").first()
+
+    assert {"topic": "t", "partition": 1, "offset": 2} == row.source.asDict()
+    assert (b"k", b"v") == (row.key, row.payload)
+    assert datetime(2024, 1, 1, tzinfo=UTC) == row.event_time.replace(tzinfo=UTC)
+
+
+def test_a_source_can_be_given(orders):
+    """Such as a table and its version."""
+    row = failures(orders, reason="late", source=F.struct(F.lit("t").alias("table"))).first()
+
+    assert {"table": "t"} == row.source.asDict()
+
+
+def test_the_sink_takes_every_column(spark):
+    """What comes out is what the sink accepts, with each argument given."""
+    frame = spark.sql(
+        "select 'p' as payload, now() as at, map('a', 'b') as headers, array('r') as rule"
+    )
+
+    rows = failures(
+        frame,
+        reason="late",
+        payload="payload",
+        key="payload",
+        rule="rule",
+        error="payload",
+        details="payload",
+        stage="clean",
+        retryable=True,
+        attempt=1,
+        delay_ms=5,
+        not_before="at",
+        action="retry",
+        topic="elsewhere",
+        event_time="at",
+        headers="headers",
+        origin_topic="payload",
+        origin_message_id="payload",
+        source=F.struct("payload"),
+        dedupe_id="payload",
+    )
+
+    assert set(check_schema(rows.schema, SinkOptions.parse(OPTIONS)).known) == set(rows.columns)
+    assert 1 == rows.count()
+
+
+def test_a_stream_can_fail(spark):
+    """`failures` of a stream is a stream, to be written by the sink or by `route_batches`."""
+    frame = spark.readStream.format("rate").load()
+
+    assert failures(frame, reason="late").isStreaming

@@ -1,0 +1,223 @@
+"""Good rows and failed rows: `split` and `cast_failed`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from pulsar_retry import ConfigError
+from pulsar_retry_spark import cast_failed, split
+from pulsar_retry_spark.splitting import TRY_CONDITIONS
+
+ORDERS = """
+select * from values (1, 10, 'EUR'), (2, -1, 'EUR'), (3, null, 'EUR'), (4, -1, 'XXX')
+as orders(id, amount, currency)
+"""
+
+
+@pytest.fixture
+def orders(spark):
+    """Give rows of which the first is good."""
+    return spark.sql(ORDERS)
+
+
+def rules():
+    """Return one rule in each notation."""
+    return {"amount-positive": "amount > 0", "currency-known": F.col("currency") == "EUR"}
+
+
+def ids(frame):
+    """Return which orders are in a frame."""
+    return sorted(row.id for row in frame.collect())
+
+
+def test_every_row_is_in_one_of_the_two(orders):
+    """A rule that gives null does not hold, so no row falls between the two frames."""
+    good, failed = split(orders, rules())
+
+    assert [1] == ids(good)
+    assert [2, 3, 4] == ids(failed)
+
+
+def test_good_rows_are_as_they_were(orders):
+    """Writing them elsewhere needs no change."""
+    good, _ = split(orders, rules())
+
+    assert orders.schema == good.schema
+
+
+def test_failed_rows_say_which_rules_failed(orders):
+    """The first by itself, and all of them."""
+    _, failed = split(orders, rules())
+
+    said = {row.id: (row.reason, row.rule) for row in failed.collect()}
+    assert ("amount-positive", ["amount-positive"]) == said[2]
+    assert ("amount-positive", ["amount-positive", "currency-known"]) == said[4]
+    assert ["id", "amount", "currency", "reason", "rule"] == failed.columns
+
+
+def test_nothing_runs_before_the_frames_are_used(spark):
+    """A stream can be split, and a frame of a thousand files is not read twice for nothing."""
+    broken = spark.sql("select raise_error('it ran') as value")
+
+    good, failed = split(broken, {"rule": "value is not null"})
+
+    with pytest.raises(Exception, match="it ran"):
+        good.union(failed.select("value")).collect()
+
+
+def test_a_stream_is_split(spark):
+    """With the frames of a stream, which nothing can count beforehand."""
+    good, failed = split(
+        spark.readStream.format("rate").load(), {"even": "value % 2 = 0", "small": "value < 100"}
+    )
+
+    assert good.isStreaming
+    assert failed.isStreaming
+
+
+def test_what_a_reader_could_not_read_fails(spark, tmp_path):
+    """A text such as `_corrupt_record` is a rule by itself: good when null."""
+    (tmp_path / "in.json").write_text('{"id": 1}\n{"id": \n')
+    lines = spark.read.schema("id int, _corrupt_record string").json(str(tmp_path))
+
+    good, failed = split(lines, {"malformed": "_corrupt_record"})
+
+    assert [1] == ids(good)
+    assert [("malformed", '{"id": ')] == [(r.reason, r._corrupt_record) for r in failed.collect()]
+
+
+def test_what_a_rule_engine_found_fails(spark):
+    """An array of structs: each element is a failed rule, and nothing is lost of it."""
+    frame = spark.sql(
+        """
+        select * from values
+          (1, array(struct('id-known', 'no such id'), struct('age-set', 'age is null'))),
+          (2, array()), (3, null)
+        as t(id, found)
+        """
+    ).selectExpr("id", "cast(found as array<struct<name:string,message:string>>) as _errors")
+
+    good, failed = split(frame, {"engine": "_errors", "odd": "id % 2 = 0"})
+
+    assert [2] == ids(good)
+    said = {row.id: row for row in failed.collect()}
+    assert "id-known" == said[1].reason
+    assert ["id-known", "age-set", "odd"] == said[1].rule
+    assert [
+        {"name": "id-known", "message": "no such id"},
+        {"name": "age-set", "message": "age is null"},
+    ] == json.loads(said[1].details)
+    assert said[3].details is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "is_good"), [("'7'", True), ("'seven'", False), ("''", False), ("null", True)]
+)
+def test_a_cast_that_gave_null_fails(spark, raw, is_good):
+    """Null where there was something; null where there was nothing is as good as before."""
+    frame = spark.sql(f"select 1 as id, cast({raw} as string) as raw")
+    parsed = frame.withColumn("value", F.expr("try_cast(raw as int)"))
+
+    good, failed = split(parsed, {"value": cast_failed("value", "raw")})
+
+    assert int(is_good) == good.count()
+    assert int(not is_good) == failed.count()
+
+
+def test_a_cast_fails_with_sparks_own_condition(spark):
+    """Reasons are alike for rows that Spark refuses and for rows that a `try_…` function does."""
+    frame = spark.sql("select 'seven' as raw, try_cast('seven' as int) as value")
+    with pytest.raises(Exception, match="seven") as spark_says:
+        frame.selectExpr("cast(raw as int)").collect()
+
+    _, failed = split(frame, {"value": cast_failed("value", "raw")})
+
+    row = failed.first()
+    assert spark_says.value.getCondition() == row.reason
+    assert ["value"] == row.rule
+    assert [
+        {
+            "rule": "value",
+            "condition": spark_says.value.getCondition(),
+            "sqlstate": spark_says.value.getSqlState(),
+            "expression": "seven",
+        }
+    ] == json.loads(row.details)
+
+
+#: What fails with a condition, and what gives null instead.
+TRIED = {
+    "ARITHMETIC_OVERFLOW": ("2147483647 + number", "try_add(2147483647, number)"),
+    "CANNOT_PARSE_TIMESTAMP": ("to_timestamp(text, 'yyyy')", "try_to_timestamp(text, 'yyyy')"),
+    "CAST_INVALID_INPUT": ("cast(text as int)", "try_cast(text as int)"),
+    "CAST_OVERFLOW": ("cast(many as int)", "try_cast(many as int)"),
+    "CONVERSION_INVALID_INPUT": ("to_binary(text, 'hex')", "try_to_binary(text, 'hex')"),
+    "DIVIDE_BY_ZERO": ("number / 0", "try_divide(number, 0)"),
+    "INVALID_VARIANT_CAST": (
+        "variant_get(parse_json(json), '$', 'int')",
+        "try_variant_get(parse_json(json), '$', 'int')",
+    ),
+    "MALFORMED_RECORD_IN_PARSING": ("parse_json(text)", "try_parse_json(text)"),
+}
+
+
+@pytest.mark.parametrize("condition", TRY_CONDITIONS)
+def test_conditions_have_sparks_sqlstates(spark, condition):
+    """The table of conditions is the installed Spark's."""
+    failing, tried = TRIED[condition]
+    frame = spark.range(1).selectExpr(
+        "'one' as text", "int(id + 1) as number", "id + 1e12 as many", """'"one"' as json"""
+    )
+    with pytest.raises(Exception, match=condition) as spark_says:
+        frame.selectExpr(failing).collect()
+
+    parsed = frame.withColumn("value", F.expr(tried))
+    _, failed = split(parsed, {"value": cast_failed("value", "text", condition)})
+
+    assert condition == failed.first().reason
+    (details,) = json.loads(failed.first().details)
+    assert f"SQLSTATE: {details['sqlstate']}" in str(spark_says.value)
+
+
+def test_the_details_hold_no_more_than_the_start_of_a_value(spark):
+    """They are to be read, and the value is in the payload."""
+    frame = spark.sql("select repeat('x', 5000) as raw, cast(null as int) as value")
+
+    _, failed = split(frame, {"value": cast_failed("value", "raw")})
+
+    assert 256 == len(json.loads(failed.first().details)[0]["expression"])
+
+
+@pytest.mark.parametrize("rules", [{}, {"": "id > 0"}, {" ": "id > 0"}, {1: "id > 0"}])
+def test_rules_have_names(orders, rules):
+    """They are what a failed row says of itself."""
+    with pytest.raises(ConfigError, match="rules="):
+        split(orders, rules)
+
+
+@pytest.mark.parametrize("rule", ["id", "null", "map('a', 1)", "array('a')"])
+def test_a_rule_has_a_type_that_can_fail(orders, rule):
+    """A number is neither good nor bad; the error names the rule, its type and what is accepted."""
+    with pytest.raises(ConfigError, match=r"rules\['mine'\].*expected a boolean, a string"):
+        split(orders, {"fine": "id > 0", "mine": rule})
+
+
+@pytest.mark.parametrize("name", ["reason", "Rule"])
+def test_columns_of_the_user_are_not_replaced(orders, name):
+    """`reason` and `rule` are added to the failed rows, so no column may be there by that name."""
+    with pytest.raises(ConfigError, match=f"no column {name}"):
+        split(orders.withColumnRenamed("currency", name), {"id": "id > 0"})
+
+
+def test_details_are_taken_only_where_they_are_added(orders):
+    """A frame with a column of that name can be split by yes-or-no rules."""
+    frame = orders.withColumnRenamed("currency", "details")
+
+    _, failed = split(frame, {"amount": "amount > 0"})
+    assert {"EUR", "XXX"} == {row.details for row in failed.collect()}
+
+    with pytest.raises(ConfigError, match="no column details"):
+        split(frame, {"amount": cast_failed("amount", "id")})
