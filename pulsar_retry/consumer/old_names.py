@@ -37,26 +37,27 @@ def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     retry, dead_letter = plan.topics.retry, plan.topics.dead_letter
     if first.domain == "persistent":
         old = Naming.TDMQ_2_7_2.topics(str(first), plan.subscription)
-        if plan.policy.retry_letter_topic is None and _exists(client, old.retry):
+        if plan.policy.retry_letter_topic is None and _old_exists(client, old.retry):
             retry = old.retry
-        if plan.policy.dead_letter_topic is None and _exists(client, old.dead_letter):
+        if plan.policy.dead_letter_topic is None and _old_exists(client, old.dead_letter):
             dead_letter = old.dead_letter
     return attrs.evolve(plan, topics=LetterTopics(retry, dead_letter))
 
 
-def _exists(client: pulsar.Client, topic: str) -> bool:
-    """Tell whether the persistent *topic*, partitioned or not, exists. Creates nothing."""
+def exists(client: pulsar.Client, topic: str) -> bool:
+    """Tell whether the persistent *topic*, partitioned or not, exists. Creates nothing.
+
+    pulsar-client logs errors that are none where it does.
+
+    Raises:
+        pulsar.AuthorizationError: the role may not list the namespace, or not read the topic.
+        pulsar.PulsarException: the broker was not reached.
+    """
     name = TopicName.parse(topic)
     path = re.escape(f"{name.tenant}/{name.namespace}/{name.local}")
     pattern = re.compile(f"{path}(-partition-[0-9]+)?")
     subscription = f"pulsar-retry-probe-{uuid.uuid4().hex}"
-    try:
-        first = BareClient.subscribe(client, pattern, subscription)
-    except pulsar.AuthorizationError:
-        # A role that may not list the namespace, or not read the topic. What is left to ask finds
-        # partitioned topics only, as the Go client does.
-        _log.warning("may not look for the old-style topic %s; asking for its partitions", topic)
-        return bool(client.get_topic_partitions(topic) != [topic])
+    first = BareClient.subscribe(client, pattern, subscription)
     try:
         second = BareClient.subscribe(client, pattern, subscription)
     except pulsar.ConsumerBusy:
@@ -67,3 +68,12 @@ def _exists(client: pulsar.Client, topic: str) -> bool:
     finally:
         first.unsubscribe()
         first.close()
+
+
+def _old_exists(client: pulsar.Client, topic: str) -> bool:
+    try:
+        return exists(client, topic)
+    except pulsar.AuthorizationError:
+        # What is left to ask finds partitioned topics only, as the Go client does.
+        _log.warning("may not look for the old-style topic %s; asking for its partitions", topic)
+        return bool(client.get_topic_partitions(topic) != [topic])
