@@ -6,9 +6,18 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+)
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.identity import with_dedupe_id
 from pulsar_retry_spark.splitting import Verdict, json_array
 
 #: Where Spark's and Databricks' readers put what they could not read, and the reasons that gives.
@@ -72,11 +81,11 @@ def failures(
             the reasons in `READER_COLUMNS`. A struct or an array of structs is read as by `split`,
             such as a rule engine's `_errors`: the first `name`, all of them as *rule*, and the
             structs as *details*.
-        payload: Binary or text; anything else, such as a struct, becomes JSON. None:
+        payload: Binary or text; a struct, array, map or variant becomes JSON. None:
             `_corrupt_record` where the reader has filled it, else the row as JSON, without the
             columns that arguments other than *key* and *event_time* name. Its fields are in the
             order of *df*, nulls are there, times are UTC to the microsecond.
-        key: The message's key.
+        key: The message's key, likewise.
         rule: The rules that the row broke: a text or an array.
         error: The error's type or condition.
         details: What more there is to say, a text.
@@ -94,8 +103,9 @@ def failures(
         source: A struct that says where else the row came from. None: the file (and in Parquet the
             row) that `_metadata` knows, and Kafka's `topic`, `partition` and `offset`. On Spark
             Connect, and on a cached frame, `_metadata` has to be among the columns.
-        dedupe_id: A text that is equal for equal rows, whenever the job runs. None: a hash (see
-            `dedupe_column`).
+        dedupe_id: A text that is equal for equal rows, whenever the job runs. None: a hash of where
+            the row came from, its payload (unless *origin_message_id* is known), key, reason and
+            stage.
 
     Raises:
         ConfigError: a text names no column, or *reason* has a type that gives none.
@@ -128,14 +138,14 @@ def failures(
     columns |= _reason(reason, columns, kinds["reason"])
     if payload is None:
         columns["payload"] = _row(df, [each for name, each in given.items() if name not in _DATA])
-    elif not isinstance(kinds["payload"], StringType | BinaryType):
-        columns["payload"] = F.to_json(columns["payload"], _JSON)
-    if key is not None and not isinstance(kinds["key"], StringType | BinaryType):
-        columns["key"] = columns["key"].cast("string")
+    else:
+        columns["payload"] = _message(columns["payload"], kinds["payload"])
+    if key is not None:
+        columns["key"] = _message(columns["key"], kinds["key"])
     where = _source(df) if source is None else _column(df, "source", source)
     if where is not None:
         columns["source"] = where
-    return _select(df, columns)
+    return with_dedupe_id(_select(df, columns))
 
 
 def _has(df: DataFrame, name: str) -> bool:
@@ -183,6 +193,13 @@ def _reason(
         said["rule"] = F.when(verdict.failed, verdict.rules)
     left = {name: each for name, each in said.items() if name not in columns}
     return left | {"reason": F.when(verdict.failed, verdict.reason)}
+
+
+def _message(column: Column, kind: DataType) -> Column:
+    """Return *column* as a payload or key: binary and text as they are, what has parts as JSON."""
+    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        return F.to_json(column, _JSON)
+    return column if isinstance(kind, BinaryType) else column.cast("string")
 
 
 def _row(df: DataFrame, named: Iterable[object]) -> Column:

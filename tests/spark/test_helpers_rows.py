@@ -305,3 +305,57 @@ def test_a_stream_can_fail(spark):
     frame = spark.readStream.format("rate").load()
 
     assert failures(frame, reason="late").isStreaming
+
+
+def ids(frame, **arguments):
+    """Return the dedupe_id of each row."""
+    return [row.dedupe_id for row in failures(frame, **arguments).collect()]
+
+
+def test_equal_rows_have_equal_ids(spark, orders):
+    """On each attempt, in each session and in whatever order they come."""
+    again = spark.sql("select * from values (2, null), (1, -5) as orders(id, amount)")
+
+    first, second = ids(orders, reason="late")
+
+    assert first != second
+    assert [second, first] == ids(again, reason="late")
+    assert all(len(each) == 32 for each in (first, second))
+
+
+def test_what_tells_failures_apart_is_in_the_id(orders):
+    """The reason, the stage and the key; not what a later attempt changes."""
+    usual = ids(orders, reason="late")
+
+    for different in ({"reason": "early"}, {"stage": "x"}, {"key": "id"}, {"payload": "id"}):
+        assert set(usual).isdisjoint(ids(orders, **({"reason": "late"} | different)))
+    assert usual == ids(orders, reason="late", attempt=2, delay_ms=5, action="retry", error="id")
+
+
+def test_the_message_a_row_came_from_tells_it(spark):
+    """The same message is the same row, however its payload is written."""
+    frame = spark.sql(
+        "select * from values ('a', '1:2:-1'), ('b', '1:2:-1'), ('b', '1:3:-1') as t(a, m)"
+    )
+
+    first, same, other = ids(frame, reason="late", payload="a", origin_message_id="m")
+
+    assert first == same
+    assert first != other
+
+
+def test_an_id_of_ones_own_wins(spark):
+    """Where it is null, there is one all the same."""
+    frame = spark.sql("select * from values ('mine'), (null) as t(d)")
+
+    mine, made = ids(frame, reason="late", payload="d", dedupe_id="d")
+
+    assert "mine" == mine
+    assert 32 == len(made)
+
+
+def test_binary_keys_have_ids(spark):
+    """Also those that are no text."""
+    frame = spark.sql("select * from values (X'ff', 'ff'), (X'fe', 'fe') as t(key, payload)")
+
+    assert 2 == len(set(ids(frame, reason="late", key="key", payload=F.lit("same"))))
