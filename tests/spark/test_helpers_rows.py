@@ -329,7 +329,9 @@ def test_what_tells_failures_apart_is_in_the_id(orders):
 
     for different in ({"reason": "early"}, {"stage": "x"}, {"key": "id"}, {"payload": "id"}):
         assert set(usual).isdisjoint(ids(orders, **({"reason": "late"} | different)))
-    assert usual == ids(orders, reason="late", attempt=2, delay_ms=5, action="retry", error="id")
+    assert usual == ids(
+        orders, reason="late", attempt=2, delay_ms=5, action="retry", error=F.lit("x")
+    )
 
 
 def test_the_message_a_row_came_from_tells_it(spark):
