@@ -41,6 +41,8 @@ _NO_DELAY = (
 )
 
 
+_SIGNATURE = inspect.signature(pulsar.Client.__init__)
+
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -61,6 +63,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._io_threads = _SIGNATURE.bind(self, *args, **kwargs).arguments.get("io_threads", 1)
         self._nacks = NackTimer()
         self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._nacks)
         self._dropped.atexit = False  # then `_close_all` is gentler

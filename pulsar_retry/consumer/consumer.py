@@ -71,6 +71,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 dead_letter_subscription=plan.policy.initial_subscription_name,
                 come_back=self._come_back,
                 timer=nacks,
+                one_thread=client._io_threads == 1,  # noqa: SLF001
             )
         fork.guard(self, "_consumer", "_router", "_nacks")
 
@@ -199,8 +200,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
         Returns:
             A future with no value, or with the error that `reconsume_later` would raise. Its
-            callbacks run on pulsar-client's thread, on ours that looks after nacks, or here: they
-            must not block or call this method.
+            callbacks run on a thread of pulsar-client's or ours, or here: they must not block or
+            call this method.
         """
         wish = self._wish(delay, level)
         raw = whole_of(message)

@@ -11,18 +11,19 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
-from pulsar_retry.consumer.threads import keep_thread_state
 from pulsar_retry.errors import (
     AcknowledgeError,
     ConsumerClosedError,
@@ -36,19 +37,11 @@ _log = logging.getLogger("pulsar_retry")
 _GRACE = 1.0
 
 
-class LetterFuture(Future[None]):
-    """The end of a hand-off. It cannot be cancelled: a letter on its way cannot be called back."""
-
-    def cancel(self) -> bool:
-        """Return False."""
-        return False
-
-
 class _Flight:
     """One letter on its way, from its publication to the acknowledgement of the original.
 
-    A plain class with slots: one is made per letter, and its two callbacks run on pulsar-client's
-    threads, where an exception would end the process.
+    A plain class with slots: one is made per letter, and its two callbacks may run on
+    pulsar-client's threads, where an exception would end the process.
     """
 
     __slots__ = (
@@ -78,17 +71,16 @@ class _Flight:
         self.deadline = math.inf  # until it is sent
         self.future = LetterFuture()
 
-    def published(self, result: _pulsar.Result, _message_id: Any) -> None:
+    def published(self, result: _pulsar.Result) -> None:
         """Take the receipt of the letter."""
         try:
-            keep_thread_state()
             if self not in self.router.flights:
                 return  # given up: its original was asked back
             if result == _pulsar.Result.Ok:
                 self.is_out = True
                 self.source.acknowledge_async(self.raw, self.acknowledged)
                 return
-            if result in PRODUCER_GONE:
+            if result in PRODUCER_GONE or self.producer.is_given_up:
                 self.router.producers.lost(self.letter.topic, self.key, self.producer)
             self.fail(error_of(result))
         except BaseException as error:  # noqa: BLE001 - never into the C++ library
@@ -99,7 +91,7 @@ class _Flight:
         if result != _pulsar.Result.Ok:
             self.fail(error_of(result))
         elif self._is_first_end():
-            self._resolve(self.future.set_result, None)
+            self._resolve(self.future.succeed)
 
     def fail(self, cause: BaseException) -> None:
         """Have the original redelivered and tell the caller why. Never raises."""
@@ -110,7 +102,7 @@ class _Flight:
             self.router.come_back(self.raw, self.was_letter)
         except Exception:  # noqa: BLE001 - C++ may be the caller
             _log.exception("a message could not be asked back; it comes when the consumer closes")
-        self._resolve(self.future.set_exception, error)
+        self._resolve(partial(self.future.set_exception, error))
 
     def _error(self, cause: BaseException) -> SettleError:
         error: SettleError
@@ -132,7 +124,7 @@ class _Flight:
         """
         if not self.is_out:
             self.router.producers.lost(self.letter.topic, self.key, self.producer)
-            self.producer.close_async(lambda _: None)
+            self.producer.raw.close_async(lambda _: None)
         self.fail(error_of(_pulsar.Result.Timeout))
 
     def _is_first_end(self) -> bool:
@@ -142,9 +134,9 @@ class _Flight:
             return True
         return False
 
-    def _resolve(self, resolve: Callable[[Any], None], outcome: Any) -> None:
+    def _resolve(self, resolve: Callable[[], None]) -> None:
         try:
-            resolve(outcome)
+            resolve()
         except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
             _log.exception("a callback of reconsume_later_async raised")
 
@@ -171,6 +163,7 @@ class LetterRouter:
         dead_letter_subscription: str | None,
         come_back: Callable[[Any, bool], None],
         timer: NackTimer,
+        one_thread: bool,
     ) -> None:
         """Make the router of one consumer.
 
@@ -182,6 +175,7 @@ class LetterRouter:
             dead_letter_subscription: Made on a dead-letter topic before its first dead letter.
             come_back: See `LetterRouter`.
             timer: Looks after letters without a receipt.
+            one_thread: Whether *client* has one I/O thread.
         """
         self._client = client
         self._schema = schema
@@ -198,6 +192,7 @@ class LetterRouter:
             client,
             send_timeout=send_timeout,
             prepare_dead_letters=self._make_first_subscription,
+            one_thread=one_thread,
         )
 
     def hand_on(self, raw: Any, source: Any, letter: Letter, *, was_letter: bool) -> Future[None]:
@@ -208,7 +203,7 @@ class LetterRouter:
         Returns:
             A future that ends when the message is acknowledged. Where it fails, the message is
             redelivered. Its callbacks must not block: they run on pulsar-client's thread, on the
-            timer's, or on the caller's.
+            one that takes receipts, on the timer's, or on the caller's.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -227,7 +222,7 @@ class LetterRouter:
             )
             flight.producer, flight.key = producer, key
             flight.deadline = time.monotonic() + self.patience
-            producer.send_async(_build(raw, letter), flight.published)
+            producer.send(_build(raw, letter), flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:

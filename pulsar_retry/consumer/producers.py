@@ -14,6 +14,7 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.receipts import LetterProducer
 from pulsar_retry.errors import LetterPublishError
 from pulsar_retry.policy.backoff import Exponential
 
@@ -40,7 +41,7 @@ class _Slot:
     """The producer of one topic and schema, or when to try again."""
 
     lock: threading.Lock = attrs.Factory(threading.Lock)
-    producer: Any = None
+    producer: LetterProducer | None = None
     failures: int = 0
     error: Exception | None = None
     retry_at: float = 0.0
@@ -58,25 +59,32 @@ class LetterProducers:
         *,
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
+        one_thread: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make an empty set.
 
-        *prepare_dead_letters* is called with a dead-letter topic before its producer is made.
+        Args:
+            client: Makes the producers.
+            send_timeout: Seconds until a letter that has no receipt counts as failed.
+            prepare_dead_letters: Called with a dead-letter topic before its producer is made.
+            one_thread: Whether *client* has one I/O thread; see `LetterProducer`.
+            clock: Tells the time in seconds.
         """
         self._client = client
+        self._one_thread = one_thread
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
         self._slots: dict[tuple[str, Any], _Slot] = {}
 
-    def ready(self, topic: str, key: Any) -> Any | None:
-        """Return the raw producer of *topic* and schema *key* if there is one already."""
+    def ready(self, topic: str, key: Any) -> LetterProducer | None:
+        """Return the producer of *topic* and schema *key* if there is one already."""
         slot = self._slots.get((topic, key))
         return slot.producer if slot else None
 
-    def get(self, topic: str, key: Any, schema: Callable[[], Any], *, dead: bool) -> Any:
-        """Return the raw producer, made now if need be. May block for the operation time-out.
+    def get(self, topic: str, key: Any, schema: Callable[[], Any], *, dead: bool) -> LetterProducer:
+        """Return the producer, made now if need be. May block for the operation time-out.
 
         Args:
             topic: The full topic name.
@@ -95,7 +103,9 @@ class LetterProducers:
                 slot.producer = self._make(slot, topic, schema, dead=dead)
             return slot.producer
 
-    def _make(self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool) -> Any:
+    def _make(
+        self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool
+    ) -> LetterProducer:
         if self._clock() < slot.retry_at:
             raise LetterPublishError(topic, slot.error) from slot.error
         try:
@@ -110,7 +120,7 @@ class LetterProducers:
         slot.failures, slot.error = 0, None
         return producer
 
-    def _create(self, topic: str, schema: Any, *, fallback: bool) -> Any:
+    def _create(self, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
         try:
             producer = BareClient.create_producer(
                 self._client,
@@ -126,9 +136,17 @@ class LetterProducers:
                 raise
             _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
             return self._create(topic, pulsar.schema.BytesSchema(), fallback=False)
-        return producer._producer  # noqa: SLF001 - the handle itself costs less per letter
+        raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
+        return LetterProducer(raw, ordered=self._one_thread and self._is_single(topic))
 
-    def lost(self, topic: str, key: Any, producer: Any) -> None:
+    def _is_single(self, topic: str) -> bool:
+        """Tell whether *topic*, which exists by now, is known to have no partitions."""
+        try:
+            return list(self._client.get_topic_partitions(topic)) == [topic]
+        except pulsar.PulsarException:
+            return False
+
+    def lost(self, topic: str, key: Any, producer: LetterProducer) -> None:
         """Forget *producer*, which will not work again; the next letter makes a new one."""
         slot = self._slots.get((topic, key))
         if slot is not None and slot.producer is producer:

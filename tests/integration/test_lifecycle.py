@@ -117,7 +117,7 @@ def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish):
 def test_a_dropped_client_leaves_no_thread_and_no_crash(broker, topic):
     """Nobody closes anything: the process ends with 0, and our threads end before."""
     code = """
-        import gc, sys, threading, pulsar, pulsar_retry as pr
+        import gc, sys, threading, time, pulsar, pulsar_retry as pr
         client = pr.Client(sys.argv[1])
         consumer = client.subscribe(sys.argv[2], "s", pulsar.ConsumerType.Shared, enable_retry=True)
         client.create_producer(sys.argv[2]).send(b"x")
@@ -131,6 +131,9 @@ def test_a_dropped_client_leaves_no_thread_and_no_crash(broker, topic):
         if sys.argv[3] == "drop":
             del client, consumer
             gc.collect()
+            deadline = time.monotonic() + 20
+            while threading.active_count() > 1 and time.monotonic() < deadline:
+                time.sleep(0.01)
             print([thread.name for thread in threading.enumerate()])
     """
     assert "['MainThread']" in run(code, broker, topic, "drop")

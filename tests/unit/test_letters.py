@@ -83,13 +83,14 @@ class Rig:
         self.world = World()
         self.back: list[tuple[Any, bool]] = []
         self.router = LetterRouter(
-            object(),  # type: ignore[arg-type]
+            self.world,  # type: ignore[arg-type]
             pulsar.schema.BytesSchema(),
             max_pending=2,
             send_timeout=0.01,
             dead_letter_subscription=None,
             come_back=self.come_back,
             timer=self,  # type: ignore[arg-type]
+            one_thread=False,
         )
 
     def check_later(self, _owner: Any, _delay: float) -> None:

@@ -87,7 +87,11 @@ def prepared() -> list[str]:
 def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterProducers:
     """Return the producers of one consumer."""
     return LetterProducers(
-        object(), send_timeout=2.5, prepare_dead_letters=prepared.append, clock=clock
+        object(),
+        send_timeout=2.5,
+        prepare_dead_letters=prepared.append,
+        one_thread=False,
+        clock=clock,
     )
 
 
@@ -200,7 +204,9 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     def refuse(topic: str) -> None:
         raise pulsar.AuthorizationError(topic)
 
-    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=refuse, clock=Clock())
+    letters = LetterProducers(
+        object(), send_timeout=1, prepare_dead_letters=refuse, one_thread=False, clock=Clock()
+    )
     with pytest.raises(pr.LetterPublishError):
         get(letters, DLQ)
     assert [] == creations.asked
@@ -288,7 +294,7 @@ def test_closing_closes_every_producer(letters: LetterProducers) -> None:
     made = [get(letters), get(letters, DLQ)]
     letters.close()
     letters.close()
-    assert [True, True] == [producer.closed for producer in made]
+    assert [True, True] == [producer.raw.closed for producer in made]
 
 
 def test_closing_goes_on_when_one_fails(
@@ -300,9 +306,9 @@ def test_closing_goes_on_when_one_fails(
         raise pulsar.AlreadyClosed("closed")
 
     first, second = get(letters), get(letters, DLQ)
-    monkeypatch.setattr(first, "close", refuse)
+    monkeypatch.setattr(first.raw, "close", refuse)
     letters.close()
-    assert second.closed
+    assert second.raw.closed
 
 
 def test_a_wire_schema_leaves_bytes_alone() -> None:

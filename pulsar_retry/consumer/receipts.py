@@ -1,0 +1,156 @@
+"""Takes the receipts of letters in bursts, on a thread of ours.
+
+A receipt that enters Python on pulsar-client's thread costs more than the letter itself: that
+thread and the one that sends take the interpreter from each other for every letter. So where
+receipts come in the order of the sends, pulsar-client's thread only puts each result into a queue,
+which is C code, and a thread of ours matches results with letters, many at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+import _pulsar
+
+from pulsar_retry.consumer.threads import keep_thread_state
+
+#: With more letters in flight than these, receipts are worth waiting for, so that they come in
+#: bursts; fewer belong to callers who wait for each of them.
+_FEW = 32
+
+#: How long, in seconds.
+_PAUSE = 0.001
+
+#: Seconds without a letter after which the thread ends; the next letter starts another.
+_IDLE = 1.0
+
+
+class Flight(Protocol):
+    """One letter on its way."""
+
+    def published(self, result: _pulsar.Result) -> None:
+        """Take its receipt. Never raises."""
+        ...
+
+
+class LetterProducer:
+    """One of pulsar-client's producers, and what becomes of its receipts. Thread-safe.
+
+    Attributes:
+        raw: The producer.
+    """
+
+    def __init__(self, raw: Any, *, ordered: bool) -> None:
+        """Wrap the producer *raw*.
+
+        Args:
+            raw: The producer.
+            ordered: Whether its receipts come in the order of its sends, whatever happens: it is of
+                a topic without partitions, and of a client with one I/O thread. With more of them,
+                the time-out of one letter might be told after the receipt of a later one.
+        """
+        self.raw = raw
+        self._ordered = ordered
+        self._was_ordered = ordered
+        # None: closed.
+        self._results: SimpleQueue[_pulsar.Result | None] = SimpleQueue()
+        self._flights: deque[Flight] = deque()
+        self._lock = threading.Lock()  # one order for the flights and their sends
+        self._taker: threading.Thread | None = None
+
+    def send(self, message: Any, flight: Flight) -> None:
+        """Send *message* and let *flight* know the result, on another thread or on this one."""
+        if not (self._ordered and self._sent_in_order(message, flight)):
+            self.raw.send_async(message, _one_result(flight))
+
+    def _sent_in_order(self, message: Any, flight: Flight) -> bool:
+        """Send *message* if the order still holds."""
+        with self._lock:
+            if not self._ordered:
+                return False
+            callback: Callable[[_pulsar.Result, Any], None] = self._results.put
+            if self._taker is None:
+                self._start()
+                callback = self._first_result
+            self._flights.append(flight)
+            try:
+                self.raw.send_async(message, callback)
+            except BaseException:
+                self._flights.pop()  # it was not sent
+                raise
+            return True
+
+    def close(self) -> None:
+        """Close the producer. What it has under way fails.
+
+        Raises:
+            pulsar.PulsarException: the broker could not be told.
+        """
+        self._results.put(None)
+        self.raw.close()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether a failure has put its receipts out of order; then another one is to be made."""
+        return self._was_ordered and not self._ordered
+
+    def _first_result(self, result: _pulsar.Result, _message_id: Any) -> None:
+        """Take a result on pulsar-client's thread, and make the next ones cheaper."""
+        self._results.put(result)
+        keep_thread_state()
+
+    def _start(self) -> None:
+        self._taker = threading.Thread(target=self._take, name="pulsar-retry-receipts", daemon=True)
+        self._taker.start()
+
+    def _take(self) -> None:
+        """Match results with flights until none has been in the air for a while."""
+        results = self._results
+        while True:
+            try:
+                result = results.get(timeout=_IDLE)
+            except Empty:
+                result = None
+            if result is None:
+                with self._lock:
+                    if not self._flights:
+                        self._taker = None
+                        return
+                continue
+            if len(self._flights) > _FEW:
+                time.sleep(_PAUSE)
+            self._land(result)
+            for _ in range(results.qsize()):
+                if (result := results.get()) is not None:
+                    self._land(result)
+
+    def _land(self, result: _pulsar.Result) -> None:
+        if not self._flights:
+            return  # the results of letters that have failed already
+        if result == _pulsar.Result.Ok:
+            self._flights.popleft().published(result)
+            return
+        # A send that is refused at once is told before those under way. So this may be the failure
+        # of any of them, and counts as that of all: a letter too many is better than one too few.
+        # Their results are still to come, so this producer is not used any more.
+        with self._lock:
+            self._ordered = False
+            failed, self._flights = self._flights, deque()
+        self.raw.close_async(lambda _: None)
+        for flight in failed:
+            flight.published(result)
+
+
+def _one_result(flight: Flight) -> Callable[[_pulsar.Result, Any], None]:
+    """Return what takes the result of one flight on pulsar-client's thread."""
+
+    def take(result: _pulsar.Result, _message_id: Any) -> None:
+        flight.published(result)
+        keep_thread_state()
+
+    return take

@@ -1,0 +1,74 @@
+"""The future of a hand-off is a future, only lighter."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+
+import pytest
+
+from pulsar_retry.consumer.future import LetterFuture
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_it_succeeds_unseen() -> None:
+    """Who looks afterwards finds it done."""
+    future = LetterFuture()
+    future.succeed()
+    assert (True, None, None) == (future.done(), future.result(0), future.exception(0))
+
+
+def test_it_is_pending_at_first() -> None:
+    """Neither done nor cancelled, and it cannot be cancelled."""
+    future = LetterFuture()
+    assert (False, False, False) == (future.done(), future.cancelled(), future.cancel())
+    with pytest.raises(TimeoutError):
+        future.result(0)
+
+
+def test_it_fails() -> None:
+    """The error is raised, each time."""
+    future = LetterFuture()
+    future.set_exception(ValueError("no"))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            future.result(0)
+
+
+def test_callbacks_are_called_once() -> None:
+    """Those from before the end and those from after it."""
+    called: list[str] = []
+    future = LetterFuture()
+    future.add_done_callback(lambda _: called.append("before"))
+    future.succeed()
+    future.add_done_callback(lambda _: called.append("after"))
+    assert ["before", "after"] == called
+
+
+def test_the_standard_library_waits_for_it() -> None:
+    """`wait`, `as_completed` and asyncio know what to do with it."""
+    futures = [LetterFuture() for _ in range(3)]
+    futures[0].succeed()
+    timer = threading.Timer(0.05, lambda: [future.succeed() for future in futures[1:]])
+    timer.start()
+    assert set(futures) == wait(futures, timeout=20).done
+    assert set(futures) == set(as_completed(futures, timeout=20))
+
+    async def result() -> None:
+        await asyncio.wrap_future(futures[0])
+
+    asyncio.run(result())
+    timer.join()
+
+
+def test_no_end_is_missed() -> None:
+    """Whoever begins to wait in the moment of the end is woken, too."""
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(2000):
+            future = LetterFuture()
+            waiting = pool.submit(future.result, 20)
+            ending = pool.submit(future.succeed)
+            assert waiting.result(30) is None
+            assert ending.result(30) is None
