@@ -23,6 +23,9 @@ from pulsar_retry.standalone.store import JarStore
 
 __all__ = ["Standalone"]
 
+#: Seconds that a killed broker's ports may stay taken: the system still tears the process down.
+_RELEASE_PATIENCE = 10.0
+
 _PORT_TRIES = 5
 _MAX_PORT = 65_535
 _SIZE = re.compile(r"[1-9][0-9]*[kmg]?", re.IGNORECASE)
@@ -255,8 +258,10 @@ class Standalone:
     def _port_candidates(self) -> Iterator[tuple[int, int]]:
         """Yield pairs of ports to try. The ones given, or used before, have to do alone."""
         fixed = self._ports or self._wanted_ports
+        # A predecessor that was killed may take a moment to let go of them.
+        patience = _RELEASE_PATIENCE if self._ports else 0.0
         for port in fixed:
-            if port is not None and not ports.is_free(port):
+            if port is not None and not ports.gets_free(port, patience):
                 raise _PortTakenError(f"port {port} of {ports.LOOPBACK} is taken")
         broker, web = fixed
         if broker is not None and web is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Iterator
 
 from pulsar_retry.errors import StandaloneError
 
-__all__ = ["LOOPBACK", "free_ports", "is_free"]
+__all__ = ["LOOPBACK", "free_ports", "gets_free", "is_free"]
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,6 +30,16 @@ def is_free(port: int) -> bool:
             probe.bind((LOOPBACK, port))
         except OSError:
             return False
+    return True
+
+
+def gets_free(port: int, patience: float) -> bool:
+    """Wait *patience* seconds at most for *port* to be free; tell whether it is."""
+    deadline = time.monotonic() + patience
+    while not is_free(port):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.02)
     return True
 
 
