@@ -5,15 +5,14 @@ Nothing here asserts a speed. The ratios are printed at the end and go into docs
 
 from __future__ import annotations
 
-import statistics
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
 import pulsar
 import pytest
+from comparing import Stopwatch, compare
 
 import pulsar_retry as pr
 
@@ -55,55 +54,21 @@ def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
         acknowledge(receive(10_000))
 
 
-def compare(
-    benchmark: Callable[..., object], contestants: dict[str, Callable[[], float]], base: str
-) -> None:
-    """Run *contestants* in turn, ROUNDS times; report medians, spread and the ratio to *base*.
-
-    Each returns messages per second for one round.
-    """
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    turn = deque(contestants)
-
-    def one_round() -> None:
-        turn.rotate()  # being the first after a pause is no advantage, nor a handicap
-        for name in turn:
-            rates[name].append(contestants[name]())
-
-    benchmark.pedantic(one_round, rounds=ROUNDS, warmup_rounds=0)
-    floor = statistics.median(rates[base])
-    for name, values in rates.items():
-        median = statistics.median(values)
-        spread = f"{min(values):,.0f}-{max(values):,.0f}"
-        benchmark.extra_info[name] = f"{median:,.0f}/s ({spread}), {median / floor:.3f} of {base}"
-
-
-@pytest.fixture
-def report(benchmark, capsys, request):
-    """Print what was measured, also when output is captured."""
-    yield
-    with capsys.disabled():
-        print(f"\n{request.node.name}")  # noqa: T201
-        for name, result in benchmark.extra_info.items():
-            print(f"  {name:28} {result}")  # noqa: T201
-
-
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
 @pytest.mark.usefixtures("report")
 def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
     """What it costs to read two topics instead of one."""
 
-    def contestant(kind: type[pulsar.Client], **options: object) -> Callable[[], float]:
-        def run() -> float:
+    def contestant(kind: type[pulsar.Client], **options: object) -> Callable[[], Stopwatch]:
+        def run() -> Stopwatch:
             topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
             client = kind(broker.service_url, logger=QUIET)
             consumer = subscribe(client, topic, **options)
             fill(broker.service_url, topic, batching)
-            start = time.perf_counter()
-            receive_and_acknowledge(consumer)
-            took = time.perf_counter() - start
+            with Stopwatch(MESSAGES, time.thread_time) as watch:
+                receive_and_acknowledge(consumer)
             client.close()
-            return MESSAGES / took
+            return watch
 
         return run
 
@@ -115,6 +80,7 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
             "pr.Client, enable_retry": contestant(pr.Client, enable_retry=True),
         },
         "pulsar.Client",
+        ROUNDS,
     )
 
 
@@ -126,7 +92,7 @@ def test_reconsume_later_async(benchmark, broker, namespace):
     subscribed to as a retry topic is: that is the limit.
     """
 
-    def bare(properties: dict[str, str] | None) -> float:
+    def bare(properties: dict[str, str] | None) -> Stopwatch:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         fill(broker.service_url, topic, batching=True)
         client = pulsar.Client(broker.service_url, logger=QUIET)
@@ -136,32 +102,30 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         producer = client.create_producer(
             f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
         )
-        start = time.perf_counter()
-        for _ in range(MESSAGES):
-            message = consumer.receive(10_000)
-            producer.send_async(
-                message.data(),
-                lambda _result, _id, message=message: consumer.acknowledge(message),
-                properties=properties,
-                deliver_after=timedelta(seconds=3600),
-            )
-        producer.flush()
-        took = time.perf_counter() - start
+        with Stopwatch(MESSAGES, time.process_time) as watch:
+            for _ in range(MESSAGES):
+                message = consumer.receive(10_000)
+                producer.send_async(
+                    message.data(),
+                    lambda _result, _id, message=message: consumer.acknowledge(message),
+                    properties=properties,
+                    deliver_after=timedelta(seconds=3600),
+                )
+            producer.flush()
         client.close()
-        return MESSAGES / took
+        return watch
 
-    def ours() -> float:
+    def ours() -> Stopwatch:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         fill(broker.service_url, topic, batching=True)
         client = pr.Client(broker.service_url, logger=QUIET)
         consumer = subscribe(client, topic, enable_retry=True, max_pending_letters=IN_FLIGHT)
-        start = time.perf_counter()
-        for _ in range(MESSAGES):
-            future = consumer.reconsume_later_async(consumer.receive(10_000), delay=3600)
-        future.result(60)
-        took = time.perf_counter() - start
+        with Stopwatch(MESSAGES, time.process_time) as watch:
+            for _ in range(MESSAGES):
+                future = consumer.reconsume_later_async(consumer.receive(10_000), delay=3600)
+            future.result(60)
         client.close()
-        return MESSAGES / took
+        return watch
 
     topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
     letter = {
@@ -181,4 +145,5 @@ def test_reconsume_later_async(benchmark, broker, namespace):
             "reconsume_later_async": ours,
         },
         "send_async + ack, same wire",
+        ROUNDS,
     )

@@ -1,0 +1,69 @@
+"""Contestants in one run, interleaved."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Self
+
+
+class Stopwatch:
+    """Takes the time of a number of messages.
+
+    Attributes:
+        rate: Messages per second.
+        cpu: Microseconds of processor time per message, by *clock* (such as `time.thread_time`).
+            It depends less than the rate on what else the machine does.
+    """
+
+    def __init__(self, messages: int, clock: Callable[[], float]) -> None:
+        self._messages = messages
+        self._clock = clock
+
+    def __enter__(self) -> Self:
+        self._start, self._cpu_start = time.perf_counter(), self._clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rate = self._messages / (time.perf_counter() - self._start)
+        self.cpu = (self._clock() - self._cpu_start) / self._messages * 1e6
+
+
+def compare(
+    benchmark: Callable[..., object],
+    contestants: dict[str, Callable[[], float | Stopwatch]],
+    base: str,
+    rounds: int,
+) -> None:
+    """Run *contestants* in turn, *rounds* times; report medians, spread and the ratio to *base*.
+
+    Each returns messages per second for one round, or a stopwatch.
+    """
+    results: dict[str, list[float | Stopwatch]] = {name: [] for name in contestants}
+    turn = deque(contestants)
+
+    def one_round() -> None:
+        turn.rotate()  # being the first after a pause is no advantage, nor a handicap
+        for name in turn:
+            results[name].append(contestants[name]())
+
+    benchmark.pedantic(one_round, rounds=rounds, warmup_rounds=0)
+    floor = statistics.median(_rates(results[base]))
+    for name, values in results.items():
+        rates = _rates(values)
+        median = statistics.median(rates)
+        text = f"{median:,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f}), {median / floor:.2f}"
+        if cpu := _least(values):
+            text += f"; {cpu:.2f} us of processor time, {_least(results[base]) / cpu:.2f}"
+        benchmark.extra_info[name] = f"{text} of {base}"
+
+
+def _rates(values: list[float | Stopwatch]) -> list[float]:
+    return [value.rate if isinstance(value, Stopwatch) else value for value in values]
+
+
+def _least(values: list[float | Stopwatch]) -> float:
+    """Return the least processor time; 0 where none was taken. The rest is noise."""
+    return min((value.cpu for value in values if isinstance(value, Stopwatch)), default=0.0)
