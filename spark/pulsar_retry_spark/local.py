@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from pulsar_retry.standalone.java import find_java
@@ -59,6 +61,9 @@ def local_session(
             try:
                 settled = SparkConf().setAll(list(settings.items()))
                 yield SparkSession.builder.config(conf=settled).getOrCreate()
+            except (CapturedException, Py4JJavaError) as error:
+                error.add_note(str(error))  # which asks the JVM, and is asked when that is gone
+                raise
             finally:
                 _stop()
 

