@@ -1,0 +1,161 @@
+"""Reading a part of a partition into record batches, in a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import attrs
+import pulsar
+import pyarrow as pa
+
+from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.positions import Position
+from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_rows import Row, to_batch, to_row
+from pulsar_retry_spark.source_topics import Partition
+
+#: A record batch has at most so many rows, or bytes of payload and a row.
+_BATCH_ROWS = 5_000
+_BATCH_BYTES = 8 << 20
+
+#: Entries before a start that are read again: the chunks of one message may lie on both sides of
+#: it, with other messages between them, and only who has read the first chunk gets the message.
+LOOK_BACK = 16
+
+#: Milliseconds between two looks at what keeps a message that is there from coming.
+_WAIT = 1_000
+
+#: Seconds that it may keep it: as long as a broker takes to restart, and a little more.
+_PATIENCE = 60.0
+
+#: The same where what is there may be a part of a chunked message, of which no more will come.
+_UNCERTAIN_PATIENCE = 5.0
+
+
+@attrs.frozen
+class Piece:
+    """A part of a partition. Picklable.
+
+    Attributes:
+        partition: The partition.
+        after: The last message that is not read any more; None: from the start.
+        end: The last message to read.
+        since: Where *after* is None: milliseconds since 1970 to start at, as far as the broker
+            finds it.
+        until: Publish time in milliseconds after which nothing more is read.
+        certain: Whether *end* is known to be a message.
+        whole: Whether *end* has to be there.
+    """
+
+    partition: Partition
+    after: Position | None
+    end: Position
+    since: int | None = None
+    until: int | None = None
+    certain: bool = True
+    whole: bool = False
+
+
+def read_batches(
+    connection: Connection, piece: Piece, schema: pa.Schema, queue: int
+) -> Iterator[pa.RecordBatch]:
+    """Read *piece* as record batches of *schema*, some columns of `source_rows.SCHEMA`.
+
+    Raises:
+        PulsarSourceError: messages are missing, or do not come.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    constants = {"kind": piece.partition.kind, "topic": piece.partition.topic}
+    with lease(connection) as cached:
+        rows: list[Row] = []
+        size = 0
+        for _, raw in messages(cached.client, piece, queue):
+            rows.append(to_row(raw))
+            size += raw.length()
+            if len(rows) == _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield to_batch(rows, schema, constants)
+                rows.clear()
+                size = 0
+        if rows:
+            yield to_batch(rows, schema, constants)
+
+
+def messages(
+    client: pulsar.Client, piece: Piece, queue: int
+) -> Generator[tuple[Position, Any], None, None]:
+    """Give the raw messages of *piece* with their positions.
+
+    Raises:
+        PulsarSourceError: messages are missing, or do not come.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    reader = _open(client, piece, queue)
+    try:
+        yield from _between(reader._reader, piece)  # noqa: SLF001 - its wrapper costs by the row
+    finally:
+        reader.close()
+
+
+def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
+    start = pulsar.MessageId.earliest
+    if piece.after is not None:
+        back = piece.after.back(LOOK_BACK)
+        start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
+    reader = client.create_reader(
+        piece.partition.name,
+        start,
+        receiver_queue_size=queue,
+        start_message_id_inclusive=True,
+    )
+    if piece.after is None and piece.since is not None:
+        reader.seek(piece.since)
+    return reader
+
+
+def _between(reader: Any, piece: Piece) -> Iterator[tuple[Position, Any]]:
+    after, end, until = piece.after, piece.end, piece.until
+    position = None
+    while position != end:
+        raw = _next(reader, piece)
+        if raw is None:
+            break
+        position = Position.of(raw.message_id())
+        if position > end or (until is not None and raw.publish_timestamp() > until):
+            break
+        if after is None or position > after:
+            yield position, raw
+    if piece.whole and position != end:
+        raise PulsarSourceError(
+            "DATA_LOSS",
+            f"{piece.partition.name} has no message {end} any more: the broker has deleted it "
+            "unread. fail_on_data_loss=false goes on with what is left",
+        )
+
+
+def _next(reader: Any, piece: Piece) -> Any:
+    """Return the next raw message; None when there is none."""
+    try:
+        return reader.read_next(_WAIT)
+    except pulsar.Timeout:
+        return _awaited(reader, piece)
+
+
+def _awaited(reader: Any, piece: Piece) -> Any:
+    """Wait for the next message as long as there is one, and return it; None: there is none."""
+    give_up_at = time.monotonic() + (_PATIENCE if piece.certain else _UNCERTAIN_PATIENCE)
+    while reader.has_message_available():
+        try:
+            return reader.read_next(_WAIT)
+        except pulsar.Timeout:
+            if time.monotonic() < give_up_at:
+                continue
+        if not piece.certain:
+            return None
+        raise PulsarSourceError(
+            "TIMEOUT",
+            f"{piece.partition.name} has messages, but none has come for {_PATIENCE:g} s",
+        )
+    return None

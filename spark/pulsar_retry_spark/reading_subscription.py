@@ -1,0 +1,170 @@
+"""The durable subscription of a stream: it keeps the broker from deleting what is to be read.
+
+Nothing is read by it. It is acknowledged as far as the checkpoint goes, and, being exclusive, it
+keeps a second query away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry_spark.positions import Position
+from pulsar_retry_spark.reading import LOOK_BACK, Piece, messages
+from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_topics import Partition
+
+#: Seconds in which the subscription of a query that has just ended becomes free.
+_BUSY_FOR = 10.0
+_BUSY_BACKOFF = Exponential(0.05, 1)
+
+#: Milliseconds to wait for a message that is there.
+_PATIENCE = 10_000
+
+
+@attrs.define
+class ReadingSubscription:
+    """One consumer for each partition.
+
+    Attributes:
+        client: What opens them.
+        name: Of the subscription.
+        strict: Whether lost data is an error.
+    """
+
+    client: pulsar.Client
+    name: str
+    strict: bool
+    _consumers: dict[str, Any] = attrs.field(factory=dict, init=False)
+    _acknowledged: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    _ends: dict[Position, Position | None] = attrs.field(factory=dict, init=False)
+
+    def add(self, partition: Partition, after: Position | None, *, latest: bool) -> None:
+        """Subscribe to *partition*, of which everything up to *after* has been processed.
+
+        Args:
+            partition: A partition that exists.
+            after: The checkpoint's; None: nothing has been read of it.
+            latest: Whether a new subscription starts at the end.
+
+        Raises:
+            PulsarSourceError: another query has the subscription, or data is lost.
+            pulsar.PulsarException: the broker was not reached, or refuses.
+        """
+        name = partition.name
+        following = self._first_from(name, after) if after and self.strict else None
+        if following is None or after is None or following.ledger == after.ledger:
+            self._consumers[name] = self._subscribe(name, at_end=latest)
+            return
+        # The ledger was deleted. That is as it should be if all of it was processed; then the
+        # subscription stands at the first message that is left. One that is made now does not.
+        consumer = self._subscribe(name, at_end=True)
+        if not self._stands_at(consumer, following):
+            consumer.close()
+            raise PulsarSourceError(
+                "DATA_LOSS",
+                f"{name} starts at {following}, and what came after {after} has been deleted "
+                f"without subscription {self.name!r} having seen it. fail_on_data_loss=false goes "
+                "on with what is left",
+            )
+        self._consumers[name] = consumer
+
+    def last(self, partition: str) -> Position | None:
+        """Return the last entry of a partition; None: it has none.
+
+        Raises:
+            pulsar.PulsarException: the broker was not reached.
+        """
+        last = Position.of(self._consumers[partition].get_last_message_id())
+        return last if last.entry >= 0 else None
+
+    def last_message(self, partition: Partition, after: Position | None) -> Position | None:
+        """Return the last message of a partition, None where there is none after *after*.
+
+        That is the last entry, unless it is a part of a chunked message that is not there as a
+        whole (yet): a stream that stopped between two chunks would never get that message.
+        """
+        last = self.last(partition.name)
+        if last is None or last.batch >= 0:  # no part of a batch is chunked
+            return last
+        if last not in self._ends:
+            self._ends = {k: v for k, v in self._ends.items() if k.ledger != last.ledger}
+            self._ends[last] = self._last_whole(partition, last, after)
+        return self._ends[last]
+
+    def _last_whole(
+        self, partition: Partition, last: Position, after: Position | None
+    ) -> Position | None:
+        for start in (last.back(LOOK_BACK), after):
+            piece = Piece(partition, start, last, certain=False)
+            found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
+            if found:
+                return found[-1]
+        return None
+
+    def acknowledge(self, positions: Mapping[str, Position]) -> None:
+        """Let the broker delete everything up to *positions*.
+
+        What is in the middle of a batch, or may be, is kept with all of its batch.
+        """
+        for name, position in positions.items():
+            if name not in self._consumers:
+                continue
+            whole = position.batch < 0 or position == self.last(name)
+            entry = position.ledger, position.entry - (not whole)
+            if self._acknowledged.get(name) != entry:
+                self._consumers[name].acknowledge_cumulative(pulsar.MessageId(-1, *entry, -1))
+                self._acknowledged[name] = entry
+
+    def close(self) -> None:
+        """Leave the subscription as it is; acknowledgements go out before."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+    def _subscribe(self, name: str, *, at_end: bool) -> Any:
+        give_up_at = time.monotonic() + _BUSY_FOR
+        tries = 0
+        start = pulsar.InitialPosition.Latest if at_end else pulsar.InitialPosition.Earliest
+        while True:
+            try:
+                return self.client.subscribe(
+                    name, self.name, initial_position=start, receiver_queue_size=1
+                )
+            except pulsar.ConsumerBusy:
+                if time.monotonic() > give_up_at:
+                    raise PulsarSourceError(
+                        "SUBSCRIPTION_BUSY",
+                        f"another query reads {name} by subscription {self.name!r}: give this one "
+                        "a subscription.reader of its own",
+                    ) from None
+            tries += 1
+            time.sleep(_BUSY_BACKOFF.delay(tries))
+
+    def _first_from(self, name: str, position: Position) -> Position | None:
+        """Return the first message from *position* on that is still there."""
+        start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
+        reader = self.client.create_reader(
+            name, start, receiver_queue_size=1, start_message_id_inclusive=True
+        )
+        try:
+            if not reader.has_message_available():
+                return None
+            return Position.of(reader.read_next(_PATIENCE).message_id())
+        except pulsar.Timeout:
+            return None
+        finally:
+            reader.close()
+
+    def _stands_at(self, consumer: Any, position: Position) -> bool:
+        """Tell whether the first message that is not acknowledged is that at *position*."""
+        try:
+            return Position.of(consumer.receive(_PATIENCE).message_id()) == position
+        except pulsar.Timeout:
+            consumer.unsubscribe()  # so that the next try finds what this one has found
+            return False

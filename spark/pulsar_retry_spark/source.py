@@ -1,0 +1,120 @@
+"""`spark.read.format("pulsar-failures")`: what retry and dead-letter topics hold now, as rows.
+
+`datasource.py` imports this when something is read. See `source_rows.SCHEMA` for the columns.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.parsing import unknown_name
+from pulsar_retry_spark.positions import END, Position
+from pulsar_retry_spark.reading import Piece, read_batches
+from pulsar_retry_spark.source_filters import SLACK, Selection
+from pulsar_retry_spark.source_options import SourceOptions
+from pulsar_retry_spark.source_rows import SCHEMA
+from pulsar_retry_spark.source_topics import Partition, existing, last_positions, quiet
+from pulsar_retry_spark.stream import FailureStreamReader
+
+#: What Spark runs a reader in that is to be asked for filters.
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def schema() -> StructType:
+    """Return the schema of the rows."""
+    return from_arrow_schema(SCHEMA)
+
+
+def batch_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceReader:
+    """Return the reader of a batch query.
+
+    Args:
+        options: As the user gave them.
+        wanted: `schema()`, or what the user has chosen of it by `DataFrameReader.schema`.
+
+    Raises:
+        ConfigError: an option or the schema is not acceptable.
+    """
+    parsed, columns = SourceOptions.parse(options), _columns(wanted)
+    return (PushingReader if _is_pushing() else FailureReader)(parsed, columns)
+
+
+def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
+    """Return the reader of a streaming query; arguments and errors as for `batch_reader`."""
+    return FailureStreamReader(SourceOptions.parse(options), _columns(wanted))
+
+
+def _columns(wanted: StructType) -> pa.Schema:
+    """Return *wanted* as an Arrow schema.
+
+    Raises:
+        ConfigError: it has a column that the source does not have, or of another type.
+    """
+    known = schema()
+    for field in wanted:
+        if field.name not in known.names:
+            raise ConfigError(unknown_name("column", field.name, known.names))
+        kind = known[field.name].dataType
+        if field.dataType != kind or not field.nullable:
+            given = field.dataType.simpleString() + ("" if field.nullable else " not null")
+            raise ConfigError(f"column {field.name!r} is {given}: expected {kind.simpleString()}")
+    return pa.schema([SCHEMA.field(name) for name in wanted.names])
+
+
+def _is_pushing() -> bool:
+    """Tell whether Spark will ask this process for filters.
+
+    `spark.sql.python.filterPushdown.enabled` decides. While it is off, Spark refuses a reader that
+    can take filters over; a source does not see the setting, but what Spark then runs.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # without a daemon
+    return _PUSHING in sys.modules or (main is not None and main.name == _PUSHING)
+
+
+class FailureReader(DataSourceReader):
+    """Reads what there is when the query is planned."""
+
+    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
+        self._options = options
+        self._columns = columns
+        self._selection = Selection()
+
+    def partitions(self) -> list[InputPartition]:
+        """Find the topics and their ends; one task for each of their partitions."""
+        with lease(quiet(self._options.connection)) as cached:
+            found = filter(self._selection.has, existing(cached.client, self._options.topics))
+            partitions = {each.name: each for each in found}
+            ends = last_positions(cached.client, partitions)
+        return [InputPartition(self._piece(partitions[name], end)) for name, end in ends.items()]
+
+    def _piece(self, partition: Partition, end: Position) -> Piece:
+        since, until = self._selection.since, self._selection.until
+        certain = end != END
+        if not certain:  # then the time is the only bound
+            now = round(time.time() * 1000) + SLACK
+            until = now if until is None else min(now, until)
+        return Piece(partition, None, end, since=since, until=until, certain=certain)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in a worker."""
+        if partition.value is None:  # Spark's own, where there is nothing to read
+            return iter(())
+        options = self._options
+        return read_batches(options.connection, partition.value, self._columns, options.queue)
+
+
+class PushingReader(FailureReader):
+    """The same, for where Spark hands conditions of the query over."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        """Use conditions on topic, kind and publish time."""
+        return iter(list(self._selection.take(filters)))

@@ -1,0 +1,87 @@
+"""Which conditions of a query the source takes over: those on topic, kind and publish time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pulsar_retry_spark.source_topics import Partition
+
+#: Milliseconds by which publish times may be out of order: it is producers' clocks that they tell.
+#: So much more is read at both ends, and Spark looks at each row again.
+SLACK = 60_000
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@attrs.define
+class Selection:
+    """What of all there is has to be read.
+
+    Attributes:
+        allowed: For `topic` and `kind`, the values that rows may have; absent: any.
+        since: The first publish time that matters, in milliseconds since 1970.
+        until: The last one.
+    """
+
+    allowed: dict[str, set[Any]] = attrs.field(factory=dict)
+    since: int | None = None
+    until: int | None = None
+
+    def take(self, filters: Iterable[Filter]) -> Iterable[Filter]:
+        """Take *filters* over and give those back that Spark has to apply itself.
+
+        Conditions on the publish time are used and given back: they leave out whole stretches of
+        messages here, not each single one.
+        """
+        for each in filters:
+            if not self._take(each):
+                yield each
+
+    def has(self, partition: Partition) -> bool:
+        """Tell whether rows of *partition* may be wanted."""
+        return all(getattr(partition, column) in values for column, values in self.allowed.items())
+
+    def _take(self, condition: Filter) -> bool:
+        column = getattr(condition, "attribute", ())
+        value = getattr(condition, "value", None)
+        if column in (("topic",), ("kind",)):
+            return self._take_values(column[0], condition, value)
+        if column == ("publish_time",) and isinstance(value, dt.datetime):
+            self._take_time(condition, _milliseconds(value))
+        return False
+
+    def _take_values(self, column: str, condition: Filter, value: Any) -> bool:
+        if isinstance(condition, EqualTo | EqualNullSafe):
+            values = {value}
+        elif isinstance(condition, In):
+            values = set(value)
+        else:
+            return False
+        self.allowed[column] = self.allowed.get(column, values) & values
+        return True
+
+    def _take_time(self, condition: Filter, moment: int) -> None:
+        if isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
+            self.since = max(self.since or 0, moment - SLACK)
+        if isinstance(condition, LessThan | LessThanOrEqual | EqualTo | EqualNullSafe):
+            latest = moment + SLACK
+            self.until = latest if self.until is None else min(self.until, latest)
+
+
+def _milliseconds(moment: dt.datetime) -> int:
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)
+    return (aware - _EPOCH) // dt.timedelta(milliseconds=1)

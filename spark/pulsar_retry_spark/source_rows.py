@@ -1,0 +1,219 @@
+"""Messages to rows: what the source reads from a message, as Arrow columns. Pure.
+
+Properties that have a column of their own are decoded into it; `headers` holds the others. A
+property that is no valid value of its column stays among the headers as it is, so nothing is lost
+and no message can make a job fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pulsar_retry.wire.properties import (
+    DEDUPE_ID,
+    DELAY_TIME,
+    FAILURE_ERROR,
+    FAILURE_MESSAGE,
+    FAILURE_REASON,
+    FAILURE_RULE,
+    FAILURE_SOURCE,
+    FAILURE_STAGE,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_OLD,
+    REAL_TOPIC,
+    RECONSUMETIMES,
+    message_id_text,
+)
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+#: Where a row was read before it failed; a source with other fields stays among the headers.
+_SOURCE = {
+    "file": pa.string(),
+    "position": pa.int64(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+}
+
+#: Every column, with the Arrow types that Spark wants, to the letter.
+SCHEMA = pa.schema(
+    {
+        "payload": pa.binary(),
+        "key": pa.string(),
+        "kind": pa.string(),
+        "topic": pa.string(),
+        "message_id": pa.string(),
+        "publish_time": _TIME,
+        "event_time": _TIME,
+        "attempt": pa.int32(),
+        "reason": pa.string(),
+        "error": pa.string(),
+        "details": pa.string(),
+        "stage": pa.string(),
+        "rule": pa.list_(pa.field("element", pa.string())),
+        "delay_ms": pa.int64(),
+        "origin_topic": pa.string(),
+        "origin_message_id": pa.string(),
+        "source": pa.struct(_SOURCE),
+        "dedupe_id": pa.string(),
+        "headers": pa.map_(pa.string(), pa.string()),
+    }
+)
+
+#: The last millisecond of the year 9999: a later time is garbage, and Python can't show it.
+_LAST_TIME = 253_402_300_799_999
+
+_MAX_INT = 2**31 - 1
+_MAX_LONG = 2**63 - 1
+_DIGITS = re.compile(r"\+?[0-9]{1,19}", re.ASCII)
+
+#: How pulsar-client prints an id, which its own dead letters carry.
+_CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
+
+
+#: What `to_row` returns, in this order.
+FIELDS = (
+    "payload",
+    "key",
+    "message_id",
+    "publish_time",
+    "event_time",
+    "attempt",
+    "reason",
+    "error",
+    "details",
+    "stage",
+    "rule",
+    "delay_ms",
+    "origin_topic",
+    "origin_message_id",
+    "source",
+    "dedupe_id",
+    "headers",
+)
+
+#: A plain tuple, since this is the one place where each row costs.
+Row = tuple[Any, ...]
+
+_UNREADABLE = (None,) * (len(FIELDS) - FIELDS.index("attempt"))
+
+
+def to_row(raw: Any) -> Row:
+    """Read a `_pulsar.Message`: the values of `FIELDS`, times in milliseconds since 1970.
+
+    pulsar-client can't give properties of which one is no UTF-8: then `headers` is null and so are
+    the columns that are read from them. A key that is no UTF-8 is null, too.
+    """
+    try:
+        decoded = decode(raw.properties())
+    except UnicodeDecodeError:
+        decoded = _UNREADABLE
+    return (
+        None if raw.has_null_value() else raw.data(),
+        _key(raw),
+        message_id_text(raw.message_id()),
+        _time(raw.publish_timestamp()),
+        _time(raw.event_timestamp()),
+        *decoded,
+    )
+
+
+def decode(properties: dict[str, str]) -> Row:
+    """Return the values of `FIELDS` from `attempt` on; takes *properties* apart."""
+    pop = properties.pop
+    attempt = _whole(properties.get(RECONSUMETIMES), _MAX_INT)
+    if attempt is not None:
+        del properties[RECONSUMETIMES]
+    delay = _whole(properties.get(DELAY_TIME), _MAX_LONG)
+    if delay is not None:
+        del properties[DELAY_TIME]
+    source = _source(properties.get(FAILURE_SOURCE))
+    if source is not None:
+        del properties[FAILURE_SOURCE]
+    rules = pop(FAILURE_RULE, None)
+    twin = pop(ORIGIN_MESSAGE_ID_OLD, None)
+    return (
+        attempt,
+        pop(FAILURE_REASON, None),
+        pop(FAILURE_ERROR, None),
+        pop(FAILURE_MESSAGE, None),
+        pop(FAILURE_STAGE, None),
+        None if rules is None else rules.split(","),
+        delay,
+        pop(REAL_TOPIC, None),
+        _origin(pop(ORIGIN_MESSAGE_ID, None) or twin),
+        source,
+        pop(DEDUPE_ID, None),
+        list(properties.items()),
+    )
+
+
+def to_batch(
+    rows: Sequence[Row], schema: pa.Schema, constants: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return *rows* as a record batch of *schema*, some columns of `SCHEMA`.
+
+    Args:
+        rows: At least one.
+        schema: What is wanted.
+        constants: The columns that are the same in all rows.
+    """
+    columns = dict(zip(FIELDS, zip(*rows, strict=True), strict=True))
+    arrays = [
+        pa.repeat(pa.scalar(constants[field.name], field.type), len(rows))
+        if field.name in constants
+        else _array(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if kind == _TIME:
+        return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(_TIME)
+    return pa.array(values, kind)
+
+
+def _key(raw: Any) -> str | None:
+    try:
+        return raw.partition_key() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def _time(milliseconds: int) -> int | None:
+    """Return a time, or None where there is none: pulsar-client says 0 then."""
+    return milliseconds if 0 < milliseconds <= _LAST_TIME else None
+
+
+@functools.lru_cache(1024)  # of counts and delays there are few
+def _whole(text: str | None, maximum: int) -> int | None:
+    if text is None or not _DIGITS.fullmatch(text) or int(text) > maximum:
+        return None
+    return int(text)
+
+
+def _origin(text: str | None) -> str | None:
+    """Return an origin's id as Java prints it, as every other id here is."""
+    return message_id_text(text) if text and _CLIENTS_ID.fullmatch(text) else text
+
+
+def _source(text: str | None) -> dict[str, Any] | None:
+    """Return the source of a row of this package's sink; None if it is another struct."""
+    if text is None:
+        return None
+    try:
+        source = json.loads(text)
+        arrow = pa.scalar(source, pa.struct(_SOURCE)).as_py()
+    except (ValueError, TypeError, RecursionError, OverflowError):  # Arrow's errors are such
+        return None
+    # Arrow drops fields that it does not know, and halves.
+    same = isinstance(source, dict) and arrow == dict.fromkeys(_SOURCE) | source
+    return arrow if same else None

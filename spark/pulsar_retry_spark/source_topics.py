@@ -1,0 +1,108 @@
+"""What there is to read: the topics that exist, their partitions and where these end.
+
+Looking creates nothing and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.old_names import exists
+from pulsar_retry.wire.names import logical
+from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.positions import END, Position
+from pulsar_retry_spark.source_options import SourceTopic
+
+#: Milliseconds to wait for a message that is there.
+_PATIENCE = 5_000
+
+#: Looking takes a round trip or a few, one topic and partition after the other.
+_AT_ONCE = 16
+
+
+@attrs.frozen
+class Partition:
+    """One partition, or a topic without partitions.
+
+    Attributes:
+        name: Its full name.
+        topic: The full name of the topic that it belongs to.
+        kind: Of the topic.
+    """
+
+    name: str
+    topic: str
+    kind: str
+
+    @classmethod
+    def of(cls, topic: SourceTopic, name: str) -> Partition:
+        """Return the partition *name* of *topic*."""
+        whole = name in (topic.name, topic.old_name)
+        return cls(name, name if whole else logical(name), topic.kind)
+
+
+def quiet(connection: Connection) -> Connection:
+    """Return *connection* for looking, which makes pulsar-client log errors that are none."""
+    return attrs.evolve(connection, log_level="none")
+
+
+def existing(client: pulsar.Client, topics: Iterable[SourceTopic]) -> list[Partition]:
+    """Return the partitions of those *topics* that exist.
+
+    A role that may read a topic but not list its namespace has it taken for existing; where it is
+    not and the broker creates topics by itself, reading creates it.
+
+    Raises:
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+
+    def partitions(topic: SourceTopic) -> list[Partition]:
+        name = _existing_name(client, topic)
+        names = [] if name is None else client.get_topic_partitions(name)
+        return [Partition.of(topic, each) for each in names]
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return [each for found in threads.map(partitions, topics) for each in found]
+
+
+def _existing_name(client: pulsar.Client, topic: SourceTopic) -> str | None:
+    try:
+        if topic.old_name is not None and exists(client, topic.old_name):
+            return topic.old_name
+        return topic.name if exists(client, topic.name) else None
+    except pulsar.AuthorizationError:
+        return topic.name
+
+
+def last_positions(client: pulsar.Client, names: Iterable[str]) -> dict[str, Position]:
+    """Return the last message of each partition; those without any message are left out.
+
+    `END` stands for a last entry that is no message by itself: a part of a chunked one.
+
+    Raises:
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    names = list(names)
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = threads.map(lambda name: _last_position(client, name), names)
+        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
+
+
+def _last_position(client: pulsar.Client, name: str) -> Position | None:
+    """Return the last message, which a reader finds without a subscription that stays behind."""
+    reader = client.create_reader(
+        name, pulsar.MessageId.latest, start_message_id_inclusive=True, receiver_queue_size=1
+    )
+    try:
+        # It is this call that takes the reader to the last message.
+        if not reader.has_message_available():
+            return None
+        return Position.of(reader.read_next(_PATIENCE).message_id())
+    except pulsar.Timeout:
+        return END
+    finally:
+        reader.close()

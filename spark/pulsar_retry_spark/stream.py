@@ -1,0 +1,232 @@
+"""`spark.readStream.format("pulsar-failures")`: retry and dead-letter topics as a stream of rows.
+
+An offset is the last message read of each partition, ``{"<partition>": "ledger:entry:batch"}``.
+The driver plans by ids alone; workers read by readers, which leave no trace. What a checkpoint says
+was processed is acknowledged on a durable subscription.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.reading import Piece, messages, read_batches
+from pulsar_retry_spark.reading_subscription import ReadingSubscription
+from pulsar_retry_spark.source_options import SourceOptions
+from pulsar_retry_spark.source_topics import Partition, existing, quiet
+
+#: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
+_POLL = 0.2
+
+Positions = dict[str, Position]
+
+
+class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans on the driver, in a process of the query's own, and reads in workers.
+
+    What is made in `__init__` goes to the workers; what the driver opens does not.
+    """
+
+    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
+        self._options = options
+        self._columns = columns
+        self._available_now = False
+        self._finished = False
+        self._planner: Planner | None = None
+        self._idle: tuple[dict[str, str], float] = ({}, 0.0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Return the offset of nothing read. It has to be the same after a crash, too."""
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Limit a micro-batch as the options say."""
+        rows = self._options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Read to what is the end when the first question comes, which is next, and no further."""
+        self._available_now = True
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
+        """Return where the next micro-batch ends; *start*, where there is none.
+
+        Raises:
+            PulsarSourceError: another query has the subscription, or data is lost.
+            pulsar.PulsarException: the broker was not reached, or refuses.
+        """
+        if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
+            return start
+        planner = self._planner_from(start)
+        if not start and self._options.starting == "latest":
+            return to_offset(planner.last_entries(), LATEST)
+        positions = from_offset(start)
+        planner.discover(positions)
+        ends = planner.ends(positions)
+        if isinstance(limit, ReadMaxRows):
+            ends = planner.limited(positions, ends, limit.max_rows)
+        if self._available_now:
+            # Spark commits the last micro-batch in its checkpoint, and never tells: but it asks
+            # on from there. (Where its checkpoints lag behind, this trigger is refused.)
+            planner.acknowledge(positions)
+            if ends == positions:
+                self._finish()
+        if ends == positions:
+            self._idle = (start, time.monotonic() + _POLL)
+        return to_offset(ends, {key: start[key] for key in LATEST if key in start})
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
+        """Return one task for each partition that has something to read.
+
+        Raises:
+            PulsarSourceError: another query has the subscription, or data is lost.
+            pulsar.PulsarException: the broker was not reached, or refuses.
+        """
+        if not self._finished:
+            self._planner_from(start)  # a batch is done again: what it reads must not be deleted
+        if not LATEST.items() <= start.items() and LATEST.items() <= end.items():
+            return []
+        befores, ends = from_offset(start), from_offset(end)
+        return [
+            InputPartition(self._piece(name, befores.get(name), last))
+            for name, last in ends.items()
+            if last != befores.get(name)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read a part of one partition, in a worker."""
+        options = self._options
+        return read_batches(options.connection, partition.value, self._columns, options.queue)
+
+    def commit(self, end: dict[str, str]) -> None:
+        """Acknowledge what is in the checkpoint."""
+        if not self._finished:
+            self._planner_from(end).acknowledge(from_offset(end))
+
+    def stop(self) -> None:
+        """Close what is open. Spark does not call it, but ends the process."""
+        self._finish()
+
+    def _piece(self, name: str, after: Position | None, end: Position) -> Piece:
+        partition = Partition.of(self._options.topic_of(name), name)
+        return Piece(partition, after, end, whole=self._options.fail_on_data_loss)
+
+    def _planner_from(self, start: dict[str, str]) -> Planner:
+        """Return the planner. The first *start* is what the checkpoint says was processed."""
+        if self._planner is None:
+            positions = from_offset(start)
+            for name in positions:
+                self._options.topic_of(name)  # or the checkpoint is another query's
+            planner = Planner(self._options)
+            planner.discover(positions, latest=not start and self._options.starting == "latest")
+            if self._options.ack_on_restart:
+                planner.acknowledge(positions)
+            if self._available_now:
+                planner.bound = planner.ends(positions)
+            self._planner = planner
+        return self._planner
+
+    def _finish(self) -> None:
+        self._finished = True
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
+
+
+class Planner:
+    """What a stream has open on the driver.
+
+    Attributes:
+        bound: What is read at most; None: whatever comes.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._opened = ExitStack()
+        self._client = self._opened.enter_context(lease(quiet(options.connection))).client
+        self._subscription = ReadingSubscription(
+            self._client, options.subscription, options.fail_on_data_loss
+        )
+        self._opened.callback(self._subscription.close)
+        self._partitions: dict[str, Partition] = {}
+        self._look_again_at = 0.0
+        self._turn = 0
+        self.bound: Positions | None = None
+
+    def discover(self, positions: Positions, *, latest: bool = False) -> None:
+        """Look for topics and partitions now and then, and subscribe to those that are new."""
+        if time.monotonic() < self._look_again_at:
+            return
+        for partition in existing(self._client, self._options.topics):
+            if partition.name not in self._partitions:
+                after = positions.get(partition.name)
+                self._subscription.add(partition, after, latest=latest)
+                self._partitions[partition.name] = partition
+        self._look_again_at = time.monotonic() + self._options.discovery
+
+    def last_entries(self) -> Positions:
+        """Return where the partitions end."""
+        found = {name: self._subscription.last(name) for name in self._partitions}
+        return {name: last for name, last in found.items() if last is not None}
+
+    def ends(self, positions: Positions) -> Positions:
+        """Return *positions*, moved on to the last messages that are to be read."""
+        if self.bound is not None:
+            return advanced(positions, self.bound)
+        found = {
+            name: self._subscription.last_message(partition, positions.get(name))
+            for name, partition in self._partitions.items()
+        }
+        return advanced(positions, {name: last for name, last in found.items() if last is not None})
+
+    def limited(self, positions: Positions, ends: Positions, rows: int) -> Positions:
+        """Return *positions*, moved on by *rows* towards *ends*; each partition has its share.
+
+        The messages are counted one by one: their ids do not tell how many a batch has.
+        """
+        behind = [name for name in ends if ends[name] != positions.get(name)]
+        self._turn += 1  # for where there are more partitions than rows
+        turn = self._turn % max(1, len(behind))
+        reached = dict(positions)
+        for index, name in enumerate(behind[turn:] + behind[:turn]):
+            share = -(-rows // (len(behind) - index))
+            piece = Piece(self._partitions[name], positions.get(name), ends[name])
+            with closing(messages(self._client, piece, min(share, self._options.queue))) as found:
+                passed = [position for position, _ in islice(found, share)]
+            if passed:
+                reached[name] = passed[-1]
+            rows -= len(passed)
+        return reached
+
+    def acknowledge(self, positions: Positions) -> None:
+        """Let the broker delete what is up to *positions*."""
+        self._subscription.acknowledge(positions)
+
+    def close(self) -> None:
+        """Send what is to be acknowledged, and leave the subscription."""
+        self._opened.close()
+
+
+def advanced(positions: Positions, ends: Positions) -> Positions:
+    """Return *positions*, moved on to *ends* where these are further."""
+    further = {
+        name: end for name, end in ends.items() if name not in positions or end > positions[name]
+    }
+    return {**positions, **further}
