@@ -26,9 +26,27 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
 #: TDMQ's level, -1 for an explicit delay. Only its dialects write it.
 DELAY = "DELAY"
+#: What every property about a failure starts with.
+FAILURE = "FAILURE_"
 FAILURE_REASON = "FAILURE_REASON"
+#: The error's type or condition, and its text.
 FAILURE_ERROR = "FAILURE_ERROR"
 FAILURE_MESSAGE = "FAILURE_MESSAGE"
+#: Of rows that a job could not process: where in the pipeline, by which rules (with commas
+#: between), from where (JSON), by which job and task (JSON), and when (ISO 8601, UTC).
+FAILURE_STAGE = "FAILURE_STAGE"
+FAILURE_RULE = "FAILURE_RULE"
+FAILURE_SOURCE = "FAILURE_SOURCE"
+FAILURE_TASK = "FAILURE_TASK"
+FAILURE_TIME = "FAILURE_TIME"
+#: The row's columns that have no property of their own (JSON).
+FAILURE_EXTRA = "FAILURE_EXTRA"
+#: How many bytes a payload had that was cut to fit.
+FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
+#: Equal for messages that stand for the same failure, so that duplicates can be told.
+DEDUPE_ID = "DEDUPE_ID"
+#: How often a message was brought back from a dead-letter topic.
+REDRIVE_COUNT = "REDRIVE_COUNT"
 
 #: A caller of `reconsume_later` may not change these.
 SYSTEM_PROPERTIES = frozenset(
@@ -42,6 +60,9 @@ SYSTEM_PROPERTIES = frozenset(
         ORIGIN_MESSAGE_ID_OLD,
     }
 )
+
+#: What no property of a user's may be called, beside what starts with `FAILURE`.
+RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {DELAY, DEDUPE_ID, REDRIVE_COUNT}
 
 #: Characters of a reason, and of an error's text, that travel with a dead letter.
 MAX_FAILURE_MESSAGE = 2048
@@ -104,6 +125,12 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
         return count
     _warn_of_garbage(text)
     return 0
+
+
+def redrive_count(properties: Mapping[str, str]) -> int:
+    """Return how often a message was redriven: 0 when the property is absent or garbage."""
+    text = properties.get(REDRIVE_COUNT, "")
+    return int(text) if _COUNT.fullmatch(text) else 0
 
 
 def _delay(text: str | None) -> float | None:

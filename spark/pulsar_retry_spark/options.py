@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -71,8 +72,7 @@ class Batching:
 
     Attributes:
         messages: Rows in a batch at most.
-        size: Bytes in a batch at most.
-        delay: Seconds after which a batch that is not full is sent while Spark prepares more rows.
+        size: Bytes of payload in a batch at most.
         pending: Rows of a task without a receipt at most.
         timeout: Seconds without any receipt after which a task fails.
         compression: The name of the compression.
@@ -80,7 +80,6 @@ class Batching:
 
     messages: int
     size: int
-    delay: float
     pending: int
     timeout: float
     compression: str
@@ -155,6 +154,7 @@ class SinkOptions:
     @classmethod
     def _parse(cls, reader: OptionReader) -> SinkOptions:
         connection = Connection.parse(reader)
+        rate_limit = _rate_limit(reader)
         levels = reader.text("delay.levels")
         max_attempts = reader.integer("max_attempts", minimum=1) or DEFAULT_MAX_REDELIVER_COUNT + 1
         max_message_bytes = (
@@ -165,12 +165,12 @@ class SinkOptions:
             targets=_targets(reader, max_attempts, levels or DEFAULT_DELAY_LEVELS),
             max_attempts=max_attempts,
             delays=_delays(reader, levels),
-            batching=_batching(reader, max_message_bytes),
+            batching=_batching(reader, max_message_bytes, rate_limit),
             effectively_once=_effectively_once(reader),
             oversize=reader.choice("oversize", "fail", ("fail", "truncate", "chunk")),
             max_message_bytes=max_message_bytes,
             max_failed_rows=reader.integer("max_failed_rows", minimum=0),
-            rate_limit=_rate_limit(reader),
+            rate_limit=rate_limit,
             report_topic=_topic(reader, "report.topic"),
             extra=reader.choice("extra", "error", ("error", "properties", "json")),
             max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),
@@ -263,16 +263,17 @@ def _delays(reader: OptionReader, levels: str | None) -> Backoff:
     return Exponential(minimum, maximum, multiplier=2.0 if multiplier is None else multiplier)
 
 
-def _batching(reader: OptionReader, max_message_bytes: int) -> Batching:
-    size = reader.integer("batch.bytes", minimum=1024, maximum=max_message_bytes)
-    delay = reader.integer("batch.delay_ms", minimum=0)
-    timeout = reader.integer("send.timeout_ms", minimum=1)
+def _batching(reader: OptionReader, max_message_bytes: int, rate: float | None) -> Batching:
+    messages = reader.integer("batch.messages", minimum=1, maximum=100_000) or 1000
+    if rate is not None:
+        messages = min(messages, math.ceil(rate / 10))  # or they would come in surges
+    size = reader.integer("batch.bytes", minimum=1, maximum=max_message_bytes)
+    pending = reader.integer("pending.max", minimum=messages)
     return Batching(
-        messages=reader.integer("batch.messages", minimum=1, maximum=100_000) or 1000,
+        messages=messages,
         size=min(1 << 20, max_message_bytes) if size is None else size,
-        delay=_or(delay, 10) / 1000,
-        pending=reader.integer("pending.max", minimum=1) or 20_000,
-        timeout=_or(timeout, 30_000) / 1000,
+        pending=max(20_000, messages) if pending is None else pending,
+        timeout=_or(reader.integer("send.timeout_ms", minimum=1), 30_000) / 1000,
         compression=reader.choice("compression", "none", _COMPRESSION),
     )
 

@@ -1,0 +1,79 @@
+"""The data source `pulsar-failures`: what Spark calls to write failed rows, and to read them.
+
+Spark looks this class up by itself (see the package `pyspark_pulsar_failures`), in a process that
+fails for every Python data source if a module can't be imported. So nothing is imported here but
+PySpark until something is written or read.
+"""
+
+# ruff: noqa: PLC0415 - see above
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["PulsarFailureSource", "register"]
+
+_NAME = "pulsar-failures"
+
+
+class PulsarFailureSource(DataSource):
+    """Failed rows in Pulsar retry and dead-letter topics.
+
+    `spark.read` and `spark.readStream` give them, `df.write` and `df.writeStream` take them. All
+    options and columns are checked on the driver, before any task runs.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format()` takes."""
+        return _NAME
+
+    def schema(self) -> StructType:
+        """Return the columns of a row that was read."""
+        from pulsar_retry_spark.source import schema
+
+        return schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query."""
+        from pulsar_retry_spark.source import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """Return the reader of a streaming query."""
+        from pulsar_retry_spark.source import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer of a batch job; the only mode is append."""
+        from pulsar_retry_spark.writers import FailureWriter, checked_options
+
+        return FailureWriter(checked_options(self.options, schema, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
+        """Return the writer of a stream; the only output mode is append."""
+        from pulsar_retry_spark.writers import FailureStreamWriter, checked_options
+
+        return FailureStreamWriter(checked_options(self.options, schema, overwrite=overwrite))
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pulsar-failures")` known to *spark*.
+
+    Where this package is installed for the driver's `PYSPARK_PYTHON`, Spark finds it by itself.
+    """
+    spark.dataSource.register(PulsarFailureSource)

@@ -1,0 +1,151 @@
+"""Arrow columns as what messages are made of: each is converted once for all its rows. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: Characters of a text that travel with a message.
+MAX_TEXT = 4096
+
+
+def strings(column: pa.Array) -> pa.Array:
+    """Return texts, with a mark in the place of what is no UTF-8.
+
+    Spark lets any bytes be a string, but a property that is no UTF-8 ends who reads it.
+    """
+    column = column.cast(pa.large_string()) if pa.types.is_null(column.type) else column
+    if _is_valid(column):
+        return column
+    raw = column.cast(pa.large_binary()).to_pylist()
+    texts = [None if each is None else each.decode("utf-8", "replace") for each in raw]
+    return pa.array(texts, pa.large_string())
+
+
+def _is_valid(column: pa.Array) -> bool:
+    """Tell whether all texts in *column* are UTF-8."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def texts(column: pa.Array) -> pa.Array:
+    """Return texts as `strings` does, each cut to `MAX_TEXT` characters."""
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        column = _joined(column)
+    column = strings(column)
+    longest = pc.max(pc.binary_length(column)).as_py() or 0
+    return column if longest <= MAX_TEXT else pc.utf8_slice_codeunits(column, 0, MAX_TEXT)
+
+
+def _joined(column: pa.Array) -> pa.Array:
+    """Return lists of texts as texts with commas between; null elements are left out."""
+    lists = column.to_pylist()
+    joined = [None if each is None else ",".join(filter(None, each)) for each in lists]
+    return pa.array(joined, pa.large_string())
+
+
+def payloads(column: pa.Array) -> pa.Array:
+    """Return payloads as bytes, untouched."""
+    return column if _is_binary(column.type) else column.cast(pa.large_binary())
+
+
+def keys(column: pa.Array) -> pa.Array:
+    """Return keys as texts: pulsar-client has no others.
+
+    A binary one that is no UTF-8 becomes base64, the text that Java's binary keys have on the
+    wire; the flag that says so can't be set.
+    """
+    if not _is_binary(column.type):
+        return strings(column)
+    try:
+        return column.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([_text_or_base64(each) for each in column.to_pylist()], pa.large_string())
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _text_or_base64(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def millis(column: pa.Array) -> list[int | None]:
+    """Return times as milliseconds since 1970, rounded down; a whole number is that already.
+
+    Spark's timestamps are microseconds. One without a time zone is taken as UTC.
+    """
+    if pa.types.is_timestamp(column.type):
+        micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+        return [None if each is None else each // 1000 for each in micros]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def headers(column: pa.Array) -> list[dict[str, str] | None]:
+    """Return the properties of each row, from a map or from Kafka's array of structs.
+
+    Those without a value are left out; of those with one name, the last one stays.
+    """
+    if pa.types.is_map(column.type):
+        if not column.items.null_count and _is_valid(column):
+            return [row and dict(row) for row in column.to_pylist()]
+        binary = pa.map_(pa.large_binary(), pa.large_binary())
+        return [_properties(row) for row in column.cast(binary).to_pylist()]
+    rows = column.to_pylist()
+    return [
+        row and _properties([(h["key"].encode(), h["value"]) for h in row if h and h["key"]])
+        for row in rows
+    ]
+
+
+def _properties(pairs: Sequence[tuple[bytes, bytes | None]] | None) -> dict[str, str] | None:
+    if pairs is None:
+        return None
+    return {
+        name.decode("utf-8", "replace"): _text_or_base64(value) or ""
+        for name, value in pairs
+        if value is not None
+    }
+
+
+def json_texts(column: pa.Array) -> pa.Array:
+    """Return structs as JSON, without fields that are null."""
+    texts = [None if each is None else to_json(each) for each in column.to_pylist()]
+    return pa.array(texts, pa.large_string())
+
+
+def to_json(fields: Mapping[str, Any]) -> str:
+    """Return *fields* as compact JSON, without nulls; what JSON has no form for, as text."""
+    there = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(there, default=_shown, ensure_ascii=False, separators=(",", ":"))
+
+
+def _shown(value: Any) -> str:
+    return (_text_or_base64(value) or "") if isinstance(value, bytes) else str(value)
+
+
+def plain_texts(column: pa.Array) -> pa.Array:
+    """Return plain values of any type as texts, as Arrow writes them."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+        return texts(column)
+    return column.cast(pa.large_string())
+
+
+def lengths(column: pa.Array) -> pa.Array:
+    """Return how many bytes each text or payload has; 0 for a null."""
+    return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())

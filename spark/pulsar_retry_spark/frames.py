@@ -1,0 +1,178 @@
+"""A batch of rows as lists, one for each thing that routing asks of a row. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pulsar_retry.wire.properties import (
+    FAILURE_ERROR,
+    FAILURE_EXTRA,
+    FAILURE_MESSAGE,
+    FAILURE_REASON,
+    FAILURE_RULE,
+    FAILURE_STAGE,
+)
+from pulsar_retry_spark import decoding
+from pulsar_retry_spark.columns import Columns
+
+#: action, retryable, attempt and topic: what decides about a row.
+Decision = tuple[str | None, bool | None, int | None, str | None]
+
+#: Topic, message id, and what else tells where a row came from.
+Origin = tuple[str | None, str | None, str | None]
+
+#: Milliseconds to wait, and milliseconds since 1970 to wait for.
+Wait = tuple[int | None, int | None]
+
+#: The columns that are properties as they are.
+_TEXTS = {
+    "reason": FAILURE_REASON,
+    "error": FAILURE_ERROR,
+    "details": FAILURE_MESSAGE,
+    "stage": FAILURE_STAGE,
+    "rule": FAILURE_RULE,
+}
+
+
+@attrs.frozen
+class Frame:
+    """Rows, column by column: None stands for a null.
+
+    Attributes:
+        names: The names of the properties in `texts`.
+        texts: Their values.
+        decisions: What decides about each row.
+        payloads: The payloads; None: a tombstone.
+        keys: The keys.
+        headers: The rows' own properties.
+        origins: Topic, message id and source (JSON) of each row; None: there are no such columns.
+        dedupe_ids: What tells duplicates.
+        waits: Milliseconds after which a row is to come back, and the time (ms since 1970) before
+            which it is not to; None: there are no such columns.
+        event_times: Milliseconds since 1970.
+        sizes: Bytes of each row's payload, key and texts.
+        payload_bytes: Bytes of all payloads.
+        reasons: The reasons alone.
+    """
+
+    names: tuple[str, ...]
+    texts: Iterable[tuple[str | None, ...]]
+    decisions: Iterable[Decision]
+    payloads: Iterable[bytes | None]
+    keys: Iterable[str | None]
+    headers: Iterable[dict[str, str] | None]
+    origins: Iterable[Origin | None]
+    dedupe_ids: Iterable[str | None]
+    waits: Iterable[Wait | None]
+    event_times: Iterable[int | None]
+    sizes: Iterable[int]
+    payload_bytes: int
+    reasons: list[str | None]
+
+
+def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
+    """Decode the columns of *batch*.
+
+    Args:
+        batch: The rows.
+        columns: Which column is which.
+        extra: What becomes of further columns: "properties" or "json".
+    """
+    read = _Reader(batch, columns)
+    properties = {name: read.texts(ours) for ours, name in _TEXTS.items() if read.has(ours)}
+    reasons = properties.get(FAILURE_REASON, read.nulls)
+    properties |= read.further(extra)
+    payloads = read.payloads()
+    topics = read.strings("topic") if columns.has_targets else read.nulls
+    origins: Iterable[Origin | None] = read.nulls
+    if read.has("origin_topic", "origin_message_id", "source"):
+        topic, message_id = read.strings("origin_topic"), read.strings("origin_message_id")
+        source = read.strings("source", decoding.json_texts)
+        origins = zip(topic, message_id, source, strict=True)
+    waits: Iterable[Wait | None] = read.nulls
+    if read.has("delay_ms", "not_before"):
+        not_before = read.values("not_before", decoding.millis)
+        waits = zip(read.plain("delay_ms"), not_before, strict=True)
+    return Frame(
+        names=tuple(properties),
+        texts=zip(*properties.values(), strict=True) if properties else repeat((), batch.num_rows),
+        decisions=zip(
+            read.strings("action"),
+            read.plain("retryable"),
+            read.plain("attempt"),
+            topics,
+            strict=True,
+        ),
+        payloads=payloads,
+        keys=read.strings("key", decoding.keys),
+        headers=read.values("headers", decoding.headers),
+        origins=origins,
+        dedupe_ids=read.strings("dedupe_id"),
+        waits=waits,
+        event_times=read.values("event_time", decoding.millis),
+        sizes=read.sizes.to_pylist(),
+        payload_bytes=sum(map(len, filter(None, payloads))),
+        reasons=reasons,
+    )
+
+
+class _Reader:
+    """Reads the columns of one batch, and adds up what texts and payloads take on the wire."""
+
+    def __init__(self, batch: pa.RecordBatch, columns: Columns) -> None:
+        self._batch = batch
+        self._columns = columns
+        self.nulls: list[Any] = [None] * batch.num_rows
+        self.sizes = pa.array([0] * batch.num_rows, pa.int64())
+
+    def has(self, *names: str) -> bool:
+        """Tell whether one of these columns is there."""
+        return not self._columns.known.keys().isdisjoint(names)
+
+    def values(self, name: str, decode: Callable[[pa.Array], list[Any]]) -> list[Any]:
+        """Return a column as a list."""
+        at = self._columns.known.get(name)
+        return self.nulls if at is None else decode(self._batch.column(at))
+
+    def plain(self, name: str) -> list[Any]:
+        """Return a column as Arrow does."""
+        return self.values(name, pa.Array.to_pylist)
+
+    def strings(
+        self, name: str, decode: Callable[[pa.Array], pa.Array] = decoding.strings
+    ) -> list[str | None]:
+        """Return a column of texts or payloads as a list; its bytes count."""
+        return self.values(name, lambda column: self._measured(decode(column)))
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return a column that becomes a property."""
+        return self.strings(name, decoding.texts)
+
+    def payloads(self) -> list[bytes | None]:
+        """Return the payloads."""
+        return self.values("payload", lambda column: self._measured(decoding.payloads(column)))
+
+    def further(self, form: str) -> dict[str, list[str | None]]:
+        """Return the further columns as properties: each by its name, or all in one as JSON."""
+        columns = {name: self._batch.column(at) for name, at in self._columns.extra.items()}
+        if not columns:
+            return {}
+        if form == "properties":
+            return {
+                name: self._measured(decoding.plain_texts(column))
+                for name, column in columns.items()
+            }
+        lists = [column.to_pylist() for column in columns.values()]
+        rows = zip(*lists, strict=True)
+        texts = [decoding.to_json(dict(zip(columns, row, strict=True))) for row in rows]
+        return {FAILURE_EXTRA: self._measured(pa.array(texts, pa.large_string()))}
+
+    def _measured(self, column: pa.Array) -> list[Any]:
+        self.sizes = pc.add(self.sizes, decoding.lengths(column))
+        return column.to_pylist()  # type: ignore[no-any-return]

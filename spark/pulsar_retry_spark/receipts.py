@@ -1,0 +1,93 @@
+"""Waiting for receipts: a task is done when each of its rows has one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import _pulsar
+
+from pulsar_retry_spark.errors import PulsarFailuresError
+
+_OK = _pulsar.Result.Ok
+
+
+class Receipts:
+    """Counts the rows of a task that are under way, and the receipts for them.
+
+    pulsar-client puts receipts in the queue on its own thread; everything else is the task's.
+
+    Attributes:
+        pending: Rows without a receipt.
+        acked: Rows with one.
+        duplicates: Rows among those that the broker had stored before and did not store again.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        """Start with no rows; *timeout* is seconds to wait for the next receipt, whichever."""
+        self._timeout = timeout
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self.pending = 0
+        self.acked = 0
+        self.duplicates = 0
+
+    @property
+    def of_row(self) -> Any:
+        """What pulsar-client is to call with the result of one row, for any topic.
+
+        It is a method written in C, so no Python runs on pulsar-client's thread. Nor can it raise,
+        which would stop that thread.
+        """
+        return self._queue.put
+
+    def of_batch(self, topic: str, rows: int) -> Callable[[Any, Any], None]:
+        """Return the same for the last one of *rows* rows that are one batch."""
+        put = self._queue.put
+
+        def receipt(result: Any, message_id: Any) -> None:
+            put((topic, rows, result, message_id))
+
+        return receipt
+
+    def wait(self, pending: int = 0) -> None:
+        """Wait until *pending* rows or fewer have no receipt.
+
+        Raises:
+            PulsarFailuresError: a row was refused, or no receipt came for as long as may be.
+        """
+        while self.pending > pending:
+            try:
+                receipt = self._queue.get(timeout=self._timeout)
+            except Empty:
+                raise PulsarFailuresError(
+                    "TIMEOUT", f"{self.pending} rows have had no receipt for {self._timeout:g} s"
+                ) from None
+            self._take(receipt)
+
+    def _take(self, receipt: Any) -> None:
+        if receipt == _OK:
+            self.pending -= 1
+            self.acked += 1
+            return
+        if not isinstance(receipt, tuple):
+            raise refused(receipt.name, "a row")
+        topic, rows, result, message_id = receipt
+        if result != _OK:
+            raise refused(result.name, f"{rows} rows for {topic}")
+        if max(message_id.batch_index(), 0) != rows - 1:  # -1: no batch
+            # Only its last row asked for a receipt, which vouches for the others of its batch.
+            raise PulsarFailuresError(
+                "BATCH_BROKEN", f"{rows} rows for {topic} did not travel in one batch"
+            )
+        self.pending -= rows
+        self.acked += rows
+        if message_id.ledger_id() < 0:
+            self.duplicates += rows
+
+
+def refused(result: str, what: str) -> PulsarFailuresError:
+    """Return the error for one of pulsar-client's results."""
+    slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", result).upper()
+    return PulsarFailuresError(slug, f"{what} not written: pulsar-client says {result}")

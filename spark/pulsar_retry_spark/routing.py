@@ -1,0 +1,351 @@
+"""Where each row goes, when, and with which properties. Pure.
+
+The rules are those of the consumer's letters: the same decision about retrying, the same names,
+put only where the row's own headers have none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+import pyarrow as pa
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.actions import RetryLater, decide_reconsume
+from pulsar_retry.policy.durations import MAX_DELAY
+from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry.wire import properties as wire
+from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.frames import Decision, Origin, Wait, read_frame
+from pulsar_retry_spark.options import SinkOptions, Targets
+
+RETRY = "retry"
+DEAD_LETTER = "dead_letter"
+
+#: How many reasons are counted one by one; the others together.
+_MAX_REASONS = 1000
+OTHER_REASONS = "(other)"
+
+#: topic, payload (None: a tombstone), key, properties, event time (ms; None: none), when it is to
+#: be delivered (ms; 0: at once), bytes on the wire at most.
+Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int]
+
+#: Bytes that a message and each of its properties take on the wire beside their contents, at most.
+_MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
+
+#: Bytes for `task` properties. A constant, though they differ between the attempts of a task: in
+#: each of them batches have to end at the same rows.
+_TASK_ROOM = 1024
+
+_MAX_DELAY_MS = round(MAX_DELAY * 1000)
+_MAX_ATTEMPT = 2**31 - 1  # Java reads an int
+
+#: What a row may add to the properties of its route, beside texts and headers.
+_OWN_PROPERTIES = (
+    wire.REAL_TOPIC,
+    wire.ORIGIN_MESSAGE_ID,
+    wire.ORIGIN_MESSAGE_ID_OLD,
+    wire.FAILURE_SOURCE,
+    wire.FAILURE_TRUNCATED,
+    wire.DEDUPE_ID,
+    wire.REDRIVE_COUNT,
+)
+
+
+@attrs.define
+class Route:
+    """What rows of one action, attempt and topic have in common.
+
+    Attributes:
+        topic: The full name of the topic.
+        action: `RETRY` or `DEAD_LETTER`.
+        delay: Milliseconds for a row that names no delay itself.
+        defaults: Properties for a row whose headers do not have them.
+        fixed: Properties that every row has.
+        rows: How many rows have taken it.
+        delayed: Whether rows that name no delay themselves are delayed.
+        properties: `defaults` and `fixed` together.
+        size: Bytes that these take on the wire.
+    """
+
+    topic: str
+    action: str
+    delay: int
+    defaults: dict[str, str]
+    fixed: dict[str, str]
+    rows: int = 0
+    delayed: bool = attrs.field(init=False)
+    properties: dict[str, str] = attrs.field(init=False)
+    size: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.delayed = self.action == RETRY and self.delay > 0
+        self.properties = self.defaults | self.fixed
+        self.size = _MESSAGE_ROOM + _TASK_ROOM + _size_of(self.properties)
+
+
+class Router:
+    """Turns the rows of one task into messages, and counts them.
+
+    Attributes:
+        routes: What was decided, by what it was decided from.
+        reasons: How many rows have each reason.
+        oversize: How many rows were cut, or are sent in several parts.
+        payload_bytes: Bytes of all payloads.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        columns: Columns,
+        targets: Targets,
+        task: Mapping[str, str],
+        clock: Callable[[], float],
+    ) -> None:
+        """Make a router.
+
+        *targets* are those of the options, with the old-style names that exist; *task* the
+        properties that tell of this task; *clock* gives seconds since 1970.
+        """
+        self._options = options
+        self._columns = columns
+        self._targets = targets
+        self._task = dict(task)
+        self._clock = clock
+        self.routes: dict[Decision, Route] = {}
+        self.reasons: Counter[str | None] = Counter()
+        self.oversize = 0
+        self.payload_bytes = 0
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """Yield a message for each row, in their order.
+
+        Raises:
+            PulsarFailuresError: a row's action, attempt or delay is none, it has nowhere to go, it
+                is too big, or it was brought back too often.
+        """
+        frame = read_frame(batch, self._columns, self._options.extra)
+        self._count_reasons(frame.reasons)
+        self.payload_bytes += frame.payload_bytes
+        routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
+        room = _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
+        for decision, payload, key, texts, head, origin, dedupe_id, wait, event_time, size in zip(
+            frame.decisions,
+            frame.payloads,
+            frame.keys,
+            frame.texts,
+            frame.headers,
+            frame.origins,
+            frame.dedupe_ids,
+            frame.waits,
+            frame.event_times,
+            frame.sizes,
+            strict=True,
+        ):
+            if head is not None and decision[2] is None:
+                decision = _counted(decision, head)  # noqa: PLW2901 - it is the same row's
+            route = routes.get(decision) or self._decide(decision)
+            route.rows += 1
+            size += room + route.size  # noqa: PLW2901 - likewise
+            if head:
+                properties = {**route.defaults, **head, **route.fixed}
+                size += _size_of(head)  # noqa: PLW2901 - likewise
+            else:
+                properties = route.properties.copy()
+            for name, text in zip(names, texts, strict=True):
+                if text is not None:
+                    properties[name] = text
+            if origin is not None:
+                _put_origin(properties, origin)
+            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
+            if self._columns.read_back and route.action == RETRY:
+                self._count_redrive(properties)
+            due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
+            if size > limit:
+                payload, size = self._fit(payload, size, properties)  # noqa: PLW2901 - likewise
+            yield (
+                route.topic,
+                payload,
+                key,
+                properties,
+                event_time if event_time and event_time > 0 else None,
+                due,
+                size,
+            )
+
+    def _count_reasons(self, reasons: list[str | None]) -> None:
+        """Count them, also where somebody makes a new reason for each row."""
+        for reason, rows in Counter(reasons).items():
+            known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
+            self.reasons[reason if known else OTHER_REASONS] += rows
+
+    def _decide(self, decision: Decision) -> Route:
+        """Return a new route: what a consumer would do with a message of that attempt."""
+        asked, retryable, attempt, topic = decision
+        attempt = 1 if attempt is None else attempt
+        if asked not in {None, RETRY, DEAD_LETTER}:
+            raise _bad_row("action", asked, f"{RETRY}, {DEAD_LETTER} or null")
+        if not 0 <= attempt <= _MAX_ATTEMPT:
+            raise _bad_row("attempt", attempt, "the attempt that failed, from 1, or 0")
+        delay = self._options.delays.delay(attempt)
+        retried = asked == RETRY or (
+            asked is None
+            and retryable is not False
+            and isinstance(
+                decide_reconsume(attempt, self._options.max_attempts - 1, delay), RetryLater
+            )
+        )
+        action = RETRY if retried else DEAD_LETTER
+        # A topic of the row's own is delayed only by the row's own delay.
+        delay_ms = 0 if topic else round(delay * 1000)
+        route = Route(
+            topic=self._target(action, topic, attempt),
+            action=action,
+            delay=delay_ms,
+            defaults=self._defaults(retried=retried and not topic),
+            fixed={
+                **self._task,
+                wire.RECONSUMETIMES: str(attempt),
+                wire.DELAY_TIME: str(delay_ms),
+                **self._level(attempt),
+            },
+        )
+        self.routes[decision] = route
+        return route
+
+    def _target(self, action: str, topic: str | None, attempt: int) -> str:
+        if topic:
+            try:
+                return str(TopicName.parse(topic))
+            except ConfigError:
+                raise _bad_row("topic", topic, "a topic's name, or null") from None
+        target = self._targets.retry if action == RETRY else self._targets.dead_letter
+        if target is None:
+            option = "retry.topic" if action == RETRY else "dead_letter.topic"
+            raise PulsarFailuresError(
+                "NO_TARGET",
+                f"a row (attempt {attempt}) is to be a {action}, but there is no {option}: set it, "
+                "or topic and subscription, or the row's action, retryable or attempt",
+            )
+        return target
+
+    def _defaults(self, *, retried: bool) -> dict[str, str]:
+        targets = self._targets
+        names = {
+            wire.REAL_TOPIC: targets.topic and logical(targets.topic),
+            wire.REAL_SUBSCRIPTION: targets.subscription,
+            wire.RETRY_TOPIC: targets.retry if retried else None,
+        }
+        return {name: text for name, text in names.items() if text is not None}
+
+    def _level(self, attempt: int) -> dict[str, str]:
+        """Return the level, which only TDMQ's dialects write: -1 is a delay of no level."""
+        plan, delays = self._targets.plan, self._options.delays
+        if plan is None or not plan.naming.is_tdmq:
+            return {}
+        return {wire.DELAY: str(delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1)}
+
+    def _due(self, route: Route, wait: Wait | None, properties: dict[str, str]) -> int:
+        """Return when a row is to be delivered, in milliseconds since 1970; 0: at once."""
+        delay, due = route.delay, 0
+        if wait is not None and wait != (None, None):
+            delay, due = self._own_wait(wait)
+            properties[wire.DELAY_TIME] = str(delay)
+            if wire.DELAY in properties:
+                properties[wire.DELAY] = "-1"
+        if not delay or route.action != RETRY:
+            return 0  # the DLQ is never delayed
+        return due or self._now() + delay
+
+    def _own_wait(self, wait: Wait) -> tuple[int, int]:
+        """Return the delay that a row asks for, and until when that is if it names a time."""
+        delay, not_before = wait
+        if not_before is not None:
+            delay = max(0, not_before - self._now())
+        assert delay is not None  # noqa: S101 - one of the two is there
+        if not 0 <= delay <= _MAX_DELAY_MS:
+            column = "delay_ms" if not_before is None else "not_before"
+            raise _bad_row(column, wait[not_before is not None], f"{MAX_DELAY:g} s at most")
+        return delay, not_before or 0
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _count_redrive(self, properties: dict[str, str]) -> None:
+        """Count that a row is brought back, so that it does not go round for ever."""
+        count = wire.redrive_count(properties) + 1
+        if count > self._options.max_redrives:
+            raise PulsarFailuresError(
+                "TOO_MANY_REDRIVES",
+                f"a row was brought back {count - 1} times already, and max_redrives="
+                f"{self._options.max_redrives}: mend it, or give it another action",
+            )
+        properties[wire.REDRIVE_COUNT] = str(count)
+
+    def _fit(
+        self, payload: bytes | None, size: int, properties: dict[str, str]
+    ) -> tuple[bytes | None, int]:
+        """Return the payload that is sent of a row that is too big, and the row's size then."""
+        whole, limit = payload or b"", self._options.max_message_bytes
+        self.oversize += 1
+        if self._options.oversize == "chunk":
+            return payload, size
+        rest = len(whole) - (size - limit)
+        if self._options.oversize == "fail" or rest < 0:
+            raise PulsarFailuresError(
+                "OVERSIZE",
+                f"a row takes {size} bytes, {len(whole)} of them payload, and max_message_bytes="
+                f"{limit}: oversize=truncate cuts payloads, oversize=chunk sends several parts",
+            )
+        properties[wire.FAILURE_TRUNCATED] = str(len(whole))
+        return whole[:rest], limit
+
+
+def _counted(decision: Decision, headers: Mapping[str, str]) -> Decision:
+    """Return the decision with the attempt that the row's own headers count."""
+    asked, retryable, _, topic = decision
+    return (asked, retryable, wire.reconsume_times(headers) + 1, topic)
+
+
+def _put_origin(properties: dict[str, str], origin: Origin) -> None:
+    """Put where a row came from; the message id under both of its names, as in Java."""
+    topic, message_id, source = origin
+    if topic is not None:
+        properties[wire.REAL_TOPIC] = logical(topic)
+    if message_id is not None:
+        properties[wire.ORIGIN_MESSAGE_ID] = properties[wire.ORIGIN_MESSAGE_ID_OLD] = message_id
+    if source is not None:
+        properties[wire.FAILURE_SOURCE] = source
+
+
+def identity(
+    payload: bytes | None, key: str | None, origin: Origin | None, properties: Mapping[str, str]
+) -> str:
+    """Return an id that is the same for the same row, whenever and by whomever it is sent.
+
+    It comes from where the row came from, from its payload unless the message id is known, and from
+    its key, reason and stage.
+    """
+    what = (
+        origin,
+        None if origin and origin[1] else hashlib.blake2b(payload or b"").digest(),
+        key,
+        properties.get(wire.FAILURE_REASON),
+        properties.get(wire.FAILURE_STAGE),
+    )
+    return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+
+
+def _size_of(properties: Mapping[str, str]) -> int:
+    """Return the bytes that properties take on the wire, at most."""
+    texts = (*properties, *properties.values())
+    return _PROPERTY_ROOM * len(properties) + len("".join(texts).encode())
+
+
+def _bad_row(column: str, value: object, accepted: str) -> PulsarFailuresError:
+    return PulsarFailuresError("BAD_ROW", f"a row has {column}={value!r:.60}: expected {accepted}")

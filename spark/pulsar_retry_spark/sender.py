@@ -1,0 +1,181 @@
+"""Sending the rows of one task, and knowing that all of them arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import pulsar
+from _pulsar import MessageBuilder
+
+from pulsar_retry.wire.properties import DEDUPE_ID
+from pulsar_retry_spark.clients import CachedClient
+from pulsar_retry_spark.lanes import (
+    BATCHED,
+    CHUNKED,
+    SINGLE,
+    BatchLane,
+    Lane,
+    PartitionedLane,
+    SingleLane,
+)
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import Receipts, refused
+from pulsar_retry_spark.routing import Row
+
+#: Bytes of a task under way at most.
+_MAX_PENDING_BYTES = 64 << 20
+
+#: How many topics are waited for at once when a task ends.
+_SEALERS = 8
+
+
+class Numbering(Protocol):
+    """What makes rows known again to the broker's deduplication."""
+
+    def next(self) -> int:
+        """Return the id of the next row; ids grow."""
+        ...
+
+    def name(self, topic: str, how: str) -> str:
+        """Return the name of the producer of a topic or partition."""
+        ...
+
+
+class Sender:
+    """Sends rows and counts their receipts. One for each task; not for several threads.
+
+    At most `pending.max` rows and 64 MiB are under way at a time, so memory stays flat, and a
+    broker that does not keep up slows the task down.
+    """
+
+    def __init__(
+        self, client: CachedClient, options: SinkOptions, numbering: Numbering | None = None
+    ) -> None:
+        """*numbering* is for delivery=effectively-once."""
+        self._client = client
+        self._options = options
+        self._numbering = numbering
+        self._receipts = Receipts(options.batching.timeout)
+        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._batches: list[BatchLane] = []
+        self._named: list[Any] = []
+        self._bytes = 0
+
+    @property
+    def acked(self) -> int:
+        """How many rows have a receipt."""
+        return self._receipts.acked
+
+    @property
+    def duplicates(self) -> int:
+        """How many of them the broker had stored before, as far as receipts tell."""
+        return self._receipts.duplicates
+
+    def send(self, rows: Iterable[Row]) -> None:
+        """Send *rows*. Some wait for others, until `finish`.
+
+        Raises:
+            PulsarFailuresError: one was refused, or receipts stay away.
+        """
+        lanes, limit, numbering = self._lanes, self._options.max_message_bytes, self._numbering
+        for topic, payload, key, properties, event_time, due, size in rows:
+            builder = MessageBuilder()
+            if payload is None:
+                builder.set_null_value()
+            else:
+                builder.content(payload)
+            builder.properties(properties)
+            if key:
+                builder.partition_key(key)
+            if event_time:
+                builder.event_timestamp(event_time)
+            if due:
+                builder.deliver_at(due)
+            if numbering is not None:
+                builder.sequence_id(numbering.next())
+            how = CHUNKED if size > limit else SINGLE if due else BATCHED
+            lane = lanes.get((topic, how)) or self._open(topic, how)
+            message = builder.build()
+            lane.add(message, size, len(payload or b""), key or properties[DEDUPE_ID])
+
+    def finish(self) -> None:
+        """Send what still waits for others, and wait until every row has its receipt.
+
+        Raises:
+            PulsarFailuresError: one was refused, or receipts stay away.
+        """
+        for lane in self._batches:
+            lane.flush()
+        self._seal()
+        self._receipts.wait()
+
+    def close(self) -> None:
+        """Give the names of producers free, for whichever task needs them next."""
+        for raw in self._named:
+            raw.close_async(_ignore)
+        self._named.clear()
+
+    def _reserve(self, rows: int, size: int) -> None:
+        """Wait until *rows* rows more may be under way."""
+        receipts, self._bytes = self._receipts, self._bytes + size
+        most = self._options.batching.pending - rows
+        if self._bytes > _MAX_PENDING_BYTES:
+            most, self._bytes = 0, size
+        if receipts.pending > most:
+            self._seal()
+            receipts.wait(most)
+        receipts.pending += rows
+
+    def _seal(self) -> None:
+        """Seal every lane, several at a time, for each waits for the broker."""
+        lanes = [lane for lane in self._batches if not lane.sealed]
+        if len(lanes) == 1:
+            lanes[0].seal()
+        elif lanes:
+            with ThreadPoolExecutor(min(len(lanes), _SEALERS)) as sealers:
+                list(sealers.map(lambda lane: lane.seal(), lanes))
+
+    def _open(self, topic: str, how: str) -> Lane:
+        """Open the way to a topic, on its first row."""
+        try:
+            partitions = self._client.partitions(topic)
+        except pulsar.PulsarException as error:
+            raise refused(type(error).__name__, f"rows for {topic}") from None
+        if partitions == [topic]:
+            lane = self._lane(topic, how)
+        else:
+            lane = PartitionedLane(partitions, lambda partition: self._lane(partition, how))
+        self._lanes[topic, how] = lane
+        return lane
+
+    def _lane(self, topic: str, how: str) -> Lane:
+        """Open the way to a topic that is not partitioned, or to a partition."""
+        batching = self._options.batching
+        arguments: dict[str, Any] = {
+            "compression_type": batching.compression_type,
+            "max_pending_messages": 0,  # `_reserve` bounds them
+            "send_timeout_millis": round(batching.timeout * 1000),
+            **(BatchLane.arguments(batching) if how == BATCHED else SingleLane.arguments(how)),
+        }
+        if self._numbering is not None:
+            arguments["producer_name"] = self._numbering.name(topic, how)
+        try:
+            raw = self._client.producer(topic, **arguments)
+        except pulsar.PulsarException as error:
+            raise refused(type(error).__name__, f"rows for {topic}") from None
+        if self._numbering is not None:
+            self._named.append(raw)
+        if how == BATCHED:
+            lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
+            self._batches.append(lane)
+            return lane
+        # The quick receipt tells no duplicates.
+        quick = self._numbering is None
+        receipt = self._receipts.of_row if quick else self._receipts.of_batch(topic, 1)
+        return SingleLane(raw, receipt, self._reserve)
+
+
+def _ignore(_result: Any) -> None:
+    """Take a result that changes nothing."""

@@ -1,0 +1,183 @@
+"""The sink: a task's rows go to Pulsar, and a job's reports are summed up.
+
+`send_batches` is all that a task does, whatever called it: the writers of `datasource`, or a
+function for `DataFrame.mapInArrow`, as `arrow_sender` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+
+import attrs
+import pulsar
+import pyarrow as pa
+from _pulsar import MessageBuilder
+
+from pulsar_retry_spark.clients import CachedClient, lease
+from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import refused
+from pulsar_retry_spark.report import NO_REASON, Report, TaskReport
+from pulsar_retry_spark.routing import Route, Router, Row
+from pulsar_retry_spark.sender import Sender
+from pulsar_retry_spark.task import Task
+
+#: The schema of what `arrow_sender`'s function yields: one row for each task.
+REPORT_SCHEMA = "report string"
+
+_log = logging.getLogger("pulsar_retry.spark")
+
+
+def send_batches(
+    batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None = None
+) -> TaskReport:
+    """Send the rows of one task and return when the broker has stored each of them.
+
+    Nothing is opened before the first row comes.
+
+    Args:
+        batches: The rows, in the columns of `columns.COLUMNS`.
+        options: How.
+        task: Which task this is; None: the one that runs in this process.
+
+    Raises:
+        PulsarFailuresError: a row can't be sent, was refused or got no receipt, or there are more
+            than `max_failed_rows`. Some rows may have been stored.
+        ConfigError: a column is unknown. (`columns.check_schema` tells on the driver.)
+    """
+    task = Task.current() if task is None else task
+    started = time.monotonic()
+    rows = 0
+    router = sender = None
+    with ExitStack() as stack:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            rows += batch.num_rows
+            _check_number(rows, options)
+            if router is None or sender is None:
+                client = stack.enter_context(lease(options.connection))
+                router = _router(client, options, batch.schema.names, task)
+                sender = stack.enter_context(closing(Sender(client, options)))
+                pace = Pace(options.rate_limit)
+            sender.send(pace.of(router.rows(batch)))
+        if router is None or sender is None:
+            return TaskReport(task.partition, task.attempt)
+        sender.finish()
+    _check_receipts(rows, sender.acked)
+    return TaskReport(
+        partition=task.partition,
+        attempt=task.attempt,
+        rows=rows,
+        acked=sender.acked,
+        duplicates=sender.duplicates,
+        bytes=router.payload_bytes,
+        by_topic=_counted(router, lambda route: route.topic),
+        by_reason={reason or NO_REASON: count for reason, count in router.reasons.items()},
+        by_action=_counted(router, lambda route: route.action),
+        oversize=router.oversize,
+        seconds=time.monotonic() - started,
+    )
+
+
+def arrow_sender(
+    options: SinkOptions,
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for `DataFrame.mapInArrow` that sends a task's rows.
+
+    It yields one row of `REPORT_SCHEMA`, what `TaskReport.from_json` reads. `conclude` sums them.
+    """
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        report = send_batches(batches, options)
+        yield pa.record_batch({"report": pa.array([report.to_json()], pa.string())})
+
+    return send
+
+
+def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | None = None) -> Report:
+    """Sum up a job, or micro-batch *batch*, whose tasks have all succeeded, and tell of it.
+
+    Raises:
+        PulsarFailuresError: not every row has a receipt, or there are more than `max_failed_rows`.
+            The rows are written.
+    """
+    tasks = list(tasks)
+    report = Report.total(tasks)
+    _check_receipts(report.rows, sum(task.acked for task in tasks))
+    _check_number(report.rows, options)
+    summary = json.dumps({"batch": batch, **report.to_dict()})
+    _log.info("wrote failed rows: %s", summary)
+    if options.report_topic is not None:
+        _send_report(options, options.report_topic, summary)
+    return report
+
+
+def _send_report(options: SinkOptions, topic: str, summary: str) -> None:
+    """Send a report, which may be lost: a failure now would only repeat the rows."""
+    message = MessageBuilder().content(summary.encode()).build()
+    try:
+        with lease(options.connection) as client:
+            timeout = round(options.batching.timeout * 1000)
+            client.producer(topic, send_timeout_millis=timeout).send(message)
+    except (pulsar.PulsarException, PulsarFailuresError) as error:
+        _log.warning("the report %s was not sent to %s: %s", summary, topic, error)
+
+
+def _check_receipts(rows: int, acked: int) -> None:
+    """Refuse to call rows written that may not be; it would be an error of this package."""
+    if rows != acked:
+        raise PulsarFailuresError("RECEIPTS", f"{rows} rows were sent, and {acked} have a receipt")
+
+
+def _check_number(rows: int, options: SinkOptions) -> None:
+    most = options.max_failed_rows
+    if most is not None and rows > most:
+        raise PulsarFailuresError("TOO_MANY_ROWS", f"more than max_failed_rows={most} rows failed")
+
+
+def _router(client: CachedClient, options: SinkOptions, names: list[str], task: Task) -> Router:
+    """Return a router for columns of these *names*, to topics that exist under old names, too."""
+    columns = Columns.of(names, extra=options.extra != "error")
+    targets = options.targets
+    if targets.plan is not None:
+        try:
+            letters = client.letter_topics(targets.plan)
+        except pulsar.PulsarException as error:
+            raise refused(type(error).__name__, f"rows for {targets.topic}") from None
+        targets = attrs.evolve(targets, retry=letters.retry, dead_letter=letters.dead_letter)
+    return Router(options, columns, targets, task.properties(), time.time)
+
+
+def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for route in router.routes.values():
+        counts[of(route)] += route.rows
+    return dict(counts)
+
+
+class Pace:
+    """Lets rows pass no faster than *rate* a second, over a whole task."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._started = time.monotonic()
+        self._passed = 0
+
+    def of(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """Return *rows*, which come when it is time."""
+        return rows if self._rate is None else self._paced(rows, self._rate)
+
+    def _paced(self, rows: Iterable[Row], rate: float) -> Iterator[Row]:
+        for row in rows:
+            early = self._passed / rate - (time.monotonic() - self._started)
+            if early > 0:
+                time.sleep(early)
+            self._passed += 1
+            yield row

@@ -1,0 +1,57 @@
+"""Which task this is: what is known of the Spark job from within."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import attrs
+
+from pulsar_retry import __version__
+from pulsar_retry.wire.properties import FAILURE_TASK, FAILURE_TIME
+from pulsar_retry_spark.decoding import to_json
+
+
+@attrs.frozen
+class Task:
+    """One attempt of one task.
+
+    Attributes:
+        partition: Which partition of the job's last stage, from 0.
+        attempt: How often it was tried before.
+        app: The id of the Spark application.
+        run: The id of this execution: of the query's run for a stream, else of the SQL execution.
+        query: The id of the streaming query, the same after a restart; None: no stream.
+        batch: The number of the micro-batch; None: no stream.
+    """
+
+    partition: int = 0
+    attempt: int = 0
+    app: str | None = None
+    run: str | None = None
+    query: str | None = None
+    batch: int | None = None
+
+    @classmethod
+    def current(cls) -> Task:
+        """Return the task that runs in this Python worker; outside of one, a task of nothing."""
+        from pyspark import TaskContext  # noqa: PLC0415 - the rest of this package needs no Spark
+
+        context = TaskContext.get()
+        if context is None:
+            return cls()
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        run = "sql.streaming.runId" if batch else "spark.sql.execution.id"
+        return cls(
+            partition=context.partitionId(),
+            attempt=context.attemptNumber(),
+            app=context.getLocalProperty("spark.app.id"),
+            run=context.getLocalProperty(run),
+            query=context.getLocalProperty("sql.streaming.queryId"),
+            batch=int(batch) if batch else None,
+        )
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties by which a message tells who wrote it, and when."""
+        fields = {**attrs.asdict(self), "version": __version__}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {FAILURE_TASK: to_json(fields), FAILURE_TIME: now}

@@ -1,0 +1,108 @@
+"""What Spark calls to write: on the driver for the whole, on the workers for each task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.columns import check_schema
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.report import Report, TaskReport
+from pulsar_retry_spark.sink import conclude, send_batches
+
+_log = logging.getLogger("pulsar_retry.spark")
+
+
+def checked_options(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool
+) -> SinkOptions:
+    """Return the options of a sink for rows of *schema*. On the driver, before any task runs.
+
+    Raises:
+        ConfigError: an option or a column is not acceptable, or the mode is not append.
+    """
+    if overwrite:
+        raise ConfigError.bad("mode", "overwrite", "append: topics can't be emptied")
+    parsed = SinkOptions.parse(options)
+    columns = check_schema(schema, parsed)
+    if columns.ignored:
+        _log.warning("the columns %s are not written", ", ".join(columns.ignored))
+    return parsed
+
+
+class TaskDone(WriterCommitMessage):
+    """What a task that has succeeded tells the driver.
+
+    Attributes:
+        report: What it has written.
+    """
+
+    def __init__(self, report: TaskReport) -> None:
+        self.report = report
+
+
+class FailureWriter(DataSourceArrowWriter):
+    """Writes a batch job's rows."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send a task's rows."""
+        return TaskDone(send_batches(iterator, self._options))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Sum up the job: all of its tasks have succeeded."""
+        conclude(self._options, _reports(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Tell what stays although the job has failed."""
+        _tell_of_abort(messages, None)
+
+
+class FailureStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream's rows, micro-batch by micro-batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send a task's rows."""
+        return TaskDone(send_batches(iterator, self._options))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Sum up the micro-batch: all of its tasks have succeeded."""
+        conclude(self._options, _reports(messages), batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Tell what stays although the micro-batch has failed and will be written again."""
+        _tell_of_abort(messages, batchId)
+
+
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    return [each.report for each in messages if isinstance(each, TaskDone)]
+
+
+def _tell_of_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+    """Log what was written by a job that failed: Pulsar takes nothing back.
+
+    Tasks that failed or were stopped have no report, though some of their rows may be stored.
+    """
+    report = Report.total(_reports(messages))
+    _log.warning(
+        "%s failed: at least %d rows of %d of %d tasks are stored and stay; running it again "
+        "stores them again, with equal DEDUPE_ID, unless delivery=effectively-once",
+        "the job" if batch is None else f"micro-batch {batch}",
+        report.rows,
+        report.partitions,
+        len(messages),
+    )
