@@ -9,17 +9,39 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pulsar_retry_spark.checks import Finding, doctor
+    from pulsar_retry_spark.datasource import register
     from pulsar_retry_spark.errors import PulsarFailuresError
+    from pulsar_retry_spark.report import Report
+    from pulsar_retry_spark.routes import route_batches
     from pulsar_retry_spark.rows import failures
     from pulsar_retry_spark.splitting import cast_failed, split
+    from pulsar_retry_spark.writing import write_failures
 
-__all__ = ["PulsarFailuresError", "cast_failed", "failures", "split"]
+__all__ = [
+    "Finding",
+    "PulsarFailuresError",
+    "Report",
+    "cast_failed",
+    "doctor",
+    "failures",
+    "register",
+    "route_batches",
+    "split",
+    "write_failures",
+]
 
 _MODULES = {
+    "Finding": "checks",
     "PulsarFailuresError": "errors",
+    "Report": "report",
     "cast_failed": "splitting",
+    "doctor": "checks",
     "failures": "rows",
+    "register": "datasource",
+    "route_batches": "routes",
     "split": "splitting",
+    "write_failures": "writing",
 }
 
 

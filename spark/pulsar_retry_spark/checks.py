@@ -1,0 +1,236 @@
+"""Is everything there that a job needs? `doctor` looks before a job finds out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import attrs
+from pyspark.sql import SparkSession
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.wire.names import TopicName
+from pulsar_retry_spark.admin import Admin
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.probes import Look, Machine, look, this_machine, unreached, workers
+from pulsar_retry_spark.writing import Option, parse_options
+
+_OLDEST_SPARK = (4, 2)
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_SECRET = re.compile(r"token|secret|password|credential", re.IGNORECASE)
+
+
+@attrs.frozen
+class Finding:
+    """What one check found out. As text it is a line, and a second one if something is to be done.
+
+    Attributes:
+        check: What was looked at.
+        level: Whether it is as it should be.
+        text: What was found.
+        remedy: What to do about it; None: nothing.
+    """
+
+    check: str
+    level: Literal["ok", "warning", "error"]
+    text: str
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        line = f"{self.level:<7} {self.check}: {self.text}"
+        return line if self.remedy is None else f"{line}\n{'':<7} → {self.remedy}"
+
+
+def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> list[Finding]:
+    """Check that this session can write and read failed rows.
+
+    Runs one or two Spark jobs of a second, on a few workers. Sends nothing, creates nothing and
+    shows no secret. What is wrong is a finding, not an exception. To see all, print each.
+
+    Args:
+        spark: The session, also of Spark Connect.
+        options: Those of the sink. With them the broker is looked at, from here and from the
+            workers; with `admin.url` among them, its settings too.
+    """
+    findings = [*_spark(spark), *_data_source(spark), *_conf(spark), *_workers(spark)]
+    if options is None:
+        return findings
+    try:
+        parsed = parse_options(options)
+    except ConfigError as error:
+        return [*findings, Finding("options", "error", str(error), "see docs/spark.md")]
+    seen = look(parsed)
+    findings += [*_options(parsed), *_broker(seen)]
+    if all(each.level != "error" for each in findings if each.check == "workers"):
+        findings += _broker_from_workers(spark, parsed, seen)
+    return [*findings, *_settings(parsed, seen)]
+
+
+def _spark(spark: SparkSession) -> Iterator[Finding]:
+    version = tuple(int(part) for part in re.findall(r"\d+", spark.version)[:2])
+    if version < _OLDEST_SPARK:
+        wanted = ".".join(map(str, _OLDEST_SPARK))
+        yield Finding("spark", "error", f"Spark {spark.version}", f"use Spark {wanted} or later")
+    else:
+        yield Finding("spark", "ok", f"Spark {spark.version}")
+
+
+def _data_source(spark: SparkSession) -> Iterator[Finding]:
+    check, name = "data source", "pulsar-failures"
+    # Nothing is read: Spark asks for the columns, and these are always the same.
+    any_topic = {"service.url": "pulsar://localhost:6650", "topic": "t", "subscription": "s"}
+    try:
+        spark.read.format(name).options(**any_topic).load().schema  # noqa: B018 - it is what asks
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        remedy = "pulsar_retry_spark.register(spark)"
+        yield Finding(check, "error", f"format({name!r}) does not work: {_gist(error)}", remedy)
+    else:
+        yield Finding(check, "ok", f"format({name!r}) is there")
+
+
+def _conf(spark: SparkSession) -> Iterator[Finding]:
+    if spark.conf.get(_PUSHDOWN) == "true":
+        yield Finding("filters", "ok", "the source gets the filters of a query")
+    else:
+        text = "the source reads all messages, and Spark filters them"
+        yield Finding("filters", "warning", text, f"spark.conf.set({_PUSHDOWN!r}, 'true')")
+    if spark.conf.get("spark.speculation", "false") == "true":
+        text = "a task may run twice at a time, and then its rows are written twice"
+        remedy = "set spark.speculation=false, or tell duplicates by their DEDUPE_ID"
+        yield Finding("speculation", "warning", text, remedy)
+    else:
+        yield Finding("speculation", "ok", "off")
+    secrets = [name for name, value in sorted(spark.conf.getAll.items()) if _is_ours(name, value)]
+    if secrets:
+        text = f"every task and Spark's web pages may show {', '.join(secrets)}"
+        yield Finding(
+            "secrets", "warning", text, "use the option auth.token_env or auth.token_file"
+        )
+    else:
+        yield Finding("secrets", "ok", "none in Spark's configuration")
+
+
+def _is_ours(name: str, value: str) -> bool:
+    """Tell whether a setting looks like a secret for Pulsar; Spark's own are not our business."""
+    return value.startswith("eyJ") or ("pulsar" in name.lower() and bool(_SECRET.search(name)))
+
+
+def _workers(spark: SparkSession) -> Iterator[Finding]:
+    check, here = "workers", this_machine()
+    try:
+        machines = workers(spark)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        remedy = "PYSPARK_PYTHON names the workers' Python: the same minor version as here"
+        yield Finding(check, "error", f"no Python runs there: {_gist(error)}", remedy)
+        return
+    for machine in machines:
+        text = f"{machine.host}: Python {machine.python}, {_shown(machine)}"
+        missing = [name for name, version in machine.versions.items() if version is None]
+        if missing:
+            remedy = f"install {' and '.join(missing)} in the Python that PYSPARK_PYTHON names"
+            yield Finding(check, "error", text, remedy)
+        elif machine.versions != here.versions:
+            yield Finding(check, "warning", text, f"use the versions of here: {_shown(here)}")
+        else:
+            yield Finding(check, "ok", text)
+
+
+def _shown(machine: Machine) -> str:
+    return ", ".join(f"{name} {version or '—'}" for name, version in machine.versions.items())
+
+
+def _options(options: SinkOptions) -> Iterator[Finding]:
+    if options.connection.token is None:
+        yield Finding("options", "ok", "accepted")
+    else:
+        text = "auth.token is a part of Spark's plans, for tests only"
+        yield Finding("options", "warning", text, "use auth.token_env or auth.token_file")
+
+
+def _broker(seen: Look) -> Iterator[Finding]:
+    yield _reached("broker", "here", seen.error)
+    for topic, exists in seen.topics.items():
+        if exists:
+            yield Finding("topics", "ok", f"{topic} exists")
+        else:
+            text = f"{topic} does not exist: the first row makes it, where the broker allows that"
+            remedy = "create it with a subscription, without which the broker may keep nothing"
+            yield Finding("topics", "warning", text, remedy)
+
+
+def _broker_from_workers(
+    spark: SparkSession, options: SinkOptions, seen: Look
+) -> Iterator[Finding]:
+    there = next((topic for topic, exists in seen.topics.items() if exists), None)
+    for error in unreached(spark, options, there) or (None,):
+        yield _reached("broker from workers", "a worker", error)
+
+
+def _reached(check: str, whence: str, error: str | None) -> Finding:
+    if error is None:
+        return Finding(check, "ok", f"reached from {whence}")
+    remedy = "check service.url, the network and auth.*, as they are there"
+    return Finding(check, "error", f"not reached from {whence}: {error}", remedy)
+
+
+def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
+    """Look at the cluster's settings, where somebody said where to ask."""
+    once = options.effectively_once is not None
+    if options.connection.admin_url is None:
+        if once:
+            text = "not looked at, and delivery=effectively-once is nothing without it"
+            yield Finding("deduplication", "warning", text, "set admin.url")
+        return
+    admin = Admin(options.connection.admin_url, options.connection)
+    try:
+        for topic, exists in seen.topics.items():
+            if once:
+                yield _deduplication(admin, topic)
+            if exists:
+                yield _subscriptions(admin, topic)
+        yield from _size(admin, options.max_message_bytes)
+    except (OSError, PulsarFailuresError) as error:
+        yield Finding("admin.url", "warning", f"not asked everything: {error}", "see its log")
+
+
+def _deduplication(admin: Admin, topic: str) -> Finding:
+    check, name = "deduplication", TopicName.parse(topic)
+    on = admin.topic(topic, "deduplicationEnabled")
+    if on is None:  # there is no such topic yet
+        on = admin.get(f"namespaces/{name.tenant}/{name.namespace}/deduplication")
+    if on:
+        return Finding(check, "ok", f"on for {topic}")
+    remedy = f"pulsar-admin namespaces set-deduplication {name.tenant}/{name.namespace} --enable"
+    return Finding(check, "error", f"off for {topic}: rows are written at least once", remedy)
+
+
+def _subscriptions(admin: Admin, topic: str) -> Finding:
+    """Look whether the broker deletes what is written, since nobody is to read it."""
+    check = "subscriptions"
+    if admin.topic(topic, "subscriptions"):
+        return Finding(check, "ok", f"{topic} has some")
+    kept = admin.topic(topic, "retention")
+    if kept and kept["retentionTimeInMinutes"] and kept["retentionSizeInMB"]:
+        return Finding(check, "ok", f"{topic} has none, and the broker keeps messages for a while")
+    text = f"{topic} has none, so the broker may delete what is written there"
+    remedy = f"pulsar-admin topics create-subscription --subscription NAME {topic}"
+    return Finding(check, "warning", text, remedy)
+
+
+def _size(admin: Admin, ours: int) -> Iterator[Finding]:
+    settings = admin.get("brokers/configuration/runtime") or {}
+    broker = int(settings.get("maxMessageSize", 0))
+    if 0 < broker < ours:
+        text = f"max_message_bytes={ours}, and the broker takes {broker}"
+        yield Finding("message size", "error", text, f"max_message_bytes={broker - (16 << 10)}")
+    elif broker:
+        yield Finding("message size", "ok", f"the broker takes {broker} bytes, we send {ours}")
+
+
+def _gist(error: Exception) -> str:
+    """Return the line of a Spark error that says what happened."""
+    text = str(error).strip()
+    found = re.search(r"\[[A-Z][A-Z_.]+\] .+", text)
+    return (found[0] if found else text.splitlines()[0] if text else type(error).__name__)[:300]

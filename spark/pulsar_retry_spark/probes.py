@@ -1,0 +1,136 @@
+"""What `doctor` asks Spark's workers and the broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import attrs
+import pulsar
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from pulsar_retry.consumer.old_names import exists
+from pulsar_retry.wire.names import LetterTopics
+from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions, Targets
+
+#: pulsar-client waits for half a minute otherwise. What the user's options say wins.
+_IMPATIENT = {"connection_timeout_ms": 5_000, "operation_timeout_seconds": 10}
+
+
+@attrs.frozen
+class Machine:
+    """A Python that is to run this package.
+
+    Attributes:
+        host: The name of its machine.
+        python: Its version, such as 3.11.7.
+        versions: The version of each distribution that is needed; None: it is missing.
+    """
+
+    host: str
+    python: str
+    versions: dict[str, str | None]
+
+
+@attrs.frozen
+class Look:
+    """What a process sees of the broker.
+
+    Attributes:
+        topics: Whether each of the topics exists.
+        error: Why it sees nothing; None: it does.
+    """
+
+    topics: dict[str, bool] = attrs.field(factory=dict)
+    error: str | None = None
+
+
+def this_machine() -> Machine:
+    """Return the Python that runs this."""
+    return Machine(**json.loads(_inspection()(None)))
+
+
+def workers(spark: SparkSession) -> list[Machine]:
+    """Return the Pythons of a few workers; raises what Spark raises when the job fails."""
+    return [Machine(**json.loads(each)) for each in _ask(spark, _inspection(), tasks=16)]
+
+
+def look(options: SinkOptions) -> Look:
+    """Return what this process sees of the broker. Creates nothing."""
+    targets = options.targets
+    try:
+        with lease(_impatient(options)) as client:
+            letters: Targets | LetterTopics = targets
+            if targets.plan is not None:
+                letters = client.letter_topics(targets.plan)
+            names = {letters.retry, letters.dead_letter, options.report_topic} - {None}
+            return Look({name: exists(client.client, name) for name in sorted(filter(None, names))})
+    except (pulsar.PulsarException, PulsarFailuresError) as error:
+        return Look(error=_shown(error))
+
+
+def unreached(spark: SparkSession, options: SinkOptions, there: str | None) -> list[str]:
+    """Return why workers do not reach the broker; nothing if they do.
+
+    *there* is a topic that exists, if one is known: that is easier to look for. Raises what Spark
+    raises when the job fails.
+    """
+    connection, topic = _impatient(options), there or options.targets.dead_letter
+
+    def reach(_: object) -> str:
+        try:
+            with lease(connection) as client:
+                if there is None and topic is not None:
+                    exists(client.client, topic)
+                elif topic is not None:
+                    client.partitions(topic)
+        except (pulsar.PulsarException, PulsarFailuresError) as error:
+            return _shown(error)
+        return ""
+
+    return [each for each in _ask(spark, reach, tasks=2) if each]
+
+
+def _impatient(options: SinkOptions) -> Connection:
+    arguments = tuple(sorted((_IMPATIENT | dict(options.connection.arguments)).items()))
+    return attrs.evolve(options.connection, arguments=arguments, log_level="none")
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _ask(spark: SparkSession, question: Callable[[object], str], *, tasks: int) -> list[str]:
+    """Return the different answers of Spark's workers, sorted."""
+    answer = F.udf(question, "string", useArrow=False)  # pyarrow may be what is missing
+    rows = spark.range(0, tasks, 1, tasks).select(answer("id").alias("answer")).collect()
+    return sorted({row.answer for row in rows})
+
+
+def _inspection() -> Callable[[object], str]:
+    """Return a function that describes the Python that runs it, as JSON.
+
+    Functions within functions are pickled by their code, others by their names. This one is to run
+    where our package may be missing, so it uses nothing but what Python brings.
+    """
+
+    def inspect(_: object) -> str:
+        import json  # noqa: PLC0415 - see above
+        import platform  # noqa: PLC0415
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+        versions: dict[str, str | None] = {}
+        for distribution in ("pulsar-client", "pulsar-retry", "pyarrow"):
+            try:
+                versions[distribution] = version(distribution)
+            except PackageNotFoundError:
+                versions[distribution] = None
+        return json.dumps(
+            {"host": platform.node(), "python": platform.python_version(), "versions": versions}
+        )
+
+    return inspect

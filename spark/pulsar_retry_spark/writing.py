@@ -1,0 +1,171 @@
+"""Writing failed rows from a job's own code: what was written comes back as a value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.utils import to_str
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import number
+from pulsar_retry_spark.columns import Columns, check_schema
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.report import Report, TaskReport
+from pulsar_retry_spark.routing import DEAD_LETTER, RETRY
+from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender, conclude
+
+#: The value of an option, as `DataFrameWriter.options` takes it.
+Option = str | float | bool | None
+
+_SINK_ERROR = re.compile(r"\[PULSAR_SINK_([A-Z0-9_]+)\] (.*)")
+
+
+def write_failures(
+    failed: DataFrame,
+    options: Mapping[str, Option],
+    *,
+    action: str | None = None,
+    total: DataFrame | int | None = None,
+    max_failed_ratio: float | None = None,
+    keep_attempts: bool = False,
+) -> Report:
+    """Write failed rows, and return when the broker has stored every one of them.
+
+    The same as ``failed.write.format("pulsar-failures").options(**options).mode("append").save()``,
+    needs no registration, and tells what it wrote, on Spark Connect too.
+
+    Args:
+        failed: Rows in the sink's columns, such as `failures` gives, or such as the source has
+            read: then `topic` is where a row was read, and not where it goes.
+        options: The sink's options.
+        action: `retry` or `dead_letter` for all rows, whatever their columns say. With `retry`,
+            rows that were read back start anew: at attempt 0 and without the delay that was last
+            asked for. Each such turn is counted, and `max_redrives` ends it.
+        total: How many rows there were, good and failed, or the frame to count them in.
+        max_failed_ratio: The share of *total* that may fail, from 0 to 1. This and the option
+            `max_failed_rows` are checked before the first row is sent. For that *failed* is
+            evaluated once more, or kept in Spark's cache meanwhile if it is not there already.
+        keep_attempts: With ``action="retry"``, let rows that were read back keep their attempt.
+
+    Raises:
+        ConfigError: an argument, an option or a column is not acceptable. Nothing was sent.
+        PulsarFailuresError: too many rows failed, or one could not be written. Its `slug` says
+            why. In the second case some rows may be there; written again they have equal ids.
+    """
+    parsed = parse_options(options)
+    check_ratio(max_failed_ratio)
+    _check_total(total, max_failed_ratio)
+    ready = prepare(failed, parsed, action=action, keep_attempts=keep_attempts)
+    with within_limits(ready, parsed, total, max_failed_ratio) as rows:
+        return send(rows, parsed)
+
+
+def parse_options(options: Mapping[str, Option]) -> SinkOptions:
+    """Return the sink's options from values as `DataFrameWriter.options` takes them."""
+    texts = {key: to_str(value) for key, value in options.items()}
+    return SinkOptions.parse({key: text for key, text in texts.items() if text is not None})
+
+
+def prepare(
+    failed: DataFrame,
+    options: SinkOptions,
+    *,
+    action: str | None = None,
+    keep_attempts: bool = False,
+) -> DataFrame:
+    """Return the rows that are sent for *failed*.
+
+    Raises:
+        ConfigError: an argument or a column is not acceptable.
+    """
+    if failed.isStreaming:
+        raise ConfigError.bad("failed", failed, "no stream: use writeStream, or route_batches")
+    if action not in {None, RETRY, DEAD_LETTER}:
+        raise ConfigError.bad("action", action, f"{RETRY!r}, {DEAD_LETTER!r} or None")
+    read_back = Columns.of(failed.columns, extra=True).read_back
+    if keep_attempts and not (read_back and action == RETRY):
+        raise ConfigError.bad(
+            "keep_attempts", keep_attempts, "action='retry' with it, and rows that were read back"
+        )
+    if action is not None:
+        failed = failed.withColumn("action", F.lit(action))
+    if read_back and action == RETRY:
+        failed = failed.drop("delay_ms")
+        failed = failed if keep_attempts else failed.withColumn("attempt", F.lit(0))
+    check_schema(failed.schema, options)
+    return failed
+
+
+@contextmanager
+def within_limits(
+    failed: DataFrame,
+    options: SinkOptions,
+    total: DataFrame | int | None,
+    max_failed_ratio: float | None,
+) -> Iterator[DataFrame]:
+    """Check how many rows failed, if there is a limit, and keep them in the cache meanwhile.
+
+    Raises:
+        PulsarFailuresError: too many did.
+    """
+    if max_failed_ratio is None and options.max_failed_rows is None:
+        yield failed
+        return
+    cached = failed.storageLevel.useMemory or failed.storageLevel.useDisk
+    rows = failed if cached else failed.persist()
+    try:
+        _check_count(rows.count(), options.max_failed_rows, total, max_failed_ratio)
+        yield rows
+    finally:
+        if not cached:
+            rows.unpersist()
+
+
+def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> Report:
+    """Send rows that are prepared; *batch* is the number of a micro-batch.
+
+    Raises:
+        PulsarFailuresError: one could not be written.
+    """
+    try:
+        rows = failed.mapInArrow(arrow_sender(options), REPORT_SCHEMA).collect()
+    except Exception as error:
+        # Spark tells of a task's error in the text of its own, whose type depends on much.
+        if found := _SINK_ERROR.search(str(error)):
+            raise PulsarFailuresError(found[1], found[2]) from error
+        raise
+    return conclude(options, (TaskReport.from_json(row.report) for row in rows), batch)
+
+
+def check_ratio(ratio: float | None) -> None:
+    """Raise a `ConfigError` unless *ratio* is a share, or None."""
+    if ratio is not None and not 0 <= number(ratio) <= 1:
+        raise ConfigError.bad("max_failed_ratio", ratio, "a share from 0 to 1")
+
+
+def _check_total(total: DataFrame | int | None, ratio: float | None) -> None:
+    if (total is None) != (ratio is None):
+        raise ConfigError.bad("total", total, "to be given together with max_failed_ratio")
+    if total is not None and not isinstance(total, DataFrame) and not number(total) >= 0:
+        raise ConfigError.bad("total", total, "a number of rows, or a frame")
+
+
+def _check_count(
+    failed: int, most: int | None, total: DataFrame | int | None, ratio: float | None
+) -> None:
+    if most is not None and failed > most:
+        text = f"{failed} rows failed, more than max_failed_rows={most}; none was sent"
+        raise PulsarFailuresError("TOO_MANY_ROWS", text)
+    if ratio is None or total is None:
+        return
+    whole = total.count() if isinstance(total, DataFrame) else total
+    if failed > ratio * whole:
+        text = (
+            f"{failed} of {whole} rows failed, more than max_failed_ratio={ratio:g}; none was sent"
+        )
+        raise PulsarFailuresError("TOO_MANY_ROWS", text)
