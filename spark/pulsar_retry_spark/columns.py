@@ -159,8 +159,11 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
         for position in columns.extra.values():
             _check_extra(fields[position])
     _check_targets(columns, options)
-    if options.effectively_once is not None:
-        _check_identity(columns)
+    if options.effectively_once is not None and columns.has_targets:
+        raise ConfigError(
+            "column 'topic': expected none with delivery=effectively-once, which has to know all "
+            "topics beforehand"
+        )
     return columns
 
 
@@ -206,14 +209,3 @@ def _check_targets(columns: Columns, options: SinkOptions) -> None:
         )
     if dead_letter is None and options.max_attempts == 1:
         raise ConfigError.bad("dead_letter.topic", None, "a topic, for max_attempts=1")
-
-
-def _check_identity(columns: Columns) -> None:
-    """Refuse what delivery=effectively-once can't make stable."""
-    if "dedupe_id" not in columns.known:
-        raise ConfigError("no column 'dedupe_id': delivery=effectively-once orders the rows by it")
-    if columns.has_targets:
-        raise ConfigError(
-            "column 'topic': expected none with delivery=effectively-once, which has to know all "
-            "topics beforehand"
-        )

@@ -22,9 +22,6 @@ from pulsar_retry_spark.parsing import OptionReader
 #: What a message may have by default: a broker's usual 5 MiB, less what it and the client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024
 
-#: Set by `sequence.Order.options`, for a sink can't see whether the order of its rows is stable.
-ORDERED = "sink.ordered"
-
 #: What the policy core calls an option.
 _OPTION_OF = {
     "dead_letter_topic": "dead_letter.topic",
@@ -91,18 +88,31 @@ class Batching:
 
 
 @attrs.frozen
+class Claim:
+    """What a driver found out and wrote down before it started tasks (see `manifest`).
+
+    Attributes:
+        topics: How many partitions each topic has.
+        batch: The number of the micro-batch; None: no stream.
+    """
+
+    topics: frozenset[tuple[str, int]]
+    batch: int | None
+
+
+@attrs.frozen
 class EffectivelyOnce:
     """What makes rows known again to the broker's deduplication.
 
     Attributes:
-        sink_id: What the user calls this use of the sink. The broker remembers rows by it.
+        sink_id: What the user calls this use of the sink.
         partitions: How many tasks write, always.
-        ordered: Whether a helper has put the rows in the order that they always have.
+        claim: None until a helper has put the rows in a stable order, which a sink can't see.
     """
 
     sink_id: str
     partitions: int
-    ordered: bool
+    claim: Claim | None = None
 
 
 @attrs.frozen
@@ -176,6 +186,9 @@ class SinkOptions:
             max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),
         )
         reader.finish()
+        if parsed.effectively_once is not None and parsed.oversize == "chunk":
+            accepted = "fail or truncate with delivery=effectively-once: parts can't be numbered"
+            raise ConfigError.bad("oversize", "chunk", accepted)
         return parsed
 
 
@@ -291,7 +304,6 @@ def _effectively_once(reader: OptionReader) -> EffectivelyOnce | None:
     delivery = reader.choice("delivery", "at-least-once", ("at-least-once", "effectively-once"))
     sink_id = reader.text("sink.id")
     partitions = reader.integer("sink.partitions", minimum=1, maximum=100_000)
-    ordered = reader.flag(ORDERED, default=False)
     if delivery == "at-least-once":
         for key, value in {"sink.id": sink_id, "sink.partitions": partitions}.items():
             if value is not None:
@@ -308,4 +320,4 @@ def _effectively_once(reader: OptionReader) -> EffectivelyOnce | None:
         raise ConfigError.bad(
             "sink.partitions", None, "the number of tasks that write, the same in every run"
         )
-    return EffectivelyOnce(sink_id, partitions, ordered)
+    return EffectivelyOnce(sink_id, partitions)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 import pulsar
 from _pulsar import MessageBuilder
 
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
+from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.lanes import (
     BATCHED,
     CHUNKED,
@@ -23,24 +24,13 @@ from pulsar_retry_spark.lanes import (
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 from pulsar_retry_spark.routing import Row
+from pulsar_retry_spark.sequence import Numbering
 
 #: Bytes of a task under way at most.
 _MAX_PENDING_BYTES = 64 << 20
 
 #: How many topics are waited for at once when a task ends.
 _SEALERS = 8
-
-
-class Numbering(Protocol):
-    """What makes rows known again to the broker's deduplication."""
-
-    def next(self) -> int:
-        """Return the id of the next row; ids grow."""
-        ...
-
-    def name(self, topic: str, how: str) -> str:
-        """Return the name of the producer of a topic or partition."""
-        ...
 
 
 class Sender:
@@ -140,17 +130,32 @@ class Sender:
     def _open(self, topic: str, how: str) -> Lane:
         """Open the way to a topic, on its first row."""
         try:
-            partitions = self._client.partitions(topic)
+            names = self._client.partitions(topic)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
-        if partitions == [topic]:
-            lane = self._lane(topic, how)
+        name = None
+        if self._numbering is not None:
+            self._check_claim(topic, len(names))
+            name = self._numbering.name(how, len(names))
+        lane: Lane
+        if names == [topic]:
+            lane = self._lane(topic, how, name)
         else:
-            lane = PartitionedLane(partitions, lambda partition: self._lane(partition, how))
+            lane = PartitionedLane(names, lambda partition: self._lane(partition, how, name))
         self._lanes[topic, how] = lane
         return lane
 
-    def _lane(self, topic: str, how: str) -> Lane:
+    def _check_claim(self, topic: str, partitions: int) -> None:
+        """Refuse a topic that has got more partitions: rows would go to others than before."""
+        once = self._options.effectively_once
+        if once and once.claim and (topic, partitions) not in once.claim.topics:
+            raise PulsarFailuresError(
+                "PARTITIONS_CHANGED",
+                f"{topic} has {partitions} partitions now: delivery=effectively-once needs a new "
+                "sink.id for that",
+            )
+
+    def _lane(self, topic: str, how: str, name: str | None) -> Lane:
         """Open the way to a topic that is not partitioned, or to a partition."""
         batching = self._options.batching
         arguments: dict[str, Any] = {
@@ -159,21 +164,18 @@ class Sender:
             "send_timeout_millis": round(batching.timeout * 1000),
             **(BatchLane.arguments(batching) if how == BATCHED else SingleLane.arguments(how)),
         }
-        if self._numbering is not None:
-            arguments["producer_name"] = self._numbering.name(topic, how)
         try:
-            raw = self._client.producer(topic, **arguments)
+            raw = self._client.producer(topic, producer_name=name, **arguments)
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
-        if self._numbering is not None:
+        if name is not None:
             self._named.append(raw)
         if how == BATCHED:
             lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
             self._batches.append(lane)
             return lane
         # The quick receipt tells no duplicates.
-        quick = self._numbering is None
-        receipt = self._receipts.of_row if quick else self._receipts.of_batch(topic, 1)
+        receipt = self._receipts.of_row if name is None else self._receipts.of_batch(topic, 1)
         return SingleLane(raw, receipt, self._reserve)
 
 

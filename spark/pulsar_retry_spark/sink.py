@@ -26,6 +26,7 @@ from pulsar_retry_spark.receipts import refused
 from pulsar_retry_spark.report import NO_REASON, Report, TaskReport
 from pulsar_retry_spark.routing import Route, Router, Row
 from pulsar_retry_spark.sender import Sender
+from pulsar_retry_spark.sequence import Numbering, OrderCheck
 from pulsar_retry_spark.task import Task
 
 #: The schema of what `arrow_sender`'s function yields: one row for each task.
@@ -55,16 +56,19 @@ def send_batches(
     started = time.monotonic()
     rows = 0
     router = sender = None
+    numbering, order = Numbering.of(options, task), OrderCheck()
     with ExitStack() as stack:
         for batch in batches:
             if not batch.num_rows:
                 continue
+            if numbering is not None:
+                order.check(batch.column("dedupe_id"))
             rows += batch.num_rows
             _check_number(rows, options)
             if router is None or sender is None:
                 client = stack.enter_context(lease(options.connection))
                 router = _router(client, options, batch.schema.names, task)
-                sender = stack.enter_context(closing(Sender(client, options)))
+                sender = stack.enter_context(closing(Sender(client, options, numbering)))
                 pace = Pace(options.rate_limit)
             sender.send(pace.of(router.rows(batch)))
         if router is None or sender is None:
@@ -143,10 +147,13 @@ def _check_number(rows: int, options: SinkOptions) -> None:
 
 
 def _router(client: CachedClient, options: SinkOptions, names: list[str], task: Task) -> Router:
-    """Return a router for columns of these *names*, to topics that exist under old names, too."""
+    """Return a router for columns of these *names*.
+
+    Old-style topics are looked for on each worker, unless the driver has done so for all of them.
+    """
     columns = Columns.of(names, extra=options.extra != "error")
     targets = options.targets
-    if targets.plan is not None:
+    if targets.plan is not None and options.effectively_once is None:
         try:
             letters = client.letter_topics(targets.plan)
         except pulsar.PulsarException as error:

@@ -33,6 +33,13 @@ def checked_options(
     if overwrite:
         raise ConfigError.bad("mode", "overwrite", "append: topics can't be emptied")
     parsed = SinkOptions.parse(options)
+    if parsed.effectively_once is not None:
+        raise ConfigError.bad(
+            "delivery",
+            "effectively-once",
+            "at-least-once here: write_failures and route_batches can do more, for they put the "
+            "rows in a stable order",
+        )
     columns = check_schema(schema, parsed)
     if columns.ignored:
         _log.warning("the columns %s are not written", ", ".join(columns.ignored))

@@ -1,0 +1,167 @@
+"""Effectively once: what a `sink.id` was first used with, kept on the broker.
+
+The manifest is the first message of a topic beside the dead-letter topic. A durable subscription
+that never acknowledges keeps it. Each use writes it again under the same number, which shows
+whether the namespace deduplicates: then it is not stored again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import pulsar
+from _pulsar import MessageBuilder
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.wire.names import TopicName
+from pulsar_retry_spark.clients import CachedClient, lease
+from pulsar_retry_spark.options import Claim, SinkOptions, Targets
+from pulsar_retry_spark.receipts import refused
+
+#: Changes whenever this package ends batches or numbers rows in another way.
+LAYOUT = 1
+
+_SUBSCRIPTION = "pulsar-failures"
+_TIMEOUT_MS = 30_000
+
+
+def claimed(options: SinkOptions, batch: int | None, rows: str | None) -> SinkOptions:
+    """Return *options* for tasks that write effectively once. On the driver, before they start.
+
+    Args:
+        options: With `delivery=effectively-once`.
+        batch: The number of the micro-batch; None: no stream.
+        rows: What tells the rows of a batch job from those of another; None for a stream, whose
+            micro-batches are numbered.
+
+    Raises:
+        ConfigError: the `sink.id` was used with other options, topics or rows before, the namespace
+            does not deduplicate, or the topics are not in one namespace. Nothing was sent.
+        PulsarFailuresError: the broker can't be asked.
+    """
+    settled, topics = _settled(options, rows)
+    assert settled.effectively_once is not None  # noqa: S101 - the caller has looked
+    once = attrs.evolve(settled.effectively_once, claim=Claim(topics, batch))
+    return attrs.evolve(settled, effectively_once=once)
+
+
+@lru_cache(64)  # once in a process, not once in a micro-batch
+def _settled(
+    options: SinkOptions, rows: str | None
+) -> tuple[SinkOptions, frozenset[tuple[str, int]]]:
+    """Find the topics and their partitions, and see that the manifest says the same."""
+    topic = _manifest_topic(options)
+    try:
+        with lease(options.connection) as client:
+            targets = _targets(client, options.targets)
+            names = [name for name in (targets.retry, targets.dead_letter) if name is not None]
+            counts = {name: len(client.partitions(name)) for name in names}
+            settled = attrs.evolve(options, targets=targets)
+            _claim(client, topic, manifest(settled, counts, rows))
+    except pulsar.PulsarException as error:
+        raise refused(type(error).__name__, f"the manifest {topic}") from None
+    return settled, frozenset(counts.items())
+
+
+def _targets(client: CachedClient, targets: Targets) -> Targets:
+    if targets.plan is None:
+        return targets
+    letters = client.letter_topics(targets.plan)
+    return attrs.evolve(targets, retry=letters.retry, dead_letter=letters.dead_letter)
+
+
+def _manifest_topic(options: SinkOptions) -> str:
+    """Return the manifest's topic, in the namespace that all topics are in."""
+    assert options.effectively_once is not None  # noqa: S101 - the caller has looked
+    targets = options.targets
+    names = [TopicName.parse(each) for each in (targets.dead_letter, targets.retry) if each]
+    if not names or len({(each.domain, each.tenant, each.namespace) for each in names}) > 1:
+        raise ConfigError.bad(
+            "retry.topic", targets.retry, "a topic in the dead-letter topic's namespace"
+        )
+    if names[0].domain != "persistent":
+        raise ConfigError.bad("dead_letter.topic", targets.dead_letter, "a persistent topic")
+    return names[0].sibling(f"{options.effectively_once.sink_id}-pulsar-failures-manifest")
+
+
+def manifest(
+    options: SinkOptions, partitions: Mapping[str, int], rows: str | None
+) -> dict[str, Any]:
+    """Return all that decides which row gets which number and travels in which batch.
+
+    *partitions* is how many partitions each topic has. Keys are the names of options, if they are
+    any's.
+    """
+    once, batching, targets = options.effectively_once, options.batching, options.targets
+    assert once is not None  # noqa: S101 - the caller has looked
+    return {
+        "layout": LAYOUT,
+        "sink.partitions": once.partitions,
+        "retry.topic": targets.retry,
+        "dead_letter.topic": targets.dead_letter,
+        "partitions": partitions,
+        "topic": targets.topic,
+        "subscription": targets.subscription,
+        "max_attempts": options.max_attempts,
+        "delay": repr(options.delays),
+        "batch.messages": batching.messages,
+        "batch.bytes": batching.size,
+        "max_message_bytes": options.max_message_bytes,
+        "oversize": options.oversize,
+        "extra": options.extra,
+        "rows": rows,
+    }
+
+
+def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
+    """Write the manifest if there is none, and compare it if there is one."""
+    topic = client.partitions(topic)[0]  # where the cluster makes new topics partitioned
+    client.client.subscribe(
+        topic,
+        _SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+    ).close()
+    if _is_stored(client, topic, mine) and _is_stored(client, topic, mine):
+        name = TopicName.parse(topic)
+        raise ConfigError.bad(
+            "delivery",
+            "effectively-once",
+            "a namespace that deduplicates: pulsar-admin namespaces set-deduplication --enable "
+            f"{name.tenant}/{name.namespace}",
+        )
+    first = _first(client, topic)
+    changed = [
+        f"{key}={mine.get(key)!r} was {first.get(key)!r}"
+        for key in mine | first
+        if mine.get(key) != first.get(key)
+    ]
+    if changed:
+        raise ConfigError(
+            f"{'; '.join(changed)} when this sink.id was first used: expected the same, or a "
+            "sink.id of its own"
+        )
+
+
+def _is_stored(client: CachedClient, topic: str, content: dict[str, Any]) -> bool:
+    """Write the manifest; tell whether the broker has stored it, not having seen it before."""
+    raw = client.producer(topic, producer_name="manifest", send_timeout_millis=_TIMEOUT_MS)
+    try:
+        message = MessageBuilder().content(json.dumps(content).encode()).sequence_id(1).build()
+        return bool(raw.send(message).ledger_id() >= 0)
+    finally:
+        raw.close()
+
+
+def _first(client: CachedClient, topic: str) -> dict[str, Any]:
+    """Return the manifest that was written first."""
+    reader = client.client.create_reader(topic, pulsar.MessageId.earliest)
+    try:
+        first: dict[str, Any] = json.loads(reader.read_next(_TIMEOUT_MS).data())
+        return first
+    finally:
+        reader.close()
