@@ -1,0 +1,296 @@
+"""Failed rows from a job's own code: `write_failures`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pulsar
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from reading import SOON, SUBSCRIPTION, read_all
+
+import pulsar_retry as pr
+from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
+
+
+@pytest.fixture
+def client(broker):
+    """Give a client, as an application has it."""
+    with pr.Client(broker.service_url) as client:
+        yield client
+
+
+@pytest.fixture
+def consumer(client, topic):
+    """Give a consumer that gets retry letters."""
+    return client.subscribe(
+        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+
+
+@pytest.fixture
+def options(broker, topic):
+    """Give the options for the topics of one subscription."""
+    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
+
+
+@pytest.fixture
+def retry_topic(topic):
+    """Return the subscription's retry topic."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY"
+
+
+@pytest.fixture
+def dead_letter_topic(topic):
+    """Return the subscription's dead-letter topic."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+@pytest.fixture
+def failed(spark):
+    """Give 30 failed rows: the even ones of 20 to 49 are too big, and the odd ones odd as well."""
+    _, failed = split(spark.range(50), {"even": "id % 2 = 0", "small": "id < 20"})
+    return failures(failed, key="id").where("key >= 20")
+
+
+def caches(spark):
+    """Return how many frames Spark keeps."""
+    return spark.sparkContext._jsc.getPersistentRDDs().size()
+
+
+def topics(admin, topic):
+    """Return the topics of a topic's namespace."""
+    return admin.topics(topic.removeprefix("persistent://").rpartition("/")[0])
+
+
+def test_each_row_is_there_with_its_reason(failed, options, client, dead_letter_topic):
+    """What the frame says is what the messages say, and the report counts what is there."""
+    report = write_failures(failed, options, action="dead_letter")
+
+    messages = read_all(client, dead_letter_topic, 30)
+    assert {str(i): {"id": i} for i in range(20, 50)} == {
+        each.partition_key(): json.loads(each.data()) for each in messages
+    }
+    reasons = [each.properties()["FAILURE_REASON"] for each in messages]
+    assert {"even": 15, "small": 15} == {name: reasons.count(name) for name in set(reasons)}
+    assert {"even": 15, "small": 15} == report.by_reason
+    assert {row.dedupe_id for row in failed.collect()} == {
+        each.properties()["DEDUPE_ID"] for each in messages
+    }
+    assert (30, sum(len(each.data()) for each in messages)) == (report.rows, report.bytes)
+    assert {dead_letter_topic: 30} == report.by_topic
+    assert {"dead_letter": 30} == report.by_action
+
+
+def test_consumers_get_what_is_to_be_retried(failed, options, consumer):
+    """As another attempt, after the delay that the options say; the others are dead letters."""
+    report = write_failures(
+        failed.withColumn("retryable", F.expr("reason = 'small'")), options | {"delay": 0.1}
+    )
+
+    assert {"retry": 15, "dead_letter": 15} == report.by_action
+    messages = [consumer.receive(SOON) for _ in range(15)]
+    assert {str(i) for i in range(20, 50, 2)} == {each.partition_key() for each in messages}
+    assert {2} == {pr.attempt_of(each) for each in messages}
+    assert {0.1} == {pr.RetryProperties.of(each).delay for each in messages}
+
+
+def test_options_are_as_spark_takes_them(failed, options, dead_letter_topic):
+    """Numbers and booleans are options, too; None is as good as left out."""
+    values = {"max_attempts": 1, "rate_limit": 1e6, "tls.allow_insecure": False, "delay": None}
+
+    report = write_failures(failed, options | values)
+
+    assert {dead_letter_topic: 30} == report.by_topic
+
+
+def test_an_action_holds_for_every_row(failed, options, retry_topic):
+    """Whatever the rows say themselves."""
+    stubborn = failed.withColumn("action", F.lit("dead_letter"))
+
+    assert {retry_topic: 30} == write_failures(stubborn, options, action="retry").by_topic
+
+
+def test_nothing_is_written_of_nothing(failed, options, admin, topic):
+    """Not even a topic."""
+    report = write_failures(failed.where("false"), options)
+
+    assert 0 == report.rows
+    assert [] == topics(admin, topic)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"options": {"max_failed_rows": 29}},
+        {"total": 299, "max_failed_ratio": 0.1},
+        {"total": 0, "max_failed_ratio": 1.0},
+        {"total": "frame", "max_failed_ratio": 0.1},
+    ],
+)
+def test_too_many_rows_are_not_written(spark, failed, options, admin, topic, limit):
+    """A job that fails on nearly everything is itself at fault: nothing is sent."""
+    if "total" in limit and limit["total"] == "frame":
+        limit = limit | {"total": spark.range(299)}
+    more = limit.pop("options", {})
+    before = caches(spark)
+
+    with pytest.raises(PulsarFailuresError, match="none was sent") as error:
+        write_failures(failed, options | more, **limit)
+
+    assert "TOO_MANY_ROWS" == error.value.slug
+    assert [] == topics(admin, topic)
+    assert before == caches(spark)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"options": {"max_failed_rows": 30}},
+        {"total": 300, "max_failed_ratio": 0.1},
+        {"total": 30, "max_failed_ratio": 1},
+    ],
+)
+def test_as_many_rows_as_may_fail_are_written(spark, failed, options, limit):
+    """The limit is what is allowed; afterwards Spark's cache is as before."""
+    more = limit.pop("options", {})
+    before = caches(spark)
+
+    assert 30 == write_failures(failed, options | more, **limit).rows
+
+    assert before == caches(spark)
+
+
+def test_the_users_cache_stays(spark, failed, options):
+    """What was in the cache before is there afterwards."""
+    failed.persist()
+    try:
+        write_failures(failed, options | {"max_failed_rows": 30})
+
+        assert failed.storageLevel.useMemory
+    finally:
+        failed.unpersist()
+
+
+def test_what_a_task_could_not_write_is_the_error(failed, options):
+    """Not a Spark error with a traceback in it, but ours, with its slug."""
+    large = failed.withColumn("payload", F.repeat(F.lit("x"), 2000))
+
+    with pytest.raises(PulsarFailuresError, match="max_message_bytes=1024") as error:
+        write_failures(large, options | {"max_message_bytes": 1024})
+
+    assert "OVERSIZE" == error.value.slug
+    assert error.value.__cause__ is not None
+
+
+def test_errors_of_others_pass(spark, options):
+    """A row that can't even be computed is no failure of the sink's."""
+    broken = spark.sql("select raise_error('not ours') as payload")
+
+    with pytest.raises(Exception, match="not ours") as error:
+        write_failures(broken, options)
+
+    assert not isinstance(error.value, PulsarFailuresError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action": "ack"}, "action='ack': expected 'retry', 'dead_letter' or None"),
+        ({"total": 5}, "total=5: expected to be given together with max_failed_ratio"),
+        ({"max_failed_ratio": 0.5}, "together with max_failed_ratio"),
+        ({"total": 5, "max_failed_ratio": 1.1}, "max_failed_ratio=1.1: expected a share"),
+        ({"total": 5, "max_failed_ratio": True}, "max_failed_ratio=True: expected a share"),
+        ({"total": -1, "max_failed_ratio": 0.5}, "total=-1: expected a number of rows"),
+        ({"total": "5", "max_failed_ratio": 0.5}, "total='5': expected a number of rows"),
+        ({"keep_attempts": True, "action": "retry"}, "keep_attempts=True: expected"),
+        ({"options": {"delai": 5}}, "unknown option 'delai': did you mean delay"),
+        ({"options": {"service.url": None}}, "service.url=None"),
+    ],
+)
+def test_bad_arguments_are_refused(failed, options, arguments, message):
+    """Before a job runs."""
+    more = arguments.pop("options", {})
+
+    with pytest.raises(pr.ConfigError, match=message.replace("(", r"\(")):
+        write_failures(failed, options | more, **arguments)
+
+
+def test_bad_columns_are_refused(spark, options):
+    """Before a job runs, too."""
+    with pytest.raises(pr.ConfigError, match="unknown column 'reasom'"):
+        write_failures(spark.sql("select 'p' as payload, 'x' as reasom"), options)
+
+
+def test_a_stream_is_refused(spark, options):
+    """The error names what takes one."""
+    stream = failures(spark.readStream.format("rate").load(), reason="late")
+
+    with pytest.raises(pr.ConfigError, match="writeStream, or route_batches"):
+        write_failures(stream, options)
+
+
+@pytest.fixture
+def read_back(spark, failed, options):
+    """Give a function that reads the dead-letter topic as a frame."""
+    register(spark)
+    source = options | {"kind": "dead_letter"}
+
+    def read():
+        return spark.read.format("pulsar-failures").options(**source).load()
+
+    return read
+
+
+def test_dead_letters_go_back_to_work(failed, options, consumer, retry_topic, read_back):
+    """Read, mended in SQL and written again, they are a consumer's first attempt, and at once."""
+    letters = failed.withColumns({"attempt": F.lit(17), "delay_ms": F.lit(7_200_000)})
+    assert {"dead_letter": 30} == write_failures(letters, options).by_action
+
+    mended = read_back().withColumn("payload", F.encode(F.lit("mended"), "utf-8"))
+    report = write_failures(mended, options, action="retry")
+
+    assert {retry_topic: 30} == report.by_topic
+    messages = [consumer.receive(SOON) for _ in range(30)]
+    assert {b"mended"} == {each.data() for each in messages}
+    assert {1} == {pr.attempt_of(each) for each in messages}
+    assert {"1"} == {each.properties()["REDRIVE_COUNT"] for each in messages}
+    assert {"0"} == {each.properties()["DELAY_TIME"] for each in messages}
+    assert {row.dedupe_id for row in failed.collect()} == {
+        each.properties()["DEDUPE_ID"] for each in messages
+    }
+
+
+def test_attempts_can_be_kept(failed, options, consumer, read_back):
+    """For letters whose attempts were none of their own fault."""
+    write_failures(failed.withColumn("attempt", F.lit(4)), options, action="dead_letter")
+
+    write_failures(read_back(), options | {"delay": 0}, action="retry", keep_attempts=True)
+
+    assert {5} == {pr.attempt_of(consumer.receive(SOON)) for _ in range(30)}
+
+
+def test_dead_letters_do_not_go_round_for_ever(failed, options, consumer, read_back):
+    """What fails again after it was brought back needs another look than the first time."""
+    limited = options | {"max_redrives": 1}
+    write_failures(failed.where("key = 20"), options, action="dead_letter")
+    assert 1 == write_failures(read_back(), limited, action="retry").rows
+    consumer.dead_letter(consumer.receive(SOON), reason="as bad as before")
+
+    with pytest.raises(PulsarFailuresError, match="max_redrives=1") as error:
+        write_failures(read_back(), limited, action="retry")
+
+    assert "TOO_MANY_REDRIVES" == error.value.slug
+
+
+def test_a_later_time_can_be_asked_for(failed, options, client, retry_topic, read_back):
+    """`not_before` is the mender's own; the delay that the letters had is not asked for again."""
+    write_failures(failed, options, action="dead_letter")
+
+    later = read_back().withColumn("not_before", F.expr("now() + interval 1 hour"))
+    write_failures(later, options, action="retry")
+
+    messages = read_all(client, retry_topic, 30)
+    delays = [timedelta(milliseconds=int(each.properties()["DELAY_TIME"])) for each in messages]
+    assert all(timedelta(minutes=58) < delay <= timedelta(hours=1) for delay in delays)
