@@ -14,10 +14,12 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import number
 from pulsar_retry_spark.columns import Columns, check_schema
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.report import Report, TaskReport
 from pulsar_retry_spark.routing import DEAD_LETTER, RETRY
 from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender, conclude
+from pulsar_retry_spark.stable import in_stable_order
 
 #: The value of an option, as `DataFrameWriter.options` takes it.
 Option = str | float | bool | None
@@ -97,8 +99,22 @@ def prepare(
     if read_back and action == RETRY:
         failed = failed.drop("delay_ms")
         failed = failed if keep_attempts else failed.withColumn("attempt", F.lit(0))
+    if options.effectively_once is not None:
+        _check_stability(failed)
+        failed = with_dedupe_id(failed)
     check_schema(failed.schema, options)
     return failed
+
+
+def _check_stability(failed: DataFrame) -> None:
+    """Refuse rows that are new ones each time. On Spark Connect there is no plan to look at."""
+    plan = getattr(failed, "_jdf", None)
+    if plan is not None and not plan.queryExecution().analyzed().deterministic():
+        accepted = (
+            "the same rows each time with delivery=effectively-once, so nothing like rand() "
+            "or uuid() in its plan: checkpoint it, or write it to a table first"
+        )
+        raise ConfigError.bad("failed", failed, accepted)
 
 
 @contextmanager
@@ -130,16 +146,18 @@ def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> R
     """Send rows that are prepared; *batch* is the number of a micro-batch.
 
     Raises:
+        ConfigError: they can't be written effectively once. Nothing was sent.
         PulsarFailuresError: one could not be written.
     """
+    rows, ready = in_stable_order(failed, options, batch)
     try:
-        rows = failed.mapInArrow(arrow_sender(options), REPORT_SCHEMA).collect()
+        said = rows.mapInArrow(arrow_sender(ready), REPORT_SCHEMA).collect()
     except Exception as error:
         # Spark tells of a task's error in the text of its own, whose type depends on much.
         if found := _SINK_ERROR.search(str(error)):
             raise PulsarFailuresError(found[1], found[2]) from error
         raise
-    return conclude(options, (TaskReport.from_json(row.report) for row in rows), batch)
+    return conclude(ready, (TaskReport.from_json(row.report) for row in said), batch)
 
 
 def check_ratio(ratio: float | None) -> None:

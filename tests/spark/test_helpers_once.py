@@ -1,0 +1,91 @@
+"""Effectively once, by `write_failures`."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from reading import SUBSCRIPTION, read_all
+
+import pulsar_retry as pr
+from pulsar_retry_spark import failures, write_failures
+
+
+@pytest.fixture
+def client(broker):
+    """Give a client, as an application has it."""
+    with pr.Client(broker.service_url) as client:
+        yield client
+
+
+@pytest.fixture
+def options(broker, admin, namespace, topic):
+    """Give the options of a sink that writes to a namespace that deduplicates."""
+    admin.set_namespace_policy(namespace, "deduplication", value=True)
+    return {
+        "service.url": broker.service_url,
+        "topic": topic,
+        "subscription": SUBSCRIPTION,
+        "delivery": "effectively-once",
+        "sink.id": "nightly-2024-01-01",
+        "sink.partitions": 2,
+        "batch.messages": 10,
+        "max_attempts": 1,
+    }
+
+
+def rows(spark, order):
+    """Return 100 failed rows, of which some are equal, read in some order."""
+    ids = spark.range(100).orderBy(order).repartition(3)
+    return failures(ids.select((F.col("id") % 90).alias("id")), reason="late")
+
+
+def test_the_same_job_again_writes_nothing(spark, options, client, topic):
+    """Whatever order Spark reads the rows in; rows that are equal are all there, once."""
+    first = write_failures(rows(spark, "id"), options)
+    second = write_failures(rows(spark, F.desc("id")), options)
+
+    assert (100, 0) == (first.rows, first.duplicates)
+    assert (100, 100) == (second.rows, second.duplicates)
+    messages = read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 100)
+    payloads = [each.data() for each in messages]
+    assert 90 == len(set(payloads))
+    assert [2] * 10 == [payloads.count(b'{"id":%d}' % i) for i in range(10)]
+
+
+def test_rows_without_an_id_get_one(spark, options, client, topic):
+    """Rows of one's own making need no `failures`."""
+    frame = spark.range(10).selectExpr("string(id) as payload", "'late' as reason")
+
+    write_failures(frame, options)
+    write_failures(frame, options)
+
+    messages = read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 10)
+    assert 10 == len({each.properties()["DEDUPE_ID"] for each in messages})
+
+
+def test_other_rows_need_another_sink_id(spark, options):
+    """They would be taken for the old ones, and lost."""
+    write_failures(rows(spark, "id"), options)
+
+    with pytest.raises(pr.ConfigError, match="rows="):
+        write_failures(rows(spark, "id").limit(99), options)
+
+
+@pytest.mark.parametrize("expression", ["rand()", "uuid()", "monotonically_increasing_id()"])
+def test_what_is_new_each_time_is_refused(spark, options, admin, namespace, expression):
+    """A task that runs again would write other rows, under numbers that the broker knows."""
+    frame = spark.range(10).withColumn("x", F.expr(expression))
+
+    with pytest.raises(pr.ConfigError, match="the same rows each time"):
+        write_failures(failures(frame, reason="late"), options)
+
+    assert [] == admin.topics(namespace)
+
+
+def test_a_checkpoint_makes_rows_stable(spark, options):
+    """As the error says."""
+    frame = spark.range(10).withColumn("x", F.rand())
+
+    report = write_failures(failures(frame, reason="late").localCheckpoint(), options)
+
+    assert 10 == report.rows
