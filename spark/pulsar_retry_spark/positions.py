@@ -53,7 +53,7 @@ class Position(NamedTuple):
 
 
 #: After every message.
-END = Position(2**63 - 1, 0)
+END = Position(2**63, 0)
 
 
 def to_offset(positions: Mapping[str, Position], marks: Mapping[str, str]) -> dict[str, str]:

@@ -10,11 +10,12 @@ import attrs
 import pulsar
 import pyarrow as pa
 
+from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.positions import Position
 from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.source_rows import Row, to_batch, to_row
+from pulsar_retry_spark.source_rows import RowBuffer
 from pulsar_retry_spark.source_topics import Partition
 
 #: A record batch has at most so many rows, or bytes of payload and a row.
@@ -69,24 +70,33 @@ def read_batches(
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
     constants = {"kind": piece.partition.kind, "topic": piece.partition.topic}
+    rows = RowBuffer(schema, constants)
+    number = piece.partition.number
+    count = size = 0
     with lease(connection) as cached:
-        rows: list[Row] = []
-        size = 0
-        for _, raw in messages(cached.client, piece, queue):
-            rows.append(to_row(raw))
+        for position, raw in messages(cached.client, piece, queue):
+            rows.add(raw, _id_text(position, number, raw))
+            count += 1
             size += raw.length()
-            if len(rows) == _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield to_batch(rows, schema, constants)
-                rows.clear()
-                size = 0
-        if rows:
-            yield to_batch(rows, schema, constants)
+            if count == _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield rows.take()
+                count = size = 0
+        if count:
+            yield rows.take()
+
+
+def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
+    """Return a message's id as Java prints it, by the shorter way where there is one."""
+    ledger, entry, batch = position
+    if batch < 0:  # it may have been chunked
+        return message_id_text(raw.message_id())
+    return f"{ledger}:{entry}:{number}:{batch}"
 
 
 def messages(
     client: pulsar.Client, piece: Piece, queue: int
-) -> Generator[tuple[Position, Any], None, None]:
-    """Give the raw messages of *piece* with their positions.
+) -> Generator[tuple[tuple[int, int, int], Any], None, None]:
+    """Give the raw messages of *piece* with their positions, as plain tuples.
 
     Raises:
         PulsarSourceError: messages are missing, or do not come.
@@ -115,14 +125,19 @@ def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
     return reader
 
 
-def _between(reader: Any, piece: Piece) -> Iterator[tuple[Position, Any]]:
+def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], Any]]:
     after, end, until = piece.after, piece.end, piece.until
+    read = reader.read_next
     position = None
     while position != end:
-        raw = _next(reader, piece)
+        try:
+            raw = read(_WAIT)
+        except pulsar.Timeout:
+            raw = _awaited(reader, piece)
         if raw is None:
             break
-        position = Position.of(raw.message_id())
+        message_id = raw.message_id()
+        position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
         if position > end or (until is not None and raw.publish_timestamp() > until):
             break
         if after is None or position > after:
@@ -135,16 +150,8 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[Position, Any]]:
         )
 
 
-def _next(reader: Any, piece: Piece) -> Any:
-    """Return the next raw message; None when there is none."""
-    try:
-        return reader.read_next(_WAIT)
-    except pulsar.Timeout:
-        return _awaited(reader, piece)
-
-
 def _awaited(reader: Any, piece: Piece) -> Any:
-    """Wait for the next message as long as there is one, and return it; None: there is none."""
+    """Wait for the next raw message as long as there is one, and return it; None: there is none."""
     give_up_at = time.monotonic() + (_PATIENCE if piece.certain else _UNCERTAIN_PATIENCE)
     while reader.has_message_available():
         try:

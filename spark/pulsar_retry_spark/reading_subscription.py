@@ -104,7 +104,7 @@ class ReadingSubscription:
             piece = Piece(partition, start, last, certain=False)
             found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
             if found:
-                return found[-1]
+                return Position(*found[-1])
         return None
 
     def acknowledge(self, positions: Mapping[str, Position]) -> None:

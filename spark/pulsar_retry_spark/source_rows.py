@@ -78,8 +78,8 @@ _DIGITS = re.compile(r"\+?[0-9]{1,19}", re.ASCII)
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
 
-#: What `to_row` returns, in this order.
-FIELDS = (
+#: What each message has of its own, beside the headers.
+_FIELDS = (
     "payload",
     "key",
     "message_id",
@@ -96,37 +96,79 @@ FIELDS = (
     "origin_message_id",
     "source",
     "dedupe_id",
-    "headers",
 )
 
-#: A plain tuple, since this is the one place where each row costs.
-Row = tuple[Any, ...]
-
-_UNREADABLE = (None,) * (len(FIELDS) - FIELDS.index("attempt"))
+_UNREADABLE = (None,) * (len(_FIELDS) - _FIELDS.index("attempt"))
 
 
-def to_row(raw: Any) -> Row:
-    """Read a `_pulsar.Message`: the values of `FIELDS`, times in milliseconds since 1970.
+class RowBuffer:
+    """Rows on their way into a record batch.
 
-    pulsar-client can't give properties of which one is no UTF-8: then `headers` is null and so are
-    the columns that are read from them. A key that is no UTF-8 is null, too.
+    Each row costs, so this is built for speed: no row leaves objects behind that Python's garbage
+    collector looks after, which would look at all of them again and again.
+
+    Args:
+        schema: What is wanted, some columns of `SCHEMA`.
+        constants: The columns that are the same in all rows.
     """
-    try:
-        decoded = decode(raw.properties())
-    except UnicodeDecodeError:
-        decoded = _UNREADABLE
-    return (
-        None if raw.has_null_value() else raw.data(),
-        _key(raw),
-        message_id_text(raw.message_id()),
-        _time(raw.publish_timestamp()),
-        _time(raw.event_timestamp()),
-        *decoded,
-    )
+
+    def __init__(self, schema: pa.Schema, constants: Mapping[str, str]) -> None:
+        self._schema = schema
+        self._constants = constants
+        self._rows: list[tuple[Any, ...]] = []
+        self._names: list[str] = []
+        self._values: list[str] = []
+        self._offsets: list[int | None] = []
+
+    def add(self, raw: Any, message_id: str) -> None:
+        """Add the row of a `_pulsar.Message`.
+
+        pulsar-client can't give properties of which one is no UTF-8: then `headers` is null and so
+        are the columns that are read from them. A key that is no UTF-8 is null, too.
+        """
+        try:
+            properties = raw.properties()
+        except UnicodeDecodeError:
+            self._offsets.append(None)
+            decoded = _UNREADABLE
+        else:
+            decoded = decode(properties)
+            self._offsets.append(len(self._names))
+            self._names.extend(properties)
+            self._values.extend(properties.values())
+        self._rows.append(
+            (
+                None if raw.has_null_value() else raw.data(),
+                _key(raw),
+                message_id,
+                _time(raw.publish_timestamp()),
+                _time(raw.event_timestamp()),
+                *decoded,
+            )
+        )
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows, of which there has to be one, and begin anew."""
+        columns = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
+        arrays = [self._array(field, columns) for field in self._schema]
+        for each in (self._rows, self._names, self._values, self._offsets):
+            each.clear()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, field: pa.Field, columns: Mapping[str, Sequence[Any]]) -> pa.Array:
+        if field.name in self._constants:
+            return pa.repeat(pa.scalar(self._constants[field.name], field.type), len(self._rows))
+        if field.name == "headers":
+            offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
+            texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
+            return pa.MapArray.from_arrays(offsets, *texts, field.type)
+        if field.type == _TIME:
+            return pa.array(columns[field.name], pa.timestamp("ms", tz="UTC")).cast(_TIME)
+        return pa.array(columns[field.name], field.type)
 
 
-def decode(properties: dict[str, str]) -> Row:
-    """Return the values of `FIELDS` from `attempt` on; takes *properties* apart."""
+def decode(properties: dict[str, str]) -> tuple[Any, ...]:
+    """Take out of *properties* what has a column, and return it: `attempt` and what follows."""
     pop = properties.pop
     attempt = _whole(properties.get(RECONSUMETIMES), _MAX_INT)
     if attempt is not None:
@@ -151,34 +193,7 @@ def decode(properties: dict[str, str]) -> Row:
         _origin(pop(ORIGIN_MESSAGE_ID, None) or twin),
         source,
         pop(DEDUPE_ID, None),
-        list(properties.items()),
     )
-
-
-def to_batch(
-    rows: Sequence[Row], schema: pa.Schema, constants: Mapping[str, str]
-) -> pa.RecordBatch:
-    """Return *rows* as a record batch of *schema*, some columns of `SCHEMA`.
-
-    Args:
-        rows: At least one.
-        schema: What is wanted.
-        constants: The columns that are the same in all rows.
-    """
-    columns = dict(zip(FIELDS, zip(*rows, strict=True), strict=True))
-    arrays = [
-        pa.repeat(pa.scalar(constants[field.name], field.type), len(rows))
-        if field.name in constants
-        else _array(columns[field.name], field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    if kind == _TIME:
-        return pa.array(values, pa.timestamp("ms", tz="UTC")).cast(_TIME)
-    return pa.array(values, kind)
 
 
 def _key(raw: Any) -> str | None:
@@ -202,7 +217,9 @@ def _whole(text: str | None, maximum: int) -> int | None:
 
 def _origin(text: str | None) -> str | None:
     """Return an origin's id as Java prints it, as every other id here is."""
-    return message_id_text(text) if text and _CLIENTS_ID.fullmatch(text) else text
+    if text and text[0] == "(" and _CLIENTS_ID.fullmatch(text):
+        return message_id_text(text)
+    return text
 
 
 def _source(text: str | None) -> dict[str, Any] | None:

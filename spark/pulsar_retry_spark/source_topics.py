@@ -38,6 +38,11 @@ class Partition:
     topic: str
     kind: str
 
+    @property
+    def number(self) -> int:
+        """Its number, which message ids have; -1: the topic has no partitions."""
+        return int(self.name.rpartition("-")[2]) if logical(self.name) != self.name else -1
+
     @classmethod
     def of(cls, topic: SourceTopic, name: str) -> Partition:
         """Return the partition *name* of *topic*."""

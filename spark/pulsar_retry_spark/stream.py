@@ -211,7 +211,7 @@ class Planner:
             with closing(messages(self._client, piece, min(share, self._options.queue))) as found:
                 passed = [position for position, _ in islice(found, share)]
             if passed:
-                reached[name] = passed[-1]
+                reached[name] = Position(*passed[-1])
             rows -= len(passed)
         return reached
 
