@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -100,21 +100,25 @@ def headers(column: pa.Array) -> list[dict[str, str] | None]:
 
     Those without a value are left out; of those with one name, the last one stays.
     """
-    if pa.types.is_map(column.type):
-        if not column.items.null_count and _is_valid(column):
-            return [row and dict(row) for row in column.to_pylist()]
-        binary = pa.map_(pa.large_binary(), pa.large_binary())
-        return [_properties(row) for row in column.cast(binary).to_pylist()]
-    rows = column.to_pylist()
-    return [
-        row and _properties([(h["key"].encode(), h["value"]) for h in row if h and h["key"]])
-        for row in rows
-    ]
+    if pa.types.is_null(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    if not pa.types.is_map(column.type):
+        lists = column.to_pylist()
+        return [None if row is None else _properties(map(_kafka_pair, row)) for row in lists]
+    if not column.items.null_count and _is_valid(column):
+        return [None if row is None else dict(row) for row in column.to_pylist()]
+    pairs = column.cast(pa.map_(pa.large_binary(), pa.large_binary())).to_pylist()
+    return [None if row is None else _properties(row) for row in pairs]
 
 
-def _properties(pairs: Sequence[tuple[bytes, bytes | None]] | None) -> dict[str, str] | None:
-    if pairs is None:
-        return None
+def _kafka_pair(header: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
+    """Return a header's name and value; one that is none has no value."""
+    if header is None or header["key"] is None:
+        return b"", None
+    return header["key"].encode(), header["value"]
+
+
+def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
     return {
         name.decode("utf-8", "replace"): _text_or_base64(value) or ""
         for name, value in pairs

@@ -1,0 +1,165 @@
+"""One client for a process and a connection, and when it is closed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pulsar
+import pytest
+
+from pulsar_retry_spark import clients
+from pulsar_retry_spark.errors import PulsarFailuresError
+
+
+class Raw:
+    """Stands for pulsar-client's producer."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close_async(self, _callback: Any) -> None:
+        self.closed = True
+
+
+class Client:
+    """Stands for `pulsar.Client`."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.created: list[Raw] = []
+        self.busy = 0
+
+    def create_producer(self, _topic: str, **_arguments: Any) -> Any:
+        if self.busy:
+            self.busy -= 1
+            raise pulsar.ProducerBusy("busy")
+        self.created.append(Raw())
+        return type("Producer", (), {"_producer": self.created[-1]})
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@attrs.frozen
+class Connection:
+    """Opens no connection."""
+
+    name: str
+    opened: list[Client] = attrs.field(factory=list, eq=False)
+
+    def open(self) -> Client:
+        self.opened.append(Client())
+        return self.opened[-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep other tests' clients out."""
+    monkeypatch.setattr(clients, "_cached", {})
+    yield
+    clients.close_all()
+
+
+def test_equal_connections_share_a_client():
+    """From task to task."""
+    connection = Connection("a")
+    with clients.lease(connection) as one:
+        pass
+    with clients.lease(Connection("a")) as two:
+        assert one is two
+    with clients.lease(Connection("b")) as other:
+        assert other is not one
+    assert 1 == len(connection.opened)
+
+
+def test_an_idle_client_is_closed(monkeypatch):
+    """Some time after the last one has stopped using it, and then a new one is made."""
+    monkeypatch.setattr(clients, "IDLE", 0.01)
+    connection = Connection("a")
+    with clients.lease(connection):
+        pass
+    assert connection.opened[0].closed.wait(10)
+    with clients.lease(connection):
+        assert 2 == len(connection.opened)
+
+
+def test_a_client_in_use_is_not_idle(monkeypatch):
+    """Whoever leases it stops the clock."""
+    monkeypatch.setattr(clients, "IDLE", 0.05)
+    connection = Connection("a")
+    with clients.lease(connection):
+        pass
+    with clients.lease(connection) as client:
+        assert not connection.opened[0].closed.wait(0.2)
+        assert client.timer is None
+
+
+def test_producers_without_a_name_are_kept():
+    """The next task needs none of its own; one with other arguments is another one."""
+    with clients.lease(Connection("a")) as client:
+        one = client.producer("t", batching_enabled=True)
+        assert one is client.producer("t", batching_enabled=True)
+        assert one is not client.producer("t", batching_enabled=False)
+        assert one is not client.producer("u", batching_enabled=True)
+
+
+def test_producers_with_a_name_are_not():
+    """Another process may need the name next."""
+    with clients.lease(Connection("a")) as client:
+        assert client.producer("t", producer_name="n") is not client.producer(
+            "t", producer_name="n"
+        )
+
+
+def test_a_name_that_is_still_in_use_is_waited_for(monkeypatch):
+    """A killed task's producer is there until the broker has noticed."""
+    monkeypatch.setattr(clients.time, "sleep", lambda _: None)
+    with clients.lease(Connection("a")) as client:
+        client.client.busy = 3
+        assert client.producer("t", producer_name="n") is client.client.created[0]
+
+
+def test_a_name_that_stays_in_use(monkeypatch):
+    """The error says which, and on what topic."""
+    monkeypatch.setattr(clients, "_BUSY_FOR", -1)
+    with clients.lease(Connection("a")) as client:
+        client.client.busy = 3
+        with pytest.raises(PulsarFailuresError, match=r"PRODUCER_BUSY\] another producer on t"):
+            client.producer("t", producer_name="n")
+
+
+def test_after_a_failure_nothing_is_taken_over():
+    """What is under way in a producer then is nobody's business any more."""
+    connection = Connection("a")
+    with pytest.raises(RuntimeError), clients.lease(connection) as client:
+        client.producer("t")
+        raise RuntimeError
+    assert connection.opened[0].created[0].closed
+    with clients.lease(connection) as client:
+        client.producer("t")
+    assert 2 == len(connection.opened[0].created)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_makes_its_own():
+    """The parent's threads are not there, so its client would hang."""
+    connection = Connection("a")
+    with clients.lease(connection):
+        clients._lock.acquire()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    with clients.lease(connection):
+                        status = 0 if len(connection.opened) == 2 else 1
+                finally:
+                    os._exit(status)
+        finally:
+            clients._lock.release()
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

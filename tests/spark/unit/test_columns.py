@@ -1,0 +1,172 @@
+"""Which columns a frame of failed rows may have."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pulsar_retry import ConfigError
+from pulsar_retry_spark.columns import ALIASES, COLUMNS, Columns, check_schema
+from pulsar_retry_spark.options import SinkOptions
+
+BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
+
+
+def field(column: str) -> SimpleNamespace:
+    """Return what is looked at of a `StructField`, given as its name and type."""
+    name, kind = column.split(" ", 1)
+    return SimpleNamespace(name=name, dataType=SimpleNamespace(simpleString=lambda: kind))
+
+
+def schema(columns: str) -> SimpleNamespace:
+    """Return the same of a `StructType`, which can't be made of text without a Spark."""
+    return SimpleNamespace(fields=[field(each) for each in columns.split(", ")])
+
+
+def check(columns: str, **options: str) -> Columns:
+    """Check columns, with options in which `__` stands for a dot."""
+    given = {key.replace("__", "."): value for key, value in options.items()}
+    return check_schema(schema(columns), SinkOptions.parse(BASE | given))
+
+
+def test_a_payload_is_enough():
+    """Everything else has a default."""
+    assert {"payload": 0} == check("payload binary").known
+
+
+def test_names_have_no_case():
+    """As everywhere in Spark."""
+    assert {"payload": 0, "dedupe_id": 1} == check("PAYLOAD string, Dedupe_ID string").known
+
+
+@pytest.mark.parametrize(("alias", "ours"), ALIASES.items())
+def test_other_systems_names(alias, ours):
+    """Kafka's and pulsar-spark's frames can be written as they are."""
+    kind = COLUMNS[ours][0]
+    payload = "" if ours == "payload" else ", payload binary"
+    assert 0 == check(f"{alias} {kind}{payload}").known[ours]
+
+
+def test_every_accepted_type_is_accepted():
+    """The table is what is checked."""
+    kinds = {"struct": "struct<file:string,position:bigint>"}
+    for name, accepted in COLUMNS.items():
+        for kind in accepted:
+            payload = "" if name == "payload" else ", payload binary"
+            check(f"{name} {kinds.get(kind, kind)}{payload}")
+
+
+def test_a_null_of_no_type_fits_everywhere():
+    """As `lit(None)` gives one."""
+    check("payload string, key void, headers void, attempt void")
+
+
+def test_pulsar_sparks_own_columns_are_left_out():
+    """It writes none of them either."""
+    assert ("__messageId", "__publishTime") == check(
+        "value string, __messageId binary, __publishTime timestamp"
+    ).ignored
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message"),
+    [
+        ("reason string", "no column 'payload': expected one of binary or string"),
+        ("payload string, rason string", "unknown column 'rason': did you mean reason?"),
+        ("payload string, value string", "column 'value': expected only one column for payload"),
+        ("payload int", "column 'payload' is int: expected binary or string"),
+        ("payload string, attempt string", "column 'attempt' is string: expected tinyint or"),
+        ("payload string, event_time date", "column 'event_time' is date: expected timestamp or"),
+        ("payload string, source string", "column 'source' is string: expected struct"),
+        ("payload string, headers map<string,int>", "column 'headers' is map<string,int>"),
+        ("payload string, rule array<int>", "column 'rule' is array<int>: expected string or"),
+    ],
+)
+def test_what_is_not_acceptable(ddl, message):
+    """The error names the column and what is accepted."""
+    with pytest.raises(ConfigError) as caught:
+        check(ddl)
+    assert str(caught.value).startswith(message)
+
+
+def test_further_columns_can_be_taken_along():
+    """As properties, or together as JSON."""
+    assert {"city": 1} == check("payload string, city string", extra="properties").extra
+    assert {"at": 1} == check("payload string, at struct<a:int>", extra="json").extra
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("at struct<a:int>", "column 'at' is struct<a:int>: expected a plain value"),
+        ("FAILURE_TASK string", "column 'FAILURE_TASK': expected another name"),
+        ("REAL_TOPIC string", "column 'REAL_TOPIC': expected another name"),
+    ],
+)
+def test_what_is_no_property(column, message):
+    """Nested values have no text of their own, and the system's names are the system's."""
+    with pytest.raises(ConfigError) as caught:
+        check(f"payload string, {column}", extra="properties")
+    assert str(caught.value).startswith(message)
+
+
+def no_topic(**options: str) -> SinkOptions:
+    """Return options without topics but those given."""
+    given = {key.replace("__", "."): value for key, value in options.items()}
+    return SinkOptions.parse({"service.url": "pulsar://localhost", **given})
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "message"),
+    [
+        ("payload string", {}, "topic=None: expected topic with subscription"),
+        ("payload string, action string", {}, "topic=None: expected topic with subscription"),
+        ("payload string", {"dead_letter.topic": "d"}, "retry.topic=None: expected a topic"),
+        (
+            "payload string",
+            {"retry.topic": "r", "max_attempts": "1"},
+            "dead_letter.topic=None: expected a topic",
+        ),
+        (
+            "payload string, topic string, kind string",
+            {},
+            "topic=None: expected topic with subscription",
+        ),
+    ],
+)
+def test_rows_that_have_nowhere_to_go(ddl, options, message):
+    """Known on the driver: no row can have a topic."""
+    with pytest.raises(ConfigError) as caught:
+        check_schema(schema(ddl), no_topic(**options))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options"),
+    [
+        ("payload string, topic string", {}),
+        ("payload string", {"dead_letter.topic": "d", "max_attempts": "1"}),
+        ("payload string, retryable boolean", {"dead_letter.topic": "d"}),
+        ("payload string", {"retry.topic": "r"}),
+    ],
+)
+def test_rows_that_may_have_somewhere_to_go(ddl, options):
+    """The rows themselves decide."""
+    check_schema(schema(ddl), no_topic(**options))
+
+
+def test_effectively_once_has_to_know_all_topics():
+    """A topic that only a row names can't be in the manifest."""
+    once = {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"}
+    check("payload string", **once)
+    with pytest.raises(ConfigError, match="column 'topic': expected none with"):
+        check("payload string, topic string", **once)
+
+
+def test_what_was_read_back_names_no_target():
+    """Then `topic` is where the row was read."""
+    columns = check("payload binary, topic string, kind string")
+    assert columns.read_back
+    assert not columns.has_targets
+    assert check("payload binary, topic string").has_targets

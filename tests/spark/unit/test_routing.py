@@ -1,0 +1,544 @@
+"""Where rows go, when, and with which properties."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.wire.properties import (
+    RESERVED_PROPERTIES,
+    RetryProperties,
+)
+from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.routing import OTHER_REASONS, Router, Row
+
+BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
+MAIN = "persistent://public/default/orders"
+RETRY, DEAD = f"{MAIN}-billing-RETRY", f"{MAIN}-billing-DLQ"
+TASK = {"FAILURE_TASK": "{}", "FAILURE_TIME": "2024-01-01T00:00:00.000Z"}
+
+#: Seconds since 1970, by the router's clock.
+NOW = 1_700_000_000.0
+NOW_MS = 1_700_000_000_000
+
+MAP = pa.map_(pa.string(), pa.string())
+KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def router(names: list[str], **options: str) -> Router:
+    """Return a router for columns of these names; `__` in an option stands for a dot."""
+    given = {key.replace("__", "."): value for key, value in options.items()}
+    parsed = SinkOptions.parse(BASE | given)
+    columns = Columns.of(names, extra=parsed.extra != "error")
+    return Router(parsed, columns, parsed.targets, TASK, lambda: NOW)
+
+
+def route(columns: dict[str, Any], **options: str) -> list[Row]:
+    """Return the messages for rows given column by column."""
+    batch = pa.record_batch(columns)
+    return list(router(batch.schema.names, **options).rows(batch))
+
+
+def one(options: dict[str, str] | None = None, **row: Any) -> Row:
+    """Return the message for one row; values that are no Arrow arrays are made ones."""
+    columns = {"payload": b"x"} | row
+    arrays = {
+        name: value if isinstance(value, pa.Array) else pa.array([value])
+        for name, value in columns.items()
+    }
+    (message,) = route(arrays, **(options or {}))
+    return message
+
+
+def properties(options: dict[str, str] | None = None, **row: Any) -> dict[str, str]:
+    """Return the properties of the message for one row."""
+    return one(options, **row)[3]
+
+
+# --- Where ---------------------------------------------------------------------------------------
+
+
+@given(
+    action=st.sampled_from([None, "retry", "dead_letter"]),
+    retryable=st.sampled_from([None, True, False]),
+    attempt=st.none() | st.integers(0, 2**31 - 1),
+    max_attempts=st.integers(1, 40),
+)
+def test_the_decision(action, retryable, attempt, max_attempts):
+    """An action wins, then retryable, then the attempt; a missing attempt is the first."""
+    topic = one(
+        {"max_attempts": str(max_attempts)},
+        action=pa.array([action], pa.string()),
+        retryable=pa.array([retryable], pa.bool_()),
+        attempt=pa.array([attempt], pa.int64()),
+    )[0]
+    if action is None:
+        more = (1 if attempt is None else attempt) < max_attempts
+        action = "retry" if more and retryable is not False else "dead_letter"
+    assert {"retry": RETRY, "dead_letter": DEAD}[action] == topic
+
+
+def test_a_topic_of_the_rows_own_wins():
+    """By its full name; the properties are as for the decision, without a retry topic."""
+    message = one(topic="public/other/t", attempt=2)
+    assert "persistent://public/other/t" == message[0]
+    assert "2" == message[3]["RECONSUMETIMES"]
+    assert "RETRY_TOPIC" not in message[3]
+
+
+def test_a_topic_of_the_rows_own_is_delayed_by_the_rows_own_delay_alone():
+    """The levels are the retry topic's."""
+    assert 0 == one(topic="t", attempt=2)[5]
+    assert NOW_MS + 7 == one(topic="t", attempt=2, delay_ms=7)[5]
+
+
+def test_what_was_read_back_goes_by_the_decision():
+    """Its `topic` is where it was read."""
+    assert RETRY == one(topic="somewhere", kind="dead_letter", action="retry")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"action": "discard"}, "BAD_ROW] a row has action='discard': expected retry, dead_letter"),
+        ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected the attempt that failed"),
+        ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 864000 s at most"),
+        ({"delay_ms": 864_000_001}, "BAD_ROW] a row has delay_ms=864000001"),
+        ({"topic": "a/b"}, "BAD_ROW] a row has topic='a/b': expected a topic's name"),
+    ],
+)
+def test_rows_that_make_no_sense(row, message):
+    """The task fails, with the column and its value first."""
+    with pytest.raises(PulsarFailuresError) as caught:
+        one(**row)
+    assert str(caught.value).startswith(f"[PULSAR_SINK_{message}")
+
+
+def test_a_row_without_a_target():
+    """It says which option is missing."""
+    batch = pa.record_batch({"payload": [b"x"], "retryable": [True]})
+    options = SinkOptions.parse({"service.url": "pulsar://x", "dead_letter.topic": "d"})
+    columns = Columns.of(batch.schema.names, extra=False)
+    with pytest.raises(PulsarFailuresError, match=r"NO_TARGET.* there is no retry\.topic"):
+        list(Router(options, columns, options.targets, TASK, lambda: NOW).rows(batch))
+
+
+# --- When ----------------------------------------------------------------------------------------
+
+
+def test_the_delay_is_that_of_the_attempts_level():
+    """As for a letter of the consumer; attempt 0 has none."""
+    delays = [1000, 5000, 10_000]
+    due = [message[5] for message in route({"payload": [b""] * 3, "attempt": [1, 2, 3]})]
+    assert [NOW_MS + delay for delay in delays] == due
+    assert 0 == one(attempt=0)[5]
+
+
+def test_a_row_has_a_delay_of_its_own():
+    """In milliseconds, on the wire too; a null means the level's."""
+    messages = route({"payload": [b""] * 3, "delay_ms": [250, 0, None]})
+    assert [NOW_MS + 250, 0, NOW_MS + 1000] == [message[5] for message in messages]
+    assert ["250", "0", "1000"] == [message[3]["DELAY_TIME"] for message in messages]
+
+
+def test_a_row_names_a_time():
+    """Then it is delivered at that time, and the delay on the wire is what is left; it wins."""
+    later = pa.array([NOW_MS * 1000 + 9_000_000], pa.timestamp("us", "UTC"))
+    message = one(not_before=later, delay_ms=5)
+    assert (NOW_MS + 9000, "9000") == (message[5], message[3]["DELAY_TIME"])
+
+
+def test_a_time_that_is_over_is_no_delay():
+    """It is sent with others, at once."""
+    message = one(not_before=pa.array([0], pa.timestamp("us")))
+    assert (0, "0") == (message[5], message[3]["DELAY_TIME"])
+
+
+def test_a_dead_letter_says_its_delay_and_has_none():
+    """As the consumer's."""
+    message = one(action="dead_letter", delay_ms=250)
+    assert (0, "250") == (message[5], message[3]["DELAY_TIME"])
+    assert "1000" == properties(action="dead_letter")["DELAY_TIME"]
+
+
+@pytest.mark.parametrize(
+    ("options", "delay"),
+    [
+        ({"delay": "2.5"}, 2500),
+        ({"delay__levels": "100ms 3s"}, 3000),
+        ({"backoff__minimum": "1", "backoff__maximum": "60", "backoff__multiplier": "3"}, 3000),
+    ],
+)
+def test_delays_by_options(options, delay):
+    """A fixed one, a table, or a backoff by the attempt."""
+    assert NOW_MS + delay == one(options, attempt=2)[5]
+
+
+# --- With what -----------------------------------------------------------------------------------
+
+
+def test_a_retry_letter():
+    """All that a row can say, on the wire; nothing else."""
+    message = one(
+        reason="CAST_INVALID_INPUT",
+        error="NumberFormatException",
+        details="12x",
+        stage="parse",
+        rule=pa.array([["amount", "date"]]),
+        attempt=3,
+        origin_topic="persistent://a/b/c-partition-2",
+        origin_message_id="1:2:-1",
+        source=pa.array([{"file": "a.csv", "line": 7, "rest": None}]),
+        headers=pa.array([[("colour", "red")]], MAP),
+        dedupe_id="d",
+        key="k",
+        event_time=pa.array([5_000_000], pa.timestamp("us", "Europe/Berlin")),
+    )
+    assert {
+        "REAL_TOPIC": "persistent://a/b/c",
+        "REAL_SUBSCRIPTION": "billing",
+        "RETRY_TOPIC": RETRY,
+        "ORIGIN_MESSAGE_ID": "1:2:-1",
+        "ORIGIN_MESSAGE_IDY_TIME": "1:2:-1",
+        "RECONSUMETIMES": "3",
+        "DELAY_TIME": "10000",
+        "FAILURE_REASON": "CAST_INVALID_INPUT",
+        "FAILURE_ERROR": "NumberFormatException",
+        "FAILURE_MESSAGE": "12x",
+        "FAILURE_STAGE": "parse",
+        "FAILURE_RULE": "amount,date",
+        "FAILURE_SOURCE": '{"file":"a.csv","line":7}',
+        "DEDUPE_ID": "d",
+        "colour": "red",
+        **TASK,
+    } == message[3]
+    assert (b"x", "k", 5000) == (message[1], message[2], message[4])
+
+
+def test_a_dead_letter_names_no_retry_topic():
+    """As the consumer's."""
+    assert "RETRY_TOPIC" not in properties(action="dead_letter")
+    assert MAIN == properties(action="dead_letter")["REAL_TOPIC"]
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_a_consumer_reads_the_attempt(attempt):
+    """`RECONSUMETIMES` is the attempt that failed."""
+    assert attempt == RetryProperties.read(properties(attempt=attempt)).reconsume_times
+
+
+@pytest.mark.parametrize(
+    ("options", "row", "level"),
+    [
+        ({}, {"attempt": 2}, "2"),
+        ({}, {"attempt": 99}, "18"),
+        ({}, {"attempt": 2, "delay_ms": 5}, "-1"),
+        ({"delay": "1"}, {"attempt": 2}, "-1"),
+    ],
+)
+def test_tdmqs_level(options, row, level):
+    """Its dialects write it, -1 for a delay of no level."""
+    assert level == properties({"naming": "tdmq-2.9.2"} | options, **row)["DELAY"]
+    assert "DELAY" not in properties(options, **row)
+
+
+names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+contents = st.text(st.characters(codec="utf-8"), max_size=50)
+
+
+@given(st.dictionaries(names | st.sampled_from(sorted(RESERVED_PROPERTIES)), contents))
+def test_headers_are_kept_and_never_win_over_columns(headers):
+    """They may replace defaults, such as the origin that an earlier hop has written."""
+    said = properties(
+        headers=pa.array([list(headers.items())], MAP),
+        attempt=4,
+        reason="r",
+        dedupe_id="d",
+        origin_message_id="1:2:3",
+        delay_ms=8,
+    )
+    columns = {
+        "RECONSUMETIMES": "4",
+        "FAILURE_REASON": "r",
+        "DEDUPE_ID": "d",
+        "ORIGIN_MESSAGE_ID": "1:2:3",
+        "ORIGIN_MESSAGE_IDY_TIME": "1:2:3",
+        "DELAY_TIME": "8",
+        **TASK,
+    }
+    defaults = {"REAL_TOPIC": MAIN, "REAL_SUBSCRIPTION": "billing", "RETRY_TOPIC": RETRY}
+    assert (
+        defaults | headers | columns | {name: "-1" for name in headers if name == "DELAY"} == said
+    )
+
+
+def test_an_attempt_that_only_headers_count():
+    """A row that came by another connector has been tried as often as its message says."""
+    headers = pa.array([[("RECONSUMETIMES", "3")]], MAP)
+    assert "4" == properties(headers=headers)["RECONSUMETIMES"]
+    assert "1" == properties(headers=headers, attempt=1)["RECONSUMETIMES"]
+
+
+def test_headers_as_kafka_has_them():
+    """The last of a name, without those that have no value; what is no text as base64."""
+    headers = pa.array(
+        [
+            [
+                {"key": "a", "value": b"1"},
+                {"key": "a", "value": b"2"},
+                {"key": "b", "value": None},
+                {"key": "c", "value": b"\xff"},
+            ]
+        ],
+        KAFKA,
+    )
+    said = properties(headers=headers)
+    assert ("2", "/w==") == (said["a"], said["c"])
+    assert "b" not in said
+
+
+def test_null_values_of_headers_are_left_out():
+    """A property has a value."""
+    headers = pa.array([[("a", None), ("b", "2")], None], MAP)
+    both = route({"payload": [b"", b""], "headers": headers})
+    assert "2" == both[0][3]["b"]
+    assert "a" not in both[0][3]
+
+
+def test_further_columns_as_properties():
+    """As text, by their own names, without nulls."""
+    row = {"amount": 12, "when": pa.array([datetime(2024, 1, 2, tzinfo=UTC)]), "none": None}
+    said = properties({"extra": "properties"}, **row)
+    assert ("12", "2024-01-02 00:00:00.000000Z") == (said["amount"], said["when"])
+    assert "none" not in said
+
+
+def test_further_columns_as_json():
+    """All of them in one property, whatever they are."""
+    row = {"amount": 12, "at": pa.array([{"x": 1}]), "raw": b"\xff", "none": None}
+    assert (
+        '{"amount":12,"at":{"x":1},"raw":"/w=="}'
+        == properties({"extra": "json"}, **row)["FAILURE_EXTRA"]
+    )
+
+
+# --- Payload, key, time --------------------------------------------------------------------------
+
+
+def test_a_null_payload_is_a_tombstone():
+    """Not an empty message."""
+    assert [None, b""] == [m[1] for m in route({"payload": pa.array([None, b""])})]
+
+
+@given(st.binary())
+def test_payloads_are_untouched(payload):
+    """Bytes, and text that may be no UTF-8, as Spark allows it."""
+    text = pa.array([payload]).cast(pa.string(), safe=False) if _is_text(payload) else None
+    assert payload == one(payload=payload)[1]
+    if text is not None:
+        assert payload == one(payload=text)[1]
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def not_utf8(value: bytes) -> pa.Array:
+    """Return a column of strings as Spark may give one: `cast(binary as string)` checks nothing."""
+    offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(value)])
+
+
+def test_texts_that_are_no_utf8_get_a_mark():
+    """A property that is no UTF-8 would end whoever reads it; a payload is not changed."""
+    broken = not_utf8(b"a\xffb")
+    said = properties(reason=broken, stage=broken, key=broken)
+    assert {"a�b"} == {said["FAILURE_REASON"], said["FAILURE_STAGE"]}
+    assert b"a\xffb" == one(payload=broken)[1]
+
+
+def test_binary_keys_are_texts():
+    """UTF-8 as it is, anything else as base64; an empty one is none."""
+    keys = [b"abc", b"\xff", None]
+    messages = route({"payload": [b""] * 3, "key": pa.array(keys, pa.binary())})
+    assert ["abc", "/w==", None] == [message[2] for message in messages]
+    assert ["ä"] == [m[2] for m in route({"payload": [b""], "key": ["ä".encode()]})]
+
+
+@pytest.mark.parametrize(
+    ("time", "millis"),
+    [
+        (pa.array([1_700_000_000_123], pa.int64()), 1_700_000_000_123),
+        (pa.array([1_700_000_000_123_999], pa.timestamp("us", "UTC")), 1_700_000_000_123),
+        (pa.array([1_700_000_000_123_999], pa.timestamp("us", "Asia/Tokyo")), 1_700_000_000_123),
+        (pa.array([1_700_000_000_123_999], pa.timestamp("us")), 1_700_000_000_123),
+        (pa.array([1_700_000_000], pa.timestamp("s")), 1_700_000_000_000),
+        (pa.array([-1], pa.timestamp("us", "UTC")), None),
+        (pa.array([0], pa.int64()), None),
+        (pa.array([None], pa.int64()), None),
+    ],
+)
+def test_event_times_are_milliseconds(time, millis):
+    """Not Spark's microseconds, which pulsar-spark sends. None where Pulsar has none."""
+    assert millis == one(event_time=time)[4]
+
+
+# --- Identity ------------------------------------------------------------------------------------
+
+text = st.none() | st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+@given(payload=st.none() | st.binary(max_size=8), key=text, reason=text, stage=text)
+def test_equal_rows_have_equal_ids(payload, key, reason, stage):
+    """On each attempt, and in whatever company."""
+    columns = {
+        "payload": pa.array([payload, b"other"], pa.binary()),
+        "key": pa.array([key, "other"], pa.string()),
+        "reason": pa.array([reason, "other"], pa.string()),
+        "stage": pa.array([stage, None], pa.string()),
+    }
+    together = [message[3]["DEDUPE_ID"] for message in route(columns)]
+    alone = route({name: column[:1] for name, column in columns.items()})[0][3]["DEDUPE_ID"]
+    assert together[0] == alone
+    assert (together[0] != together[1]) == (
+        (payload, key, reason, stage) != (b"other", "other", "other", None)
+    )
+
+
+def test_an_id_of_the_rows_own_is_kept():
+    """And a null one is replaced."""
+    ids = [m[3]["DEDUPE_ID"] for m in route({"payload": [b"", b""], "dedupe_id": ["mine", None]})]
+    assert "mine" == ids[0]
+    assert 32 == len(ids[1])
+
+
+def test_one_message_is_one_row_whatever_became_of_its_payload():
+    """Where the message id is known, it tells."""
+    ids = {
+        properties(payload=payload, origin_message_id="1:2:-1", origin_topic="t")["DEDUPE_ID"]
+        for payload in (b"a", b"b")
+    }
+    assert 1 == len(ids)
+
+
+def test_an_id_in_the_headers_is_an_older_failures():
+    """It is not taken over."""
+    assert "old" != properties(headers=pa.array([[("DEDUPE_ID", "old")]], MAP))["DEDUPE_ID"]
+
+
+# --- Size ----------------------------------------------------------------------------------------
+
+
+@given(
+    payload=st.none() | st.binary(max_size=200),
+    key=text,
+    reason=text,
+    headers=st.none() | st.dictionaries(names, contents, max_size=3),
+)
+def test_the_size_is_never_too_small(payload, key, reason, headers):
+    """A batch that the broker refuses would fail the task each time."""
+    message = one(
+        payload=pa.array([payload], pa.binary()),
+        key=pa.array([key], pa.string()),
+        reason=pa.array([reason], pa.string()),
+        headers=pa.array([headers and list(headers.items())], MAP),
+    )
+    texts = [*message[3], *message[3].values(), key or ""]
+    assert message[6] >= len(payload or b"") + sum(len(each.encode()) + 4 for each in texts)
+
+
+def test_too_big_fails():
+    """The error says how big, how big it may be, and what else can be done."""
+    with pytest.raises(
+        PulsarFailuresError, match=r"OVERSIZE\] a row takes 11[0-9]{3} bytes, 10000 of"
+    ):
+        one({"max_message_bytes": "5000"}, payload=b"x" * 10_000)
+
+
+def test_too_big_is_cut():
+    """To fit; the message says how big it was."""
+    message = one({"max_message_bytes": "5000", "oversize": "truncate"}, payload=b"x" * 10_000)
+    assert "10000" == message[3]["FAILURE_TRUNCATED"]
+    assert 5000 == message[6]
+    assert 2000 < len(message[1]) < 5000
+
+
+def test_too_big_without_its_payload():
+    """Cutting does not help."""
+    with pytest.raises(PulsarFailuresError, match="OVERSIZE"):
+        one({"max_message_bytes": "5000", "oversize": "truncate"}, details="x" * 4096)
+
+
+def test_too_big_is_sent_in_parts():
+    """As it is; its size tells the sender."""
+    message = one({"max_message_bytes": "5000", "oversize": "chunk"}, payload=b"x" * 10_000)
+    assert 10_000 == len(message[1])
+    assert message[6] > 5000
+
+
+def test_long_texts_are_cut():
+    """A traceback of a megabyte does not travel."""
+    assert 4096 == len(properties(details="ä" * 100_000)["FAILURE_MESSAGE"])
+
+
+# --- Redrive -------------------------------------------------------------------------------------
+
+
+def test_a_redrive_is_counted():
+    """In the message, so that it does not go round for ever."""
+    back = {"kind": "dead_letter", "topic": DEAD, "action": "retry", "attempt": 0}
+    assert "1" == properties(**back)["REDRIVE_COUNT"]
+    counted = pa.array([[("REDRIVE_COUNT", "4")]], MAP)
+    assert "5" == properties(headers=counted, **back)["REDRIVE_COUNT"]
+    assert "0" == properties(**back)["RECONSUMETIMES"]
+
+
+def test_too_many_redrives():
+    """The loop has an end."""
+    back = {"kind": "dead_letter", "topic": DEAD, "action": "retry"}
+    counted = pa.array([[("REDRIVE_COUNT", "5")]], MAP)
+    with pytest.raises(PulsarFailuresError, match="TOO_MANY_REDRIVES"):
+        one(headers=counted, **back)
+
+
+def test_only_redrives_are_counted():
+    """A dead letter stays one, and a row that was not read back is new."""
+    assert "REDRIVE_COUNT" not in properties(kind="dead_letter", action="dead_letter")
+    assert "REDRIVE_COUNT" not in properties(action="retry")
+
+
+# --- Counts --------------------------------------------------------------------------------------
+
+
+def test_what_is_counted():
+    """Rows by reason and by route, bytes of payloads."""
+    batch = pa.record_batch(
+        {"payload": [b"ab", None, b"c"], "reason": ["x", None, "x"], "attempt": [1, 1, 99]}
+    )
+    under_test = router(batch.schema.names)
+    list(under_test.rows(batch))
+    assert {"x": 2, None: 1} == under_test.reasons
+    assert 3 == under_test.payload_bytes
+    assert [(RETRY, "retry", 2), (DEAD, "dead_letter", 1)] == [
+        (each.topic, each.action, each.rows) for each in under_test.routes.values()
+    ]
+
+
+def test_reasons_that_never_repeat_do_not_fill_the_memory():
+    """A thousand are counted one by one, the others together."""
+    batch = pa.record_batch({"payload": [b""] * 5000, "reason": [f"r{n}" for n in range(5000)]})
+    under_test = router(batch.schema.names)
+    list(under_test.rows(batch))
+    assert 1001 == len(under_test.reasons)
+    assert 4000 == under_test.reasons[OTHER_REASONS]
