@@ -1,0 +1,376 @@
+"""Failed rows through a real Spark into a real broker: what arrives, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+
+import pulsar
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from reading import SOON, SUBSCRIPTION
+from stored import QUIET, payloads, stored
+
+import pulsar_retry as pr
+from pulsar_retry_spark.datasource import register
+
+
+@pytest.fixture
+def write(spark, broker, topic):
+    """Return a function that writes a frame for the test's topic and subscription."""
+    register(spark)
+    base = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
+
+    def write(frame, mode="append", **options):
+        given = {key.replace("__", "."): value for key, value in options.items()}
+        frame.write.format("pulsar-failures").options(**base | given).mode(mode).save()
+
+    return write
+
+
+@pytest.fixture
+def retry(topic):
+    """Return the retry topic's name."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY"
+
+
+@pytest.fixture
+def dead(topic):
+    """Return the dead-letter topic's name."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+@pytest.fixture
+def rows(spark):
+    """Return a function that makes a frame of one row from SQL, such as `'x' AS payload`."""
+    return lambda *columns: spark.range(1).selectExpr(*columns)
+
+
+def test_rows_go_where_they_should(spark, broker, write, retry, dead):
+    """By their attempts, every one of them once, with the properties of its letters."""
+    frame = spark.range(1000, numPartitions=4).selectExpr(
+        "cast(id AS STRING) AS payload", "id % 4 AS attempt", "'invalid' AS reason"
+    )
+    write(frame, max_attempts="3")
+
+    retried, dead_letters = stored(broker.service_url, retry), stored(broker.service_url, dead)
+    assert {str(i).encode() for i in range(1000) if i % 4 < 3} == set(payloads(retried))
+    assert {str(i).encode() for i in range(1000) if i % 4 == 3} == set(payloads(dead_letters))
+    assert (750, 250) == (len(retried), len(dead_letters))
+    assert {"invalid"} == {m.properties()["FAILURE_REASON"] for m in retried + dead_letters}
+    assert {"0", "1", "2"} == {m.properties()["RECONSUMETIMES"] for m in retried}
+
+
+def test_a_consumer_takes_a_retried_row_up(broker, write, topic, rows):
+    """After its delay, as its next attempt, and in the end it dead-letters it as its own."""
+    with pr.Client(broker.service_url, logger=QUIET) as client:
+        consumer = client.subscribe(
+            topic,
+            SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            enable_retry=True,
+            dead_letter_policy=pr.DeadLetterPolicy(3),
+        )
+        before = time.time()
+        write(rows("'tea' AS payload", "2 AS attempt", "1500 AS delay_ms", "'k' AS key"))
+
+        message = consumer.receive(SOON)
+        assert time.time() >= before + 1.5
+        assert (b"tea", "k", 3) == (message.data(), message.partition_key(), pr.attempt_of(message))
+        seen = pr.RetryProperties.of(message)
+        assert (2, 1.5, topic) == (seen.reconsume_times, seen.delay, seen.real_topic)
+        assert (SUBSCRIPTION, f"{topic}-{SUBSCRIPTION}-RETRY") == (
+            seen.real_subscription,
+            seen.retry_topic,
+        )
+
+        consumer.reconsume_later(message, delay=0)
+        again = consumer.receive(SOON)
+        assert 4 == pr.attempt_of(again)
+        consumer.reconsume_later(again)  # the fourth failure, and N is 3
+    (letter,) = stored(broker.service_url, f"{topic}-{SUBSCRIPTION}-DLQ")
+    assert b"tea" == letter.data()
+    assert "4" == letter.properties()["RECONSUMETIMES"]
+
+
+def test_a_message_says_who_wrote_it(spark, broker, write, dead):
+    """The application, the execution, the partition, and when."""
+    frame = spark.range(2, numPartitions=2).selectExpr("'x' AS payload", "false AS retryable")
+    write(frame)
+
+    messages = stored(broker.service_url, dead)
+    tasks = [json.loads(m.properties()["FAILURE_TASK"]) for m in messages]
+    assert {0, 1} == {task["partition"] for task in tasks}
+    assert {spark.sparkContext.applicationId} == {task["app"] for task in tasks}
+    assert {(0, pr.__version__)} == {(task["attempt"], task["version"]) for task in tasks}
+    assert 1 == len({task["run"] for task in tasks})
+    when = datetime.fromisoformat(messages[0].properties()["FAILURE_TIME"])
+    assert 0 <= (datetime.now(UTC) - when).total_seconds() < 120
+
+
+def test_values_of_every_kind(spark, broker, write, dead):
+    """As they were in the frame: bytes, tombstones, keys, times, maps, structs, arrays."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        frame = spark.sql(
+            """SELECT X'00FF' AS payload, X'FF' AS key, false AS retryable,
+            timestamp_millis(1700000000123) AS event_time,
+            map('colour', 'red', 'none', NULL) AS headers,
+            named_struct('file', 'a.csv', 'at', 7L) AS source,
+            array('amount', 'date') AS rule, 'd-1' AS dedupe_id
+            UNION ALL
+            SELECT NULL, X'6B', false, NULL, NULL, NULL, NULL, NULL"""
+        ).coalesce(1)
+        write(frame)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    message, tombstone = stored(broker.service_url, dead)
+    said = message.properties()
+    assert (b"\x00\xff", "/w==") == (message.data(), message.partition_key())
+    assert 1_700_000_000_123 == message.event_timestamp()
+    assert ("red", "amount,date", "d-1") == (
+        said["colour"],
+        said["FAILURE_RULE"],
+        said["DEDUPE_ID"],
+    )
+    assert "none" not in said
+    assert {"file": "a.csv", "at": 7} == json.loads(said["FAILURE_SOURCE"])
+    assert tombstone.has_null_value()
+    assert "k" == tombstone.partition_key()
+    assert 0 == tombstone.event_timestamp()
+
+
+def test_a_frame_as_kafka_gives_it(spark, broker, write, dead):
+    """Its `key`, `value` and `headers` are enough."""
+    frame = spark.sql(
+        """SELECT CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value, false AS retryable,
+        array(named_struct('key', 'h', 'value', CAST('1' AS BINARY))) AS headers"""
+    )
+    write(frame)
+    (message,) = stored(broker.service_url, dead)
+    assert (b"v", "k", "1") == (message.data(), message.partition_key(), message.properties()["h"])
+
+
+def test_a_frame_as_pulsar_spark_gives_it(broker, write, rows, dead):
+    """By its names; what it does not write is left out here, too."""
+    write(
+        rows(
+            "'v' AS value",
+            "'k' AS __key",
+            "timestamp_millis(5000) AS __eventTime",
+            "map('a', 'b') AS __messageProperties",
+            "X'00' AS __messageId",
+            "false AS retryable",
+        )
+    )
+    (message,) = stored(broker.service_url, dead)
+    assert (b"v", "k", 5000) == (
+        message.data(),
+        message.partition_key(),
+        message.event_timestamp(),
+    )
+    assert "b" == message.properties()["a"]
+
+
+def test_a_topic_of_the_rows_own(spark, broker, write, namespace):
+    """Each row to its topic, also without any topic in the options."""
+    frame = spark.range(4).selectExpr(
+        "cast(id AS STRING) AS payload", f"concat('{namespace}/own-', id % 2) AS topic"
+    )
+    write(frame)
+    for number in (0, 1):
+        got = payloads(stored(broker.service_url, f"persistent://{namespace}/own-{number}"))
+        assert {b"%d" % number: 1, b"%d" % (number + 2): 1} == got
+
+
+def test_a_partitioned_target(spark, broker, admin, write, dead):
+    """All rows arrive, and those of one key in one partition, in their order."""
+    admin.create_partitioned_topic(dead, 3)
+    frame = spark.range(300, numPartitions=1).selectExpr(
+        "cast(id AS STRING) AS payload", "cast(id % 7 AS STRING) AS key", "false AS retryable"
+    )
+    write(frame, batch__messages="10")
+
+    partitions = [stored(broker.service_url, f"{dead}-partition-{n}") for n in range(3)]
+    assert 300 == sum(map(len, partitions))
+    homes = [{m.partition_key() for m in messages} for messages in partitions]
+    assert 7 == sum(map(len, homes))
+    for messages in partitions:
+        for key in {m.partition_key() for m in messages}:
+            numbers = [int(m.data()) for m in messages if m.partition_key() == key]
+            assert sorted(numbers) == numbers
+
+
+def test_topics_with_old_style_names_are_used(broker, admin, write, topic, rows):
+    """Where they exist, as the consumer does."""
+    old = f"{topic.rpartition('/')[0]}/{SUBSCRIPTION}-DLQ"
+    admin.create_topic(old)
+    write(rows("'x' AS payload", "false AS retryable"))
+    assert 1 == len(stored(broker.service_url, old))
+
+
+def test_an_empty_frame_opens_nothing(spark, admin, namespace, write):
+    """Not a producer, and so no topic."""
+    write(spark.range(0).selectExpr("'x' AS payload"))
+    assert [] == admin.topics(namespace)
+
+
+def test_an_empty_partition_opens_no_producer(spark, admin, write, dead):
+    """Nor do three of four."""
+    frame = spark.range(4, numPartitions=4).where("id = 2")
+    write(frame.selectExpr("'x' AS payload", "false AS retryable"))
+    assert 1 == len(admin.stats(dead)["publishers"])
+
+
+def test_producers_are_kept_from_job_to_job(spark, admin, write, dead):
+    """A worker's second job connects nothing anew."""
+    frame = spark.range(1).selectExpr("'x' AS payload", "false AS retryable")
+    write(frame)
+    names = {each["producerName"] for each in admin.stats(dead)["publishers"]}
+    write(frame)
+    write(frame)
+    after = {each["producerName"] for each in admin.stats(dead)["publishers"]}
+    assert names <= after
+    assert len(after) <= 2  # local[2] has two workers
+
+
+def test_rows_that_are_too_big_fail_the_job(broker, admin, namespace, write, rows):
+    """Nothing of the task's batch arrives, and the error says what else can be done."""
+    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_OVERSIZE\] a row takes 60\d{5} byt"):
+        write(rows("repeat('x', 6000000) AS payload"))
+
+
+def test_rows_that_are_too_big_are_cut(broker, write, rows, dead):
+    """To what the broker takes."""
+    write(rows("repeat('x', 6000000) AS payload", "false AS retryable"), oversize="truncate")
+    (message,) = stored(broker.service_url, dead)
+    assert "6000000" == message.properties()["FAILURE_TRUNCATED"]
+    assert 5_000_000 < len(message.data()) < 5 * 1024 * 1024
+
+
+def test_rows_that_are_too_big_are_sent_in_parts(spark, broker, write, dead):
+    """And come as one, beside others."""
+    frame = spark.sql(
+        "SELECT repeat('x', 6000000) AS payload, false AS retryable UNION ALL SELECT 'y', false"
+    )
+    write(frame.coalesce(1), oversize="chunk")
+    sizes = sorted(len(message.data()) for message in stored(broker.service_url, dead))
+    assert [1, 6_000_000] == sizes
+
+
+def test_just_what_the_broker_takes(spark, broker, write, dead):
+    """A batch never gets too big for the broker, whatever is in its rows."""
+    frame = spark.range(12, numPartitions=1).selectExpr(
+        "repeat('x', 1000000) AS payload",
+        "repeat('ä', 4096) AS details",
+        "map_from_arrays(array('h'), array(repeat('y', 400000))) AS headers",
+        "false AS retryable",
+    )
+    write(frame)
+    assert 12 == len(stored(broker.service_url, dead))
+
+
+def test_many_properties_in_small_rows(spark, broker, write, dead):
+    """pulsar-client counts payloads alone: the batches end in time all the same."""
+    frame = spark.range(3000, numPartitions=1).selectExpr(
+        "'x' AS payload", "repeat('d', 4096) AS details", "false AS retryable"
+    )
+    write(frame)
+    assert 3000 == len(stored(broker.service_url, dead))
+
+
+def test_a_report_is_sent(spark, broker, write, topic, retry):
+    """One message a job, with its counts."""
+    frame = spark.range(30, numPartitions=3).selectExpr("'ab' AS payload", "'bad' AS reason")
+    write(frame, report__topic=f"{topic}-reports")
+    (message,) = stored(broker.service_url, f"{topic}-reports")
+    report = json.loads(message.data())
+    assert (30, 60, 3, 3) == tuple(report[k] for k in ("rows", "bytes", "partitions", "attempts"))
+    assert ({retry: 30}, {"bad": 30}, {"retry": 30}) == tuple(
+        report[key] for key in ("by_topic", "by_reason", "by_action")
+    )
+
+
+def test_a_report_that_can_not_be_sent(broker, admin, write, topic, rows, dead):
+    """It fails nothing: the rows are written."""
+    admin.create_topic(f"{topic}-reports")
+    admin.terminate(f"{topic}-reports")
+    write(rows("'x' AS payload", "false AS retryable"), report__topic=f"{topic}-reports")
+    assert 1 == len(stored(broker.service_url, dead))
+
+
+def test_too_many_rows_in_a_task(spark, admin, namespace, write):
+    """Noticed before any of the batch that is too much is sent."""
+    frame = spark.range(50, numPartitions=1).selectExpr("'x' AS payload")
+    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_TOO_MANY_ROWS\] more than max_f"):
+        write(frame, max_failed_rows="49")
+    assert [] == admin.topics(namespace)
+
+
+def test_too_many_rows_in_all_tasks(spark, write):
+    """Noticed at the end."""
+    frame = spark.range(50, numPartitions=5).selectExpr("'x' AS payload")
+    with pytest.raises(AnalysisException, match=r"\[PULSAR_SINK_TOO_MANY_ROWS\] more than max_f"):
+        write(frame, max_failed_rows="49")
+    write(frame, max_failed_rows="50")
+
+
+def test_a_refused_topic_fails_the_job(admin, write, rows, dead):
+    """With the reason first, by pulsar-client's name for it."""
+    admin.create_topic(dead)
+    admin.terminate(dead)
+    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_TOPIC_TERMINATED\] .*-DLQ not writ"):
+        write(rows("'x' AS payload", "false AS retryable"))
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "message"),
+    [
+        ({"service__url": ""}, "payload", "service.url=None: expected a URL"),
+        ({"subscription": ""}, "payload", "subscription=None: expected"),
+        ({"max_atempts": "3"}, "payload", "unknown option 'max_atempts': did you mean"),
+        ({"delay": "soon"}, "payload", "delay='soon': expected seconds"),
+        ({"oversize": "drop"}, "payload", "oversize='drop': expected one of"),
+        ({}, "rason", "unknown column 'rason': did you mean reason?"),
+        ({}, "reason", "no column 'payload'"),
+        ({}, "attempt", "column 'attempt' is string: expected tinyint"),
+        (
+            {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"},
+            "payload",
+            "delivery='effectively-once': expected at-least-once here",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_task_runs(
+    spark, write, tmp_path, options, columns, message
+):
+    """On the driver, though Spark runs tasks later than it has asked for options."""
+    ran = tmp_path / "ran"
+
+    def run(batches):
+        ran.touch()
+        yield from batches
+
+    frame = spark.range(1).selectExpr("'x' AS value").mapInArrow(run, "value string")
+    extra = [] if columns == "payload" else [F.lit("x").alias(columns)]
+    value = F.col("value").alias("payload") if columns != "reason" else F.col("value").alias("key")
+    with pytest.raises(AnalysisException) as caught:
+        write(frame.select(value, *extra), **options)
+    assert message in str(caught.value)
+    assert not ran.exists()
+
+
+def test_overwrite_is_refused(write, rows):
+    """Topics can't be emptied."""
+    with pytest.raises(AnalysisException, match="mode='overwrite': expected append"):
+        write(rows("'x' AS payload"), mode="overwrite")
+
+
+def test_an_unreachable_broker_is_an_error_and_no_hang(write, rows):
+    """It takes as long as pulsar-client is told to try."""
+    unreachable = {"service__url": "pulsar://127.0.0.1:1", "client__operation_timeout_seconds": "1"}
+    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_\w+\] rows for persistent://"):
+        write(rows("'x' AS payload", "false AS retryable"), **unreachable)

@@ -1,0 +1,28 @@
+"""What is stored in a topic, whatever its messages' delays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pulsar
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+def stored(url: str, *topics: str) -> list[pulsar.Message]:
+    """Return all messages of *topics*, which are not partitioned, topic by topic, oldest first."""
+    messages = []
+    client = pulsar.Client(url, logger=QUIET)
+    for topic in topics:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        while reader.has_message_available():
+            messages.append(reader.read_next(20_000))
+        reader.close()
+    client.close()
+    return messages
+
+
+def payloads(messages: Iterable[pulsar.Message]) -> Counter[bytes]:
+    """Return how often each payload is there."""
+    return Counter(message.data() for message in messages)
