@@ -17,6 +17,7 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.probes import Look, Machine, look, this_machine, unreached, workers
 from pulsar_retry_spark.writing import Option, parse_options
 
+_NAME = "pulsar-failures"
 _OLDEST_SPARK = (4, 2)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _SECRET = re.compile(r"token|secret|password|credential", re.IGNORECASE)
@@ -78,16 +79,16 @@ def _spark(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _data_source(spark: SparkSession) -> Iterator[Finding]:
-    check, name = "data source", "pulsar-failures"
+    check = "data source"
     # Nothing is read: Spark asks for the columns, and these are always the same.
     any_topic = {"service.url": "pulsar://localhost:6650", "topic": "t", "subscription": "s"}
     try:
-        spark.read.format(name).options(**any_topic).load().schema  # noqa: B018 - it is what asks
+        spark.read.format(_NAME).options(**any_topic).load().schema  # noqa: B018 - it is what asks
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         remedy = "pulsar_retry_spark.register(spark)"
-        yield Finding(check, "error", f"format({name!r}) does not work: {_gist(error)}", remedy)
+        yield Finding(check, "error", f"format({_NAME!r}) does not work: {_gist(error)}", remedy)
     else:
-        yield Finding(check, "ok", f"format({name!r}) is there")
+        yield Finding(check, "ok", f"format({_NAME!r}) is there")
 
 
 def _conf(spark: SparkSession) -> Iterator[Finding]:
