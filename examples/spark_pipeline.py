@@ -1,0 +1,344 @@
+"""Failed rows of a Spark job, all the way: retried, dead, read back, mended in SQL, redriven.
+
+Two real data sets with the dirt that is in them, airports (CSV) and cars (JSON), as the package
+vega-datasets ships them:
+
+    Spark --> good rows ----------------------------------> Parquet
+      '-----> failed rows --> retry topic --> consumer --> mended rows
+                  |               ^------'       |
+                  |            not yet           | never
+                  '-----> dead-letter topic <----'
+                               |
+    Spark <--------------------'   a summary, a chart, what SQL can mend back to the retry topic
+
+In the end each row is accounted for. Without --service-url, a Pulsar is started for it.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pulsar
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from vega_datasets import local_data
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
+from pulsar_retry_spark import failures, register, split, write_failures
+from pulsar_retry_spark.local import local_session
+
+SUBSCRIPTION = "mending"
+MAX_ATTEMPTS = 3  # the first one is Spark's
+DELAY_LEVELS = "200ms 400ms"  # short, for an example; the default goes from 1s to 2h
+
+#: What the consumer may be able to mend. No retry can help the other failures.
+RETRYABLE = ("impossible-position", "missing-city")
+#: American Samoa is in the south, Guam and the Northern Marianas are in the east.
+TERRITORIES = {"AS": "latitude", "CQ": "longitude", "GU": "longitude"}
+#: How far away, in km, an airport may be that knows the city: farther with each attempt.
+RADIUS = {2: 1, 3: 10}
+
+#: The makes of cars that are known.
+MAKES = (
+    "amc audi bmw buick cadillac chevrolet chrysler citroen datsun dodge fiat ford honda mazda "
+    "mercedes-benz mercury nissan oldsmobile opel peugeot plymouth pontiac renault saab subaru "
+    "toyota triumph volkswagen volvo"
+)
+#: What somebody writes down who has looked at the dead letters.
+SPELLINGS = {
+    "chevroelt": "chevrolet",
+    "chevy": "chevrolet",
+    "maxda": "mazda",
+    "mercedes": "mercedes-benz",
+    "toyouta": "toyota",
+    "vokswagen": "volkswagen",
+    "vw": "volkswagen",
+}
+
+#: Where a row may be in the end.
+OUTCOMES = ["good", "mended", "redriven and mended", "dead"]
+
+Row = dict[str, Any]
+
+
+# --- 1. Parse and validate. What a try_ function can't read is null, and a rule says so. ------
+
+
+class Parsed(NamedTuple):
+    """A data set: the ids of all its rows, its good rows and its failed rows."""
+
+    rows: DataFrame
+    good: DataFrame
+    failed: DataFrame
+
+
+def airports(spark: SparkSession) -> Parsed:
+    """Parse the airports. Every column of the file is text."""
+    raw = spark.read.csv(str(local_data.airports.filepath), header=True)
+    parsed = raw.withColumns(
+        {
+            "id": identity(raw),
+            "north": F.col("latitude").try_cast("double"),
+            "east": F.col("longitude").try_cast("double"),
+        }
+    )
+    good, failed = split(
+        parsed,
+        {
+            "not-an-iata-code": "length(iata) = 3",
+            "foreign-country": "country = 'USA'",
+            "missing-city": "city <> 'NA' AND state <> 'NA'",
+            "not-a-number": "north IS NOT NULL AND east IS NOT NULL",
+            "impossible-position": "(north < 0) = (state = 'AS')"
+            " AND (east > 0) = (state IN ('CQ', 'GU'))",
+        },
+    )
+    good = good.select("id", "iata", "name", "city", "state", "north", "east")
+    return Parsed(ids(parsed, "airports"), good, as_letters(failed, raw))
+
+
+def cars(spark: SparkSession) -> Parsed:
+    """Parse the cars."""
+    raw = spark.read.json(str(local_data.cars.filepath), multiLine=True)
+    parsed = raw.withColumns(
+        {
+            "id": identity(raw),
+            "make": F.substring_index("Name", " ", 1),
+            "model_year": F.year(F.expr("try_to_date(Year)")),
+            "litres_per_100_km": F.expr("try_divide(235.215, Miles_per_Gallon)"),
+        }
+    )
+    good, failed = split(
+        parsed,
+        {
+            "unknown-make": F.col("make").isin(MAKES.split()),
+            "not-a-year": "model_year IS NOT NULL",
+            "missing-mileage": "litres_per_100_km IS NOT NULL",
+            "missing-horsepower": "Horsepower IS NOT NULL",
+        },
+    )
+    good = good.select("id", "make", "Name", "model_year", "litres_per_100_km", "Horsepower")
+    return Parsed(ids(parsed, "cars"), good, as_letters(failed, raw))
+
+
+def identity(raw: DataFrame) -> Column:
+    """Return a text that tells rows apart: a hash of what is in them."""
+    return F.hex(F.xxhash64(*raw.columns))
+
+
+def ids(parsed: DataFrame, dataset: str) -> DataFrame:
+    """Return what the account at the end begins with."""
+    return parsed.select("id", F.lit(dataset).alias("dataset"))
+
+
+def as_letters(failed: DataFrame, raw: DataFrame) -> DataFrame:
+    """Return what goes to Pulsar: the row as it was read, its reason, and the file it is from."""
+    return failures(
+        failed,
+        payload=F.struct(*raw.columns),
+        key="id",
+        stage="parse",
+        retryable=F.col("reason").isin(*RETRYABLE),
+    )
+
+
+# --- 2. The consumer of retried rows. It knows nothing of Spark. ------------------------------
+
+
+def subscribe(client: pr.Client, topic: str) -> pr.Consumer:
+    """Subscribe to a topic, and so to its retry topic, where Spark puts the rows."""
+    return client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        delay_levels=DELAY_LEVELS,
+        dead_letter_policy=pr.DeadLetterPolicy(max_redeliver_count=MAX_ATTEMPTS - 1),
+    )
+
+
+def consume(consumer: pr.Consumer, count: int, places: Sequence[Row], file: Path) -> None:
+    """Settle *count* rows: each is mended and written to *file*, or dead in the end."""
+    settled: set[str] = set()  # by key: at least once means that a row may come twice
+    with file.open("a") as mended:
+        while len(settled) < count:
+            message = consumer.receive(timeout_millis=60_000)
+            properties, key = message.properties(), message.partition_key()
+            attempt = 1 + pr.RetryProperties.of(message).reconsume_times
+            reason = properties["FAILURE_REASON"]
+            row = mend(json.loads(message.data()), reason, attempt, places)
+            if row is None:
+                consumer.reconsume_later(message)  # the last time: to the dead-letter topic
+            else:
+                outcome = "redriven and mended" if "REDRIVE_COUNT" in properties else "mended"
+                record = {"id": key, "reason": reason, "outcome": outcome, "row": row}
+                print(json.dumps(record), file=mended, flush=True)
+                consumer.acknowledge(message)  # after it is written: nothing is ever lost
+            if row is not None or attempt >= MAX_ATTEMPTS:
+                settled.add(key)
+
+
+def mend(row: Row, reason: str, attempt: int, places: Sequence[Row]) -> Row | None:
+    """Return the row as it has to be, or None if this attempt can't tell."""
+    if reason == "impossible-position" and row["state"] in TERRITORIES:
+        column = TERRITORIES[row["state"]]
+        return row | {column: str(-float(row[column]))}
+    if reason == "missing-city":
+        nearest = min(places, key=lambda place: kilometres(row, place))
+        if kilometres(row, nearest) <= RADIUS.get(attempt, 0):
+            return row | {"city": nearest["city"], "state": nearest["state"]}
+    if reason == "unknown-make" and row["Name"].partition(" ")[0] in MAKES.split():
+        return row  # it was mended before it was sent here again
+    return None
+
+
+def kilometres(row: Row, place: Row) -> float:
+    """Return how far an airport is from a place, as the crow flies, on a world that is flat."""
+    north = float(row["latitude"]) - place["north"]
+    east = float(row["longitude"]) - place["east"]
+    return 111.2 * math.hypot(north, east * math.cos(math.radians(place["north"])))
+
+
+# --- 3. The dead letters in Spark: a summary, and the way back. -------------------------------
+
+
+def read_dead(spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
+    """Return the dead rows. Reading leaves them where they are."""
+    letters = spark.read.format("pulsar-failures").options(**where, kind="dead_letter").load()
+    return letters.dropDuplicates(["dedupe_id"])  # at least once, here too
+
+
+def summarise(dead: DataFrame) -> DataFrame:
+    """Return how many rows are dead for which reason, after how many attempts, and one of them."""
+    return (
+        dead.groupBy("reason")
+        .agg(
+            F.count("*").alias("rows"),
+            F.max("attempt").alias("attempts"),
+            F.min(F.col("payload").cast("string")).alias("one of them"),
+        )
+        .orderBy(F.desc("rows"))
+    )
+
+
+def redrive(spark: SparkSession, dead: DataFrame, where: Mapping[str, str]) -> int:
+    """Mend what SQL can mend, send it to the retry topic, and return how many rows that were."""
+    mended = spark.sql(
+        """
+        SELECT dead.* EXCEPT (payload), replace(
+                 string(payload), '"Name":"' || wrong || ' ', '"Name":"' || correct || ' '
+               ) AS payload
+        FROM {dead} AS dead JOIN {spellings}
+          ON startswith(get_json_object(string(payload), '$.Name'), wrong || ' ')
+        WHERE reason = 'unknown-make'
+        """,
+        dead=dead,
+        spellings=spark.createDataFrame(list(SPELLINGS.items()), "wrong string, correct string"),
+    )
+    return write_failures(mended, where, action="retry").rows
+
+
+# --- 4. The account: each row that was read is in one place, and in no other. -----------------
+
+
+def account(rows: DataFrame, dead: DataFrame, folder: Path) -> DataFrame:
+    """Return where each row is, by what is there to be read: id, dataset, reason, outcome."""
+    read = rows.sparkSession.read
+    good = read.schema("id string").parquet(str(folder / "good" / "*"))
+    mended = read.schema("id string, reason string, outcome string").json(str(folder / "mended"))
+    # A redriven letter also stays where it is. Its row has moved on.
+    redriven = mended.where("outcome = 'redriven and mended'")
+    dead = dead.select(F.col("key").cast("string").alias("id"), "reason")
+    places = [
+        good.selectExpr("id", "string(null) AS reason", "'good' AS outcome"),
+        mended,
+        dead.join(redriven, "id", "left_anti").withColumn("outcome", F.lit("dead")),
+    ]
+    return rows.join(places[0].unionAll(places[1]).unionAll(places[2]).distinct(), "id", "full")
+
+
+def show(found: DataFrame, count: int) -> None:
+    """Print how many rows are where, and fail unless each of *count* rows is in one place."""
+    found.groupBy("dataset").pivot("outcome", [*OUTCOMES]).count().na.fill(0).show()
+    sums = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
+    print(f"{count} rows =", " + ".join(f"{sums.get(place, 0)} {place}" for place in OUTCOMES))
+    lost, unknown = sums.get(None, 0), found.where("dataset IS NULL").count()
+    if lost or unknown or sum(sums.values()) != count:
+        raise SystemExit(f"the account is not balanced: {lost} are lost, {unknown} are unknown")
+
+
+def draw(found: DataFrame, file: Path) -> None:
+    """Draw what became of the failed rows, by reason, in one HTML file that needs no other."""
+    counts = found.where("reason IS NOT NULL").groupBy("reason").pivot("outcome").count().na.fill(0)
+    figure = counts.orderBy("dead").plot.barh(x="reason", y=OUTCOMES[1:], title="Failed rows")
+    figure.write_html(file)
+
+
+# --- All of it --------------------------------------------------------------------------------
+
+
+def run(spark: SparkSession, client: pr.Client, url: str, folder: Path) -> None:
+    """Tell the story once, on topics of its own, and write to *folder*."""
+    topic = f"persistent://public/default/rows-{uuid.uuid4().hex[:8]}"
+    where = {"service.url": url, "topic": topic, "subscription": SUBSCRIPTION}
+    retries = {"max_attempts": str(MAX_ATTEMPTS), "delay.levels": DELAY_LEVELS}
+    # A broker keeps messages for subscriptions: these are there before the first row.
+    consumer = subscribe(client, topic)
+    client.subscribe(pr.Naming.PULSAR.topics(topic, SUBSCRIPTION).dead_letter, "looking").close()
+
+    register(spark)  # not needed on a cluster where the package is installed
+    parsed = {"airports": airports(spark), "cars": cars(spark)}
+    for name, part in parsed.items():
+        part.good.write.parquet(str(folder / "good" / name))
+    rows = parsed["airports"].rows.unionAll(parsed["cars"].rows)
+    failed = parsed["airports"].failed.unionAll(parsed["cars"].failed)
+    count = rows.count()
+
+    # A job whose input is mostly bad has another problem than bad rows: then nothing is written.
+    report = write_failures(failed, where | retries, total=count, max_failed_ratio=0.1)
+    retried, dead_at_once = report.by_action["retry"], report.by_action["dead_letter"]
+    print(f"{count} rows read, {report.rows} failed:", end=" ")
+    print(f"{retried} to retry, {dead_at_once} dead letters\n")
+
+    good = spark.read.parquet(str(folder / "good" / "airports"))
+    places = [place.asDict() for place in good.select("city", "state", "north", "east").collect()]
+    (folder / "mended").mkdir()
+    consume(consumer, retried, places, folder / "mended" / "rows.json")
+    dead = read_dead(spark, where)
+    summarise(dead).show(truncate=60)
+    show(account(rows, dead, folder), count)
+
+    redriven = redrive(spark, dead, where)
+    print(f"{redriven} dead letters mended in SQL and sent to the retry topic")
+    consume(consumer, redriven, places, folder / "mended" / "rows.json")
+    found = account(rows, read_dead(spark, where), folder).cache()
+    show(found, count)
+    draw(found, folder / "failed.html")
+    print(f"\n{folder / 'failed.html'} shows what became of the failed rows")
+
+
+def main() -> None:
+    """Find or start a broker, start Spark, and run."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--service-url", default=os.environ.get("PULSAR_SERVICE_URL"))
+    parser.add_argument("--output", type=Path, help="a new folder; default: a temporary one")
+    arguments = parser.parse_args()
+    folder = arguments.output or Path(tempfile.mkdtemp(prefix="spark-pipeline-"))
+    with contextlib.ExitStack() as stack:
+        url = arguments.service_url or stack.enter_context(Standalone()).service_url
+        logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        client = stack.enter_context(pr.Client(url, logger=logger))
+        spark = stack.enter_context(local_session("spark-pipeline"))
+        run(spark, client, url, folder)
+
+
+if __name__ == "__main__":
+    main()
