@@ -1,12 +1,28 @@
 """Registers the data source `pulsar-failures`: Spark looks for packages named `pyspark_*`.
 
 Spark imports every such package when it looks for any Python data source, and one that raises
-hides them all. So this one can't.
+hides them all. So nothing is imported here that is not PySpark's own.
 """
 
-try:
-    from pulsar_retry_spark.datasource import PulsarFailureSource as DefaultSource
-except Exception:  # noqa: BLE001 - see above; a PySpark without data sources, for example
-    __all__ = []
-else:
-    __all__ = ["DefaultSource"]
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Stands for `pulsar_retry_spark.datasource.PulsarFailureSource` until the format is used."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` calls it."""
+        return "pulsar-failures"
+
+    def __new__(cls, options: dict[str, str]) -> Any:
+        """Return a `PulsarFailureSource`."""
+        from pulsar_retry_spark.datasource import PulsarFailureSource  # noqa: PLC0415 - see above
+
+        return PulsarFailureSource(options)
