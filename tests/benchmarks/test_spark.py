@@ -1,0 +1,283 @@
+"""What failed rows cost a Spark job, on one broker in one run: `tox run -e bench`.
+
+Nothing here asserts a speed. The figures are printed and go into docs/performance.md.
+PULSAR_RETRY_BENCH_ROWS is how many rows the largest write of the memory test has.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+import pulsar
+import pytest
+import sending
+from comparing import Stopwatch, compare
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pulsar_retry.testing.broker import RunningBroker
+from pulsar_retry_spark import register, split, write_failures
+from pulsar_retry_spark.local import local_session
+
+ROWS = 100_000
+ROUNDS = 5
+PARTITIONS = 8
+PAYLOAD = b"x" * 200
+CORES = 2
+DELAY = timedelta(hours=1)
+MEMORY_ROWS = int(os.environ.get("PULSAR_RETRY_BENCH_ROWS", "1000000"))
+
+# Workers have no tests/support on their path.
+cloudpickle.register_pickle_by_value(sys.modules["sending"])
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """Give a Spark with two threads."""
+    with local_session("bench", master=f"local[{CORES}]", memory="2g") as session:
+        register(session)
+        yield session
+
+
+def failed_rows(spark: SparkSession, count: int, action: str = "dead_letter") -> DataFrame:
+    """Return rows as a job describes its failed ones."""
+    return spark.range(0, count, 1, PARTITIONS).select(
+        F.lit(PAYLOAD).alias("payload"),
+        F.concat(F.lit("key-"), "id").alias("key"),
+        F.lit("missing-city").alias("reason"),
+        F.lit("parse").alias("stage"),
+        F.sha2(F.col("id").cast("string"), 256).alias("dedupe_id"),
+        F.lit(action).alias("action"),
+    )
+
+
+def cached(frame: DataFrame) -> DataFrame:
+    """Return *frame* computed: making the rows is not what is measured."""
+    frame = frame.cache()
+    frame.count()
+    return frame
+
+
+def options_for(broker: RunningBroker, namespace: str) -> dict[str, str]:
+    """Return the sink's options, with a topic that nobody has written to."""
+    topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+    return {
+        "service.url": broker.service_url,
+        "topic": topic,
+        "subscription": "bench",
+        "delay": str(DELAY.total_seconds()),
+    }
+
+
+def write(failed: DataFrame, options: dict[str, str]) -> None:
+    """Write with the sink."""
+    failed.write.format("pulsar-failures").options(**options).mode("append").save()
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Return the seconds that *action* takes."""
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def wire(broker: RunningBroker, namespace: str, failed: DataFrame) -> dict[str, str]:
+    """Return the properties that the sink sends with each row, but for its own of each."""
+    options = options_for(broker, namespace)
+    client = pulsar.Client(broker.service_url, logger=sending.quiet())
+    letters = [f"{options['topic']}-bench-{end}" for end in ("RETRY", "DLQ")]
+    consumer = client.subscribe(letters, "look")  # exclusive: delays don't hold it up
+    write(failed.limit(1), options)
+    properties = consumer.receive(30_000).properties()
+    client.close()
+    return {name: value for name, value in properties.items() if name != "DEDUPE_ID"}
+
+
+@pytest.mark.usefixtures("report")
+@pytest.mark.parametrize("action", ["dead_letter", "retry"])
+def test_rows_per_second(benchmark, broker, namespace, spark, action):
+    """The sink against what people write by hand, and against pulsar-client alone.
+
+    All send the same messages to one topic. The first is so slow that it gets a twentieth of them.
+    """
+    failed = cached(failed_rows(spark, ROWS, action))
+    few = cached(failed.limit(ROWS // 20).repartition(PARTITIONS))
+    properties = wire(broker, namespace, failed)
+    delay = DELAY if action == "retry" else None
+    jvm = jvm_of(spark)
+
+    def target() -> sending.Target:
+        topic = options_for(broker, namespace)["topic"]
+        return sending.Target(broker.service_url, topic, properties, delay)
+
+    def sink() -> Stopwatch:
+        options = options_for(broker, namespace)
+        with Stopwatch(ROWS, lambda: cpu_of(jvm)) as watch:
+            write(failed, options)
+        return watch
+
+    def foreach(send: Callable[..., None], frame: DataFrame, rows: int) -> Stopwatch:
+        where = target()
+
+        def partition(rows):
+            source = ((r.key, bytes(r.payload), {"DEDUPE_ID": r.dedupe_id}) for r in rows)
+            send(where, source)
+
+        with Stopwatch(rows, lambda: cpu_of(jvm)) as watch:
+            frame.foreachPartition(partition)
+        return watch
+
+    def alone(send: Callable[..., None]) -> Stopwatch:
+        return sending.in_processes(send, target(), ROWS, PAYLOAD, CORES)
+
+    compare(
+        benchmark,
+        {
+            "foreachPartition, send": lambda: foreach(sending.send_sync, few, ROWS // 20),
+            "foreachPartition, send_async": lambda: foreach(sending.send_async, failed, ROWS),
+            "pulsar-failures": sink,
+            "2 processes, send_async": lambda: alone(sending.send_async),
+            "2 processes, as fast as can be": lambda: alone(sending.send_raw),
+        },
+        "foreachPartition, send_async",
+        ROUNDS,
+    )
+
+
+@pytest.mark.usefixtures("report")
+@pytest.mark.parametrize("rows", [10, 1_000])
+def test_micro_batch(benchmark, broker, namespace, spark, tmp_path, rows):
+    """What the sink adds to a micro-batch, against a sink that does nothing."""
+    batches = 30
+
+    def stream(sink: str, options: dict[str, str]) -> list[int]:
+        """Return the milliseconds of each batch but the first few, which open what stays open."""
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
+        failed = source.load().selectExpr("string(value) AS payload", "'invalid' AS reason")
+        failed = failed.withColumn("action", F.lit("dead_letter"))
+        checkpoint = str(tmp_path / uuid.uuid4().hex)
+        writer = failed.writeStream.format(sink).options(**options)
+        query = writer.option("checkpointLocation", checkpoint).start()
+        try:
+            while len(query.recentProgress) < batches:
+                query.awaitTermination(0.2)
+            progress = list(query.recentProgress)
+        finally:
+            query.stop()
+        return [each.durationMs["addBatch"] for each in progress[5:batches]]
+
+    took: dict[str, list[int]] = {"noop": [], "pulsar-failures": []}
+
+    def one_round() -> None:
+        took["noop"] += stream("noop", {})
+        took["pulsar-failures"] += stream("pulsar-failures", options_for(broker, namespace))
+
+    benchmark.pedantic(one_round, rounds=3, warmup_rounds=0)
+    for name, each in took.items():
+        median, worst = statistics.median(each), statistics.quantiles(each, n=20)[-1]
+        benchmark.extra_info[name] = f"{median:.0f} ms, 95 % below {worst:.0f} ms"
+
+
+@pytest.mark.usefixtures("report")
+def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path):
+    """A job that writes its good rows to Parquet and its failed ones to Pulsar."""
+    rows = ROWS * 5
+    hundredths = F.expr("pmod(hash(key), 100)")
+    whole = cached(failed_rows(spark, rows).withColumn("hundredth", hundredths))
+
+    def job(percent: int) -> float:
+        good, failed = split(whole.drop("reason"), {"missing-city": f"hundredth >= {percent}"})
+        options = options_for(broker, namespace)
+
+        def both() -> None:
+            good.write.parquet(str(tmp_path / uuid.uuid4().hex))
+            if percent:
+                write_failures(failed.drop("hundredth"), options)
+
+        return rows / timed(both)
+
+    shares = (0, 1, 5, 10, 25, 50, 100)
+    contestants = {f"{share} % failed": partial(job, share) for share in shares}
+    compare(benchmark, contestants, "0 % failed", 3)
+
+
+@pytest.mark.usefixtures("report")
+def test_memory(benchmark, broker, namespace, spark):
+    """What the largest Python worker and the JVM hold at most, while more and more is written."""
+    jvm = jvm_of(spark)
+    for rows in [10**power for power in range(5, 8) if 10**power <= MEMORY_ROWS]:
+        failed = failed_rows(spark, rows)
+        with Peaks(jvm) as peaks:
+            took = timed(lambda frame=failed: write(frame, options_for(broker, namespace)))
+        benchmark.extra_info[f"{rows:,} rows"] = (
+            f"worker {peaks.worker >> 20} MiB, JVM {peaks.jvm >> 20} MiB, {rows / took:,.0f}/s"
+        )
+    benchmark.pedantic(lambda: None)  # what is measured is not time
+
+
+class Peaks:
+    """The most bytes that a JVM and the largest of its Python workers held, in a block of code."""
+
+    def __init__(self, jvm: int) -> None:
+        self.jvm = self.worker = 0
+        self._pid = jvm
+        self._end = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.1):
+            self.jvm = max(self.jvm, resident(self._pid))
+            workers = [w for daemon in children(self._pid) for w in children(daemon)]
+            self.worker = max(self.worker, *map(resident, workers), 0)
+
+
+def jvm_of(spark: SparkSession) -> int:
+    """Return the process of Spark's JVM, whose descendants are the Python workers."""
+    return spark.sparkContext._gateway.proc.pid
+
+
+def cpu_of(pid: int) -> float:
+    """Return the seconds of processor time of a process and its descendants, ended ones too."""
+    try:
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
+    except OSError:
+        return 0.0
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children(pid)))
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that *pid* started, of any of its threads."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of memory that a process holds; 0: it is gone."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
