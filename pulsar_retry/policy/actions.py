@@ -17,9 +17,19 @@ class RetryNow:
 
 @attrs.frozen
 class RetryLater:
-    """Bring it back after *delay* seconds."""
+    """Bring it back after *delay* seconds.
+
+    Attributes:
+        delay: Seconds.
+        level: The delay's number in the table of levels, which TDMQ's dialects write; None: it is
+            none of them.
+        counted: Whether the attempt that failed is used up. One that is not leaves the message's
+            count as it was.
+    """
 
     delay: float = 0.0
+    level: int | None = None
+    counted: bool = True
 
 
 @attrs.frozen
@@ -49,6 +59,15 @@ Action = Ack | RetryNow | RetryLater | DeadLetter | Discard | Stop
 RETRIES_EXHAUSTED = "retries-exhausted"
 
 
+def exhausted(failures: int, limit: int) -> bool:
+    """Tell whether a message that has failed *failures* times is not to be retried any more.
+
+    The one rule about counts: *limit* is N of the dead-letter policy, and N retries are N + 1
+    attempts (Java, TDMQ).
+    """
+    return failures > limit
+
+
 def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLater | DeadLetter:
     """Decide what `reconsume_later` does with a message.
 
@@ -58,16 +77,18 @@ def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLat
         delay: Seconds asked for.
 
     Returns:
-        `DeadLetter` exactly when the new count is above *limit* (Java, TDMQ).
+        `DeadLetter` exactly when the retries are used up.
     """
-    return DeadLetter(RETRIES_EXHAUSTED) if reconsume_times > limit else RetryLater(delay)
+    if exhausted(reconsume_times, limit):
+        return DeadLetter(RETRIES_EXHAUSTED)
+    return RetryLater(delay)
 
 
 def last_delivery(redelivery_count: int, limit: int) -> bool:
     """Tell whether a failure of this delivery is the message's last one on the nack path."""
-    return redelivery_count >= limit
+    return exhausted(redelivery_count + 1, limit)
 
 
 def surplus_delivery(redelivery_count: int, limit: int) -> bool:
     """Tell whether this delivery is one too many, so that the application must not see it."""
-    return redelivery_count > limit
+    return exhausted(redelivery_count, limit)

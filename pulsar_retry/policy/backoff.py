@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration, number, seconds
+from pulsar_retry.policy.durations import Duration, number, seconds, seconds_of_text
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 
 class Backoff(Protocol):
@@ -16,6 +18,15 @@ class Backoff(Protocol):
     def delay(self, attempt: int) -> float:
         """Return seconds, 0 or more; *attempt* is 1 for the first failure."""
         ...
+
+
+@attrs.frozen
+class Immediate:
+    """No delay: what Pub/Sub does with a subscription that has no retry policy."""
+
+    def delay(self, attempt: int) -> float:  # noqa: ARG002 - the protocol's signature
+        """Return 0."""
+        return 0.0
 
 
 def _wait(value: Duration) -> float:
@@ -37,12 +48,38 @@ class Fixed:
         return self.wait
 
 
+def _step(value: Duration) -> float:
+    return seconds("step", value)
+
+
 def _minimum(value: Duration) -> float:
     return seconds("minimum", value)
 
 
 def _maximum(value: Duration) -> float:
     return seconds("maximum", value)
+
+
+@attrs.frozen
+class Linear:
+    """*step* more after each failure, up to *maximum*.
+
+    Attributes:
+        step: Seconds before the first retry, and by which each further delay is longer.
+        maximum: Seconds that no delay exceeds.
+    """
+
+    step: float = attrs.field(default=10.0, converter=_step)
+    maximum: float = attrs.field(default=600.0, converter=_maximum)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.maximum < self.step:
+            raise ConfigError.bad("maximum", self.maximum, f"at least step={self.step:g}")
+
+    def delay(self, attempt: int) -> float:
+        """Return the seconds to wait after the *attempt*-th failure."""
+        return min(self.step * max(1, attempt), self.maximum)
 
 
 def _multiplier(value: float) -> float:
@@ -57,7 +94,7 @@ class Exponential:
     """*minimum*, then *multiplier* times as much after each failure, up to *maximum*.
 
     The same numbers as the Java client's ``MultiplierRedeliveryBackoff``, whose redelivery count c
-    is our attempt c + 1, and as Pub/Sub's retry policy (10 s to 600 s).
+    is our attempt c + 1, and as Pub/Sub's retry policy (10 s to 600 s). A *minimum* of 0 stays 0.
 
     Attributes:
         minimum: Seconds before the first retry.
@@ -83,3 +120,84 @@ class Exponential:
             # the Go client's default backoff turns negative from count 34.
             return self.maximum if self.minimum else 0.0
         return min(grown, self.maximum)
+
+
+def _table(value: DelayLevels | str) -> DelayLevels:
+    return DelayLevels.parse(value)
+
+
+@attrs.frozen
+class Levels:
+    """The delay levels one after the other, and then the last one: TDMQ's automatic retries.
+
+    Attributes:
+        delay_levels: The table, also as text such as ``"1s 5s 10s"``.
+    """
+
+    delay_levels: DelayLevels = attrs.field(
+        default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_table
+    )
+
+    def level(self, attempt: int) -> int:
+        """Return the level after the *attempt*-th failure: its own number, up to the last one."""
+        return self.delay_levels.clamp(max(1, attempt))
+
+    def delay(self, attempt: int) -> float:
+        """Return the delay of that level in seconds."""
+        return self.delay_levels.delay(self.level(attempt))
+
+
+@attrs.frozen
+class _Function:
+    """A user's function from attempts to durations."""
+
+    function: Callable[[int], Any]
+
+    def delay(self, attempt: int) -> Any:
+        return self.function(attempt)
+
+
+_ACCEPTED = (
+    "a backoff such as Exponential(10, 600), a function from attempts to seconds, or text such as "
+    '"immediate", "fixed 5s", "linear 10s 10m", "exponential 10s 10m" or "levels 1s 5s 10s"'
+)
+
+
+def backoff_of(backoff: Any) -> Backoff:
+    """Return a backoff from any of its spellings.
+
+    Raises:
+        ConfigError: it is none, or its numbers are not acceptable.
+    """
+    if isinstance(backoff, str):
+        return _of_text(backoff)
+    if isinstance(backoff, DelayLevels):
+        return Levels(backoff)  # which knows the levels' numbers, too
+    if isinstance(backoff, type):
+        raise ConfigError.bad("backoff", backoff, _ACCEPTED)
+    if callable(getattr(backoff, "delay", None)):
+        return backoff  # type: ignore[no-any-return]
+    if callable(backoff):
+        return _Function(backoff)
+    raise ConfigError.bad("backoff", backoff, _ACCEPTED)
+
+
+def _of_text(text: str) -> Backoff:
+    """Read ``kind duration…``, as in settings."""
+    kind, *rest = text.split() or [""]
+    if kind == "levels":
+        return Levels(" ".join(rest)) if rest else Levels()
+    match kind, len(rest):
+        case "immediate", 0:
+            return Immediate()
+        case "fixed", 1:
+            return Fixed(*_durations(rest))
+        case "linear", 0 | 2:
+            return Linear(*_durations(rest))
+        case "exponential", 0 | 2:
+            return Exponential(*_durations(rest))
+    raise ConfigError.bad("backoff", text, _ACCEPTED)
+
+
+def _durations(texts: list[str]) -> list[float]:
+    return [seconds_of_text("backoff", text) for text in texts]

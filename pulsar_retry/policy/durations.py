@@ -1,8 +1,9 @@
-"""Durations: `float` seconds or `timedelta` in our API, milliseconds on the wire."""
+"""Durations: `float` seconds or `timedelta` in our API, text in settings, ms on the wire."""
 
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 
 from pulsar_retry.errors import ConfigError
@@ -12,6 +13,10 @@ Duration = float | timedelta
 
 #: The longest delay of a retry letter, in seconds (ten days; TDMQ's limit for delayed messages).
 MAX_DELAY = 864_000.0
+
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_WITH_UNIT = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 
 
 def seconds(argument: str, value: Duration, *, maximum: float = math.inf) -> float:
@@ -40,3 +45,24 @@ def number(value: object) -> float:
         return float(value)
     except OverflowError:
         return math.nan
+
+
+def with_unit(text: str) -> float | None:
+    """Return the seconds of a text such as ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, or None."""
+    match = _WITH_UNIT.fullmatch(text)
+    # Divided at the end: 700 * 0.001 is not 0.7.
+    return int(match[1]) * _MILLISECONDS[match[2]] / 1000 if match else None
+
+
+def seconds_of_text(argument: str, text: str) -> float:
+    """Return the seconds that a setting names, with a unit (`with_unit`) or as a plain number.
+
+    Raises:
+        ConfigError: it is no duration.
+    """
+    result = with_unit(text)
+    if result is None and _NUMBER.fullmatch(text):
+        result = float(text)
+    if result is None:
+        raise ConfigError.bad(argument, text, "a duration such as 90, 500ms, 10s, 5m, 2h or 1d")
+    return result

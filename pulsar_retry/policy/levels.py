@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, with_unit
 
 #: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
 
 
 def _delays(values: Iterable[Duration]) -> tuple[float, ...]:
@@ -25,6 +21,17 @@ def _delays(values: Iterable[Duration]) -> tuple[float, ...]:
     if not delays:
         raise ConfigError.bad("delays", values, "a tuple of seconds, one for each level")
     return delays
+
+
+def checked_level(level: int) -> int:
+    """Return *level*.
+
+    Raises:
+        ConfigError: it is negative or no whole number.
+    """
+    if not isinstance(level, int) or isinstance(level, bool) or level < 0:
+        raise ConfigError.bad("level", level, "0 (no delay) or a level counted from 1")
+    return level
 
 
 @attrs.frozen
@@ -54,10 +61,8 @@ class DelayLevels:
             raise ConfigError.bad("delay_levels", table, accepted)
         delays = []
         for token in table.split():
-            match = _LEVEL.fullmatch(token)
-            # Divided at the end: 700 * 0.001 is not 0.7.
-            delay = int(match[1]) * _MILLISECONDS[match[2]] / 1000 if match else -1.0
-            if not 0 <= delay <= MAX_DELAY:
+            delay = with_unit(token)
+            if delay is None or delay > MAX_DELAY:
                 raise ConfigError.bad("delay_levels", table, f"{accepted}, not {token!r}")
             delays.append(delay)
         return cls(tuple(delays))
@@ -68,9 +73,7 @@ class DelayLevels:
         Raises:
             ConfigError: *level* is negative or no whole number.
         """
-        if not isinstance(level, int) or isinstance(level, bool) or level < 0:
-            raise ConfigError.bad("level", level, "0 (no delay) or a level counted from 1")
-        return min(level, len(self.delays))
+        return min(checked_level(level), len(self.delays))
 
     def delay(self, level: int) -> float:
         """Return the delay of *level* in seconds: none for 0, the last one's above the table.

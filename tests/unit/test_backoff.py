@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
+from pulsar_retry.policy.backoff import backoff_of
 from pulsar_retry.policy.durations import MAX_DELAY, seconds
 
 SECONDS = st.floats(0, 1e9)
@@ -124,6 +125,81 @@ def test_fixed_always_waits_the_same(wait: float, attempt: int) -> None:
     assert wait == pr.Fixed(wait).delay(attempt)
 
 
+@given(ATTEMPTS)
+def test_immediate_never_waits(attempt: int) -> None:
+    """As Pub/Sub redelivers by default."""
+    assert 0 == pr.Immediate().delay(attempt)
+
+
+@given(SECONDS, SECONDS, ATTEMPTS)
+def test_linear_grows_by_its_step(one: float, other: float, attempt: int) -> None:
+    """One step more after each failure, up to the maximum; attempt 0 is taken for the first."""
+    step, maximum = sorted((one, other))
+    assert min(max(1, attempt) * step, maximum) == pr.Linear(step, maximum).delay(attempt)
+
+
+def test_linear_by_default() -> None:
+    """10 s more each time, up to 600 s."""
+    assert [10, 20, 30, 600] == [pr.Linear().delay(attempt) for attempt in (1, 2, 3, 10_000)]
+
+
+@given(ATTEMPTS)
+def test_levels_follow_each_other(attempt: int) -> None:
+    """The n-th failure waits for level n, and above the table for its last level."""
+    backoff, table = pr.Levels("1s 5s 500ms"), (1, 5, 0.5)
+    level = min(max(1, attempt), 3)
+    assert (level, table[level - 1]) == (backoff.level(attempt), backoff.delay(attempt))
+
+
+def test_levels_are_tdmqs_by_default() -> None:
+    """18 of them."""
+    assert pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS) == pr.Levels().delay_levels
+
+
+@pytest.mark.parametrize(
+    ("spelling", "expected"),
+    [
+        ("immediate", pr.Immediate()),
+        ("fixed 5s", pr.Fixed(5)),
+        ("fixed 0.25", pr.Fixed(0.25)),
+        ("linear", pr.Linear()),
+        ("linear 1s 1h", pr.Linear(1, 3600)),
+        ("exponential", pr.Exponential()),
+        ("  exponential\t500ms   600 ", pr.Exponential(0.5, 600)),
+        ("levels", pr.Levels()),
+        ("levels 1s 5s", pr.Levels("1s 5s")),
+        (pr.DelayLevels((1, 5)), pr.Levels("1s 5s")),
+        (pr.Fixed(5), pr.Fixed(5)),
+    ],
+)
+def test_every_spelling_of_a_backoff(spelling: object, expected: object) -> None:
+    """Text for settings and the command line, a table of levels, or the thing itself."""
+    assert expected == backoff_of(spelling)
+
+
+def test_a_function_is_a_backoff() -> None:
+    """From attempts to seconds."""
+    assert [1, 4, 9] == [backoff_of(lambda n: n * n).delay(attempt) for attempt in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "backoff",
+    ["", "fast", "fixed", "fixed 1s 2s", "immediate 1s", "linear 1s", 5, None, (1, 2), pr.Fixed],
+)
+def test_what_is_no_backoff_is_refused(backoff: object) -> None:
+    """The error shows what is one."""
+    expected = f"backoff={backoff!r}: expected a backoff such as Exponential(10, 600), a function"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
+        backoff_of(backoff)
+
+
+@pytest.mark.parametrize("text", ["-1", "1e3", "5 s", "nan", "inf", "1w", "s", "1" * 5000])
+def test_a_duration_in_a_text_is_checked(text: str) -> None:
+    """With a unit or without, and whatever its length."""
+    with pytest.raises(pr.ConfigError, match=r"^backoff="):
+        backoff_of(f"fixed {text}")
+
+
 def test_backoffs_take_timedeltas() -> None:
     """They are kept as seconds."""
     assert pr.Fixed(90) == pr.Fixed(timedelta(minutes=1.5))
@@ -143,6 +219,8 @@ def test_backoffs_take_timedeltas() -> None:
             "maximum=inf: expected seconds (a number) or a timedelta, 0 or more",
         ),
         (lambda: pr.Exponential(10, 5), "maximum=5.0: expected at least minimum=10"),
+        (lambda: pr.Linear(10, 5), "maximum=5.0: expected at least step=10"),
+        (lambda: pr.Linear(-1), "step=-1: expected seconds (a number) or a timedelta, 0 or more"),
         (lambda: pr.Exponential(multiplier=1), "multiplier=1: expected a number above 1"),
         (
             lambda: pr.Exponential(multiplier=math.nan),

@@ -1,0 +1,86 @@
+"""Jitter: spreads retries, so that messages that failed together do not come back together."""
+
+from __future__ import annotations
+
+import hashlib
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.backoff import Backoff, Exponential
+
+NONE, FULL, DECORRELATED = "none", "full", "decorrelated"
+
+
+def _spread(value: str) -> str:
+    if value not in {NONE, FULL, DECORRELATED}:
+        raise ConfigError.bad("jitter", value, f'"{NONE}", "{FULL}" or "{DECORRELATED}"')
+    return value
+
+
+def _seed(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError.bad("seed", value, "an int")
+    return value
+
+
+@attrs.frozen
+class Jitter:
+    """How delays are spread. A value: the same seed, message and attempt give the same delay.
+
+    Full and decorrelated jitter are those of the AWS architecture blog ("Exponential Backoff And
+    Jitter"). Messages differ by their keys, so nothing has to be random.
+
+    Attributes:
+        spread: ``"none"``; ``"full"``, evenly from 0 to the backoff's delay; or
+            ``"decorrelated"``, evenly from the minimum of an `Exponential` to three times the delay
+            before, up to its maximum.
+        seed: Another one gives other delays.
+    """
+
+    spread: str = attrs.field(default=NONE, converter=_spread)
+    seed: int = attrs.field(default=0, converter=_seed, kw_only=True)
+
+    @classmethod
+    def of(cls, jitter: Jitter | str) -> Jitter:
+        """Return *jitter*, or the one of that name.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return jitter if isinstance(jitter, Jitter) else cls(jitter)
+
+    def check(self, backoff: Backoff) -> None:
+        """Refuse a backoff that has not the bounds that decorrelated jitter needs.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if self.spread == DECORRELATED and not isinstance(backoff, Exponential):
+            raise ConfigError.bad("backoff", backoff, "an Exponential, as jitter is decorrelated")
+
+    def span(self, backoff: Backoff, attempt: int) -> tuple[float, float]:
+        """Return the shortest and the longest delay after the *attempt*-th failure, in seconds."""
+        if self.spread == DECORRELATED and isinstance(backoff, Exponential):
+            bounds = Exponential(backoff.minimum, backoff.maximum, multiplier=3)
+            return backoff.minimum, bounds.delay(max(1, attempt) + 1)
+        longest = backoff.delay(attempt)
+        return (0.0 if self.spread == FULL else longest), longest
+
+    def delay(self, backoff: Backoff, attempt: int, key: str) -> float:
+        """Return the delay of the message *key* after its *attempt*-th failure, in seconds."""
+        if self.spread == NONE:
+            return backoff.delay(attempt)
+        if self.spread == FULL or not isinstance(backoff, Exponential):
+            return backoff.delay(attempt) * self._fraction(attempt, key)
+        delay = backoff.minimum
+        for each in range(1, max(1, attempt) + 1):
+            width = 3 * delay - backoff.minimum
+            delay = min(backoff.maximum, backoff.minimum + width * self._fraction(each, key))
+        return delay
+
+    def _fraction(self, attempt: int, key: str) -> float:
+        """Return a number from 0 up to but not including 1 that looks random."""
+        text = f"{self.seed} {attempt} {key}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return (int.from_bytes(digest) >> 11) / (1 << 53)
