@@ -14,9 +14,15 @@ from pulsar_retry.errors import (
     SettleError,
     StandaloneError,
 )
-from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed
+from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.decide import decide
+from pulsar_retry.policy.explain import Schedule, Step, explain
+from pulsar_retry.policy.jitter import Jitter
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties, attempt_of
 
@@ -30,16 +36,32 @@ __all__ = [
     "Consumer",
     "ConsumerClosedError",
     "DeadLetterPolicy",
+    "Defer",
     "DelayLevels",
+    "Drop",
     "Exponential",
+    "Failure",
     "Fixed",
     "ForkedError",
+    "Immediate",
+    "Jitter",
     "LetterPublishError",
+    "Levels",
+    "Linear",
     "Naming",
+    "Outcome",
     "PulsarRetryError",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
     "RetryProperties",
+    "Schedule",
+    "Setting",
     "SettleError",
     "StandaloneError",
+    "Step",
     "__version__",
     "attempt_of",
+    "decide",
+    "explain",
 ]

@@ -12,6 +12,10 @@ from pulsar_retry.errors import ConfigError
 DEFAULT_MAX_REDELIVER_COUNT = 16
 
 
+#: Pub/Sub's bounds of the maximum number of delivery attempts.
+_PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
+
+
 def _blank_is_none(value: str | None) -> str | None:
     return (value.strip() or None) if isinstance(value, str) else value
 
@@ -44,6 +48,37 @@ class DeadLetterPolicy:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError.bad(name, value, "a name as str, or None")
+
+    @classmethod
+    def pubsub(
+        cls,
+        max_delivery_attempts: int = _PUBSUB_LEAST,
+        *,
+        retry_letter_topic: str | None = None,
+        dead_letter_topic: str | None = None,
+        initial_subscription_name: str | None = None,
+    ) -> DeadLetterPolicy:
+        """Return Pub/Sub's dead-letter policy ("Handle message failures").
+
+        Pub/Sub counts attempts, this class counts retries: one less. Pub/Sub calls its number
+        approximate; here it is exact where retries go by letters.
+
+        Args:
+            max_delivery_attempts: 5 to 100, the first delivery included.
+            retry_letter_topic: As for the class.
+            dead_letter_topic: As for the class.
+            initial_subscription_name: As for the class. Pub/Sub, too, loses dead letters that
+                nobody subscribes to.
+
+        Raises:
+            ConfigError: *max_delivery_attempts* is out of range.
+        """
+        count = max_delivery_attempts
+        whole = isinstance(count, int) and not isinstance(count, bool)
+        if not whole or not _PUBSUB_LEAST <= count <= _PUBSUB_MOST:
+            accepted = f"a whole number from {_PUBSUB_LEAST} to {_PUBSUB_MOST}"
+            raise ConfigError.bad("max_delivery_attempts", count, accepted)
+        return cls(count - 1, retry_letter_topic, dead_letter_topic, initial_subscription_name)
 
     @classmethod
     def of(cls, policy: Any) -> DeadLetterPolicy:

@@ -1,0 +1,84 @@
+"""The schedule of a policy, as data: what a message that keeps failing goes through."""
+
+from __future__ import annotations
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.actions import DeadLetter, RetryLater
+from pulsar_retry.policy.decide import retry_or_dead
+from pulsar_retry.policy.retry import RetryPolicy
+
+#: So many steps at most of a policy that has an end, and of one that has none.
+_MOST_STEPS, _STEPS_WITHOUT_END = 10_000, 20
+
+
+@attrs.frozen
+class Step:
+    """What follows one attempt that failed.
+
+    Attributes:
+        attempt: Its number, 1 for the first delivery.
+        elapsed: The shortest and the longest time from the first attempt to this one, in seconds;
+            the time that handlers take is not in it.
+        action: What follows.
+        delay: The shortest and the longest delay until the next attempt, in seconds.
+    """
+
+    attempt: int
+    elapsed: tuple[float, float]
+    action: RetryLater | DeadLetter
+    delay: tuple[float, float]
+
+
+@attrs.frozen
+class Schedule:
+    """What a message goes through that fails again and again.
+
+    Attributes:
+        steps: One for each attempt.
+    """
+
+    steps: tuple[Step, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last step is the end: else there are more than are shown."""
+        return isinstance(self.steps[-1].action, DeadLetter)
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """The shortest and the longest time from the first attempt to the last one, in seconds."""
+        return self.steps[-1].elapsed
+
+
+def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
+    """Return the schedule of *policy* for a message that fails with an error that is retried.
+
+    The numbers are those of `decide`. Where ``max_age`` ends it sooner or later by jitter, it is
+    the longest schedule that can be.
+
+    Args:
+        policy: The policy. What it does not say has its default.
+        attempts: No more steps than so many. None: all of them (up to 10 000), or 20 of a policy
+            without an end.
+
+    Raises:
+        ConfigError: *attempts* is no whole number above 0, or a backoff of the user's own gives no
+            duration.
+    """
+    if attempts is None:
+        attempts = _MOST_STEPS if policy.has_end else _STEPS_WITHOUT_END
+    elif not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
+        raise ConfigError.bad("attempts", attempts, "a whole number, 1 or more")
+    steps: list[Step] = []
+    shortest = longest = 0.0
+    for attempt in range(1, attempts + 1):
+        delay = policy.span(attempt)
+        action = retry_or_dead(policy, attempt, shortest, RetryLater(delay[0]))
+        dead = isinstance(action, DeadLetter)
+        steps.append(Step(attempt, (shortest, longest), action, (0.0, 0.0) if dead else delay))
+        if dead:
+            break
+        shortest, longest = shortest + delay[0], longest + delay[1]
+    return Schedule(tuple(steps))

@@ -1,0 +1,180 @@
+"""The decision about a message that was not processed."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.policy.actions import (
+    DeadLetter,
+    Discard,
+    RetryLater,
+    decide_reconsume,
+    exhausted,
+    last_delivery,
+    surplus_delivery,
+)
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+ATTEMPTS = st.integers(0, 10_000)
+BACKOFFS = (
+    st.just(pr.Immediate())
+    | st.builds(pr.Fixed, st.floats(0, 1e300))
+    | st.builds(lambda step: pr.Linear(step, 1e301), st.floats(0, 1e300))
+    | st.builds(lambda low: pr.Exponential(low, 1e301, multiplier=1e9), st.floats(0, 1e300))
+    | st.just(pr.Levels())
+)
+
+
+def failed(error: Exception, **details: object) -> pr.Failure:
+    """Return a failure of now."""
+    return pr.Failure(error, when=NOW, **details)  # type: ignore[arg-type]
+
+
+@given(BACKOFFS, st.sampled_from(["none", "full"]), ATTEMPTS, st.text(max_size=5))
+def test_delays_are_what_a_letter_can_carry(
+    backoff: pr.Backoff, jitter: str, attempt: int, key: str
+) -> None:
+    """However often it failed and whatever the backoff: from 0 to ten days."""
+    policy = pr.RetryPolicy(max_attempts=math.inf, backoff=backoff, jitter=jitter)
+    action = pr.decide(policy, attempt, failed(ValueError(), key=key))
+    assert isinstance(action, RetryLater)
+    assert 0 <= action.delay <= 864_000
+
+
+@given(st.integers(1, 100), st.integers(1, 200))
+def test_the_count_is_the_consumers(limit: int, attempt: int) -> None:
+    """The attempt that failed is the count that its letter would have: one rule for both."""
+    policy = pr.RetryPolicy(backoff=pr.Fixed(5)).within(pr.DeadLetterPolicy(limit))
+    expected = decide_reconsume(attempt, limit, 5)
+    assert expected == pr.decide(policy, attempt, failed(ValueError()))
+
+
+@given(st.integers(1, 100), st.integers(0, 200))
+def test_the_nack_path_counts_alike(limit: int, redeliveries: int) -> None:
+    """A delivery is the last one when its failure is one too many, and surplus after that."""
+    attempt = redeliveries + 1
+    assert last_delivery(redeliveries, limit) == exhausted(attempt, limit)
+    assert surplus_delivery(redeliveries, limit) == exhausted(attempt - 1, limit)
+
+
+@given(st.integers(1, 1000))
+def test_max_attempts_is_how_often_a_handler_sees_it(max_attempts: int) -> None:
+    """Then it is dead, on the last failure and not one later."""
+    policy = pr.RetryPolicy(max_attempts=max_attempts, backoff=pr.Immediate())
+    attempt = 1
+    while pr.decide(policy, attempt, failed(ValueError())) == RetryLater(0):
+        attempt += 1
+    assert max_attempts == attempt
+    dead = pr.decide(policy, attempt, failed(ValueError()))
+    assert DeadLetter("retries-exhausted") == dead
+
+
+def test_pubsubs_delays() -> None:
+    """10 s, 20 s, … 600 s, and without a dead-letter policy for ever."""
+    policy = pr.RetryPolicy.pubsub()
+    actions = [pr.decide(policy, n, failed(ValueError())) for n in (1, 2, 3, 7, 2**31 - 1)]
+    assert [RetryLater(10), RetryLater(20), RetryLater(40), RetryLater(600), RetryLater(600)] == (
+        actions
+    )
+
+
+def test_tdmqs_levels() -> None:
+    """Each retry names its level, for the dialects that write it; the 17th failure is dead."""
+    policy = pr.RetryPolicy.tdmq()
+    actions = [pr.decide(policy, n, failed(ValueError())) for n in (1, 2, 16, 17)]
+    assert [
+        RetryLater(1, level=1),
+        RetryLater(5, level=2),
+        RetryLater(1800, level=16),
+        DeadLetter("retries-exhausted"),
+    ] == actions
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyError(), RetryLater(7)),
+        (ValueError(), DeadLetter("not-retryable")),
+        (IndexError(), Discard("unwanted")),
+        (pr.Retry(), RetryLater(7)),
+        (pr.Retry(5), RetryLater(5)),
+        (pr.Retry(timedelta(minutes=1)), RetryLater(60)),
+        (pr.Retry(level=3), RetryLater(10, level=3)),
+        (pr.Retry(level=0), RetryLater(0, level=0)),
+        (pr.Retry(level=99), RetryLater(7200, level=18)),
+        (pr.Reject("invalid"), DeadLetter("invalid")),
+        (pr.Reject(), DeadLetter("rejected")),
+        (pr.Drop("stale"), Discard("stale")),
+        (pr.Drop(), Discard("dropped")),
+        (pr.Defer(60), RetryLater(60, counted=False)),
+        (pr.Defer(NOW + timedelta(hours=1)), RetryLater(3600, counted=False)),
+    ],
+)
+def test_what_follows_a_failure(error: Exception, expected: object) -> None:
+    """The handler's outcome, else the policy's lists."""
+    policy = pr.RetryPolicy(
+        backoff=pr.Fixed(7), dead_letter_on=ValueError, drop_on=(IndexError, pr.Outcome)
+    )
+    assert expected == pr.decide(policy, 1, failed(error))
+
+
+@pytest.mark.parametrize("error", [ValueError(), pr.Retry(), pr.Retry(5), pr.Retry(level=2)])
+def test_every_retry_uses_up_an_attempt(error: Exception) -> None:
+    """Also one that the handler asks for."""
+    policy = pr.RetryPolicy(max_attempts=3)
+    assert DeadLetter("retries-exhausted") == pr.decide(policy, 3, failed(error))
+
+
+@given(st.integers(1, 10_000))
+def test_a_deferral_uses_up_none(attempt: int) -> None:
+    """It is no failure."""
+    policy = pr.RetryPolicy(max_attempts=1)
+    assert RetryLater(5, counted=False) == pr.decide(policy, attempt, failed(pr.Defer(5)))
+
+
+@pytest.mark.parametrize("error", [ValueError(), pr.Retry(10), pr.Defer(10)])
+@pytest.mark.parametrize(("age", "dead"), [(0, False), (50, False), (50.1, True), (999, True)])
+def test_nothing_comes_back_too_old(error: Exception, age: float, dead: bool) -> None:
+    """A message is dead when its next attempt would be later than that, not only when it is."""
+    policy = pr.RetryPolicy(max_age=60, backoff=pr.Fixed(10))
+    action = pr.decide(policy, 1, failed(error, age=age))
+    assert dead == (DeadLetter("too-old") == action)
+
+
+def test_a_backoff_of_the_users_may_be_any_function() -> None:
+    """Of seconds or timedeltas; what is longer than a letter's delay is cut to it."""
+    for function, expected in (
+        (lambda attempt: 2 * attempt, 6),
+        (lambda attempt: timedelta(minutes=attempt), 180),
+        (lambda attempt: 10**9 * attempt, 864_000),
+    ):
+        policy = pr.RetryPolicy(backoff=function)
+        assert RetryLater(expected) == pr.decide(policy, 3, failed(ValueError()))
+
+
+@pytest.mark.parametrize(
+    "broken", [lambda _: -1, lambda _: math.nan, lambda _: None, lambda _: 1 / 0, lambda: 5]
+)
+def test_a_backoff_that_fails_is_replaced(broken: object, caplog: pytest.LogCaptureFixture) -> None:
+    """By the default one, and logged: the message is neither lost nor tried at full speed."""
+    policy = pr.RetryPolicy(backoff=broken)
+    assert RetryLater(20) == pr.decide(policy, 2, failed(ValueError()))
+    [record] = caplog.records
+    assert record.getMessage().endswith("the default backoff takes its place")
+
+
+def test_jitter_is_the_messages_own() -> None:
+    """Two messages come back apart, and each when it always would."""
+    policy = pr.RetryPolicy(backoff=pr.Fixed(60), jitter="full")
+    first, again, other = (
+        pr.decide(policy, 1, failed(ValueError(), key=key))
+        for key in ("1:1:-1", "1:1:-1", "1:2:-1")
+    )
+    assert first == again != other

@@ -1,0 +1,158 @@
+"""What a handler can say of a message, and the failure that a policy judges."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.policy.outcomes import outcome_of
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+OUTCOMES = [
+    pr.Retry(),
+    pr.Retry(5),
+    pr.Retry(level=3),
+    pr.Reject(),
+    pr.Reject("invalid"),
+    pr.Drop("stale"),
+    pr.Defer(60),
+    pr.Defer(timedelta(hours=1)),
+    pr.Defer(NOW),
+]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
+@pytest.mark.parametrize("copied", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy])  # noqa: S301 - our own
+def test_outcomes_travel_between_processes(
+    outcome: pr.Outcome, copied: Callable[[pr.Outcome], pr.Outcome]
+) -> None:
+    """A handler may run in another one."""
+    twin = copied(outcome)
+    assert (type(outcome), vars(outcome)) == (type(twin), vars(twin))
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=repr)
+def test_outcomes_are_no_errors_of_ours(outcome: pr.Outcome) -> None:
+    """A handler that catches pulsar-retry's errors, or a ValueError, lets them through."""
+    assert not isinstance(outcome, pr.PulsarRetryError | ValueError)
+    assert isinstance(outcome, Exception)
+
+
+def test_a_returned_outcome_is_recognised() -> None:
+    """An instance, or the class where a raise would have made the instance."""
+    reject = pr.Reject("invalid")
+    assert reject is outcome_of(reject)
+    assert isinstance(outcome_of(pr.Retry), pr.Retry)
+
+
+@pytest.mark.parametrize("result", [None, True, "retry", ValueError(), ValueError, int])
+def test_other_results_are_none(result: object) -> None:
+    """Whatever else a handler returns means that it is done."""
+    assert outcome_of(result) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: pr.Retry(5, 3), "level=3: expected no level beside delay=5"),
+        (lambda: pr.Retry(-1), "delay=-1: expected seconds (a number) or a timedelta, 0 or more"),
+        (lambda: pr.Retry(864_001), "delay=864001: expected seconds"),
+        (lambda: pr.Retry("5"), "delay='5': expected seconds"),  # type: ignore[arg-type]
+        (lambda: pr.Retry(level=-1), "level=-1: expected 0 (no delay) or a level counted from 1"),
+        (lambda: pr.Retry(level=True), "level=True: expected 0 (no delay)"),
+        (lambda: pr.Reject(""), "reason='': expected a text that is not blank"),
+        (lambda: pr.Drop(None), "reason=None: expected a text that is not blank"),  # type: ignore[arg-type]
+        (lambda: pr.Defer(-1), "until=-1: expected seconds"),
+        (lambda: pr.Defer(math.nan), "until=nan: expected seconds"),
+        (lambda: pr.Defer(1_795_262_400), "until=1795262400: expected seconds"),
+        (
+            lambda: pr.Defer(datetime(2026, 11, 21)),  # noqa: DTZ001 - the point
+            "until=datetime.datetime(2026, 11, 21, 0, 0): expected a datetime with a time zone",
+        ),
+        (
+            lambda: pr.Failure(ValueError, when=NOW),  # type: ignore[arg-type]
+            "error=<class 'ValueError'>: expected an Exception",
+        ),
+        (
+            lambda: pr.Failure(ValueError(), when=NOW.replace(tzinfo=None)),
+            "when=datetime.datetime(2026, 11, 21, 12, 0): expected a datetime with a time zone",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(make: Callable[[], object], expected: str) -> None:
+    """By name and value, as everywhere."""
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("until", "delay"),
+    [
+        (0, 0),
+        (2.5, 2.5),
+        (timedelta(minutes=1), 60),
+        (NOW + timedelta(minutes=1), 60),
+        (NOW.astimezone(timezone(timedelta(hours=8))) + timedelta(minutes=1), 60),
+        (NOW - timedelta(days=1), 0),
+        (NOW + timedelta(days=400), 864_000),
+        (datetime.max.replace(tzinfo=UTC), 864_000),
+    ],
+)
+def test_a_deferred_message_comes_back_then(until: object, delay: float) -> None:
+    """What has passed is now, and nothing is further away than ten days."""
+    assert delay == pr.Defer(until).delay(NOW)  # type: ignore[arg-type]
+
+
+def raised(handler: Callable[[], object]) -> Exception:
+    """Return what *handler* raises."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+        handler()
+    return caught.value
+
+
+def test_the_cause_of_an_error_is_the_error() -> None:
+    """It tells of itself."""
+    error = ValueError("no amount")
+    assert error is pr.Failure(error, when=NOW).cause
+
+
+def test_the_cause_of_an_outcome_is_what_it_was_raised_from() -> None:
+    """Said with `from`, or by raising it while the error is handled; `from None` hides it."""
+    error = TimeoutError("no answer")
+
+    def said() -> None:
+        raise pr.Retry(5) from error
+
+    def handled() -> None:
+        try:
+            raise error
+        except TimeoutError:
+            raise pr.Retry(5)  # noqa: B904 - the point
+
+    def hidden() -> None:
+        try:
+            raise error
+        except TimeoutError:
+            raise pr.Retry(5) from None
+
+    causes = [pr.Failure(raised(each), when=NOW).cause for each in (said, handled, hidden)]
+    assert [error, error, None] == causes
+
+
+def test_an_outcome_that_was_returned_has_no_cause() -> None:
+    """Nothing went wrong."""
+    assert pr.Failure(pr.Reject("invalid"), when=NOW).cause is None
+
+
+@pytest.mark.parametrize(("age", "expected"), [(-5, 0), (5, 5), (timedelta(minutes=1), 60)])
+def test_a_message_is_never_younger_than_new(age: object, expected: float) -> None:
+    """The clock of whoever published it may be ahead of ours."""
+    assert expected == pr.Failure(ValueError(), when=NOW, age=age).age  # type: ignore[arg-type]

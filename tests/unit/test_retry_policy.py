@@ -1,0 +1,273 @@
+"""The retry policy as a value: what it accepts, what it says, and its presets."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from datetime import timedelta
+
+import attrs
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.policy.retry import RetryPolicy
+
+
+class Transient(Exception):  # noqa: N818 - a user's own name
+    """An error of a user's."""
+
+
+class Late(Transient):
+    """One that is told from its base."""
+
+
+class Invalid(ValueError):  # noqa: N818 - likewise
+    """An error of a user's with a base of Python's."""
+
+
+class LateAndInvalid(Late, Invalid):
+    """Both: the order of its bases decides."""
+
+
+# -- which errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "expected"),
+    [
+        pytest.param({}, ValueError(), "retry", id="everything is retried"),
+        pytest.param({"dead_letter_on": ValueError}, ValueError(), "dead_letter", id="named"),
+        pytest.param({"dead_letter_on": ValueError}, Invalid(), "dead_letter", id="its subclass"),
+        pytest.param({"dead_letter_on": Invalid}, ValueError(), "retry", id="not its base"),
+        pytest.param({"drop_on": (KeyError, Late)}, Late(), "drop", id="one of several"),
+        pytest.param({"retry_on": Transient}, Late(), "retry", id="retried by its base"),
+        pytest.param({"retry_on": Transient}, KeyError(), "dead_letter", id="not among them"),
+        pytest.param(
+            {"retry_on": Transient, "drop_on": Late}, Late(), "drop", id="the nearest class"
+        ),
+        pytest.param(
+            {"retry_on": Late, "drop_on": Transient}, Late(), "retry", id="whichever list"
+        ),
+        pytest.param(
+            {"retry_on": Exception, "dead_letter_on": ValueError},
+            Invalid(),
+            "dead_letter",
+            id="Exception is furthest",
+        ),
+        pytest.param({"dead_letter_on": Exception}, Late(), "dead_letter", id="nothing retried"),
+        pytest.param(
+            {"retry_on": Late, "dead_letter_on": Invalid},
+            LateAndInvalid(),
+            "retry",
+            id="the first of two bases",
+        ),
+        pytest.param({"retry_on": ()}, KeyError(), "dead_letter", id="an empty list"),
+    ],
+)
+def test_the_nearest_class_decides(policy: dict, error: Exception, expected: str) -> None:
+    """Going up from the error's own class, the first that a list names."""
+    assert expected == RetryPolicy(**policy).verdict(error)
+
+
+def test_a_class_is_in_one_list_only() -> None:
+    """Nobody could tell which of two means it."""
+    expected = "drop_on=<class 'KeyError'>: expected classes that retry_on does not name"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        RetryPolicy(retry_on=(OSError, KeyError), drop_on=KeyError)
+
+
+# -- what is accepted -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"max_attempts": 0}, "max_attempts=0: expected a whole number, 1 or more, or math.inf"),
+        ({"max_attempts": 1.5}, "max_attempts=1.5: "),
+        ({"max_attempts": True}, "max_attempts=True: "),
+        ({"max_attempts": math.nan}, "max_attempts=nan: "),
+        ({"max_attempts": "5"}, "max_attempts='5': "),
+        ({"max_age": -1}, "max_age=-1: expected seconds"),
+        ({"max_age": "1h"}, "max_age='1h': expected seconds"),
+        ({"backoff": 5}, "backoff=5: expected a backoff such as"),
+        ({"jitter": "some"}, "jitter='some': expected"),
+        ({"delay_levels": "1"}, "delay_levels='1': expected levels such as"),
+        ({"retry_on": "ValueError"}, "retry_on='V': expected classes of Exception"),
+        ({"dead_letter_on": (ValueError, None)}, "dead_letter_on=None: expected classes of"),
+        ({"drop_on": ValueError()}, "drop_on=ValueError(): expected classes of Exception"),
+        ({"retry_on": KeyboardInterrupt}, "retry_on=<class 'KeyboardInterrupt'>: expected"),
+        (
+            {"backoff": pr.Fixed(5), "jitter": "decorrelated"},
+            "backoff=Fixed(wait=5.0): expected an Exponential, as jitter is decorrelated",
+        ),
+    ],
+)
+def test_what_makes_no_policy_is_refused(arguments: dict, expected: str) -> None:
+    """The error names the argument, its value and what is accepted."""
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
+        RetryPolicy(**arguments)
+
+
+def test_a_policy_is_a_value() -> None:
+    """Equal by its parts, hashable, picklable, and never changed."""
+    policy = RetryPolicy(max_age=timedelta(hours=1), backoff="fixed 5s", retry_on=[KeyError])
+    twin = RetryPolicy(max_age=3600, backoff=pr.Fixed(5), retry_on=KeyError)
+    assert policy == twin == pickle.loads(pickle.dumps(policy))  # noqa: S301 - our own
+    assert hash(policy) == hash(twin)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        policy.max_attempts = 3  # type: ignore[misc]
+
+
+# -- presets --------------------------------------------------------------------------------------
+
+
+def test_pubsubs_backoff() -> None:
+    """10 s doubled up to 600 s, and no end but a dead-letter policy's."""
+    policy = RetryPolicy.pubsub()
+    assert RetryPolicy(max_attempts=math.inf, backoff=pr.Exponential(10, 600)) == policy
+    assert 5 == policy.within(pr.DeadLetterPolicy.pubsub()).max_attempts
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (0, 600), (600, 600), (timedelta(seconds=1), 60)])
+def test_pubsubs_bounds_are_0_to_600_seconds(bounds: tuple) -> None:
+    """Both of them belong to the range."""
+    assert RetryPolicy.pubsub(*bounds).backoff == pr.Exponential(*bounds)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ((-1, 600), "minimum_backoff=-1: expected seconds"),
+        ((601, 601), "minimum_backoff=601: expected seconds"),
+        ((10, 601), "maximum_backoff=601: expected seconds (a number) or a timedelta, 0 or more"),
+        ((10, 9), "maximum_backoff=9: expected at least minimum_backoff=10"),
+    ],
+)
+def test_pubsubs_bounds_are_checked(bounds: tuple, expected: str) -> None:
+    """In Pub/Sub's own words."""
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}"):
+        RetryPolicy.pubsub(*bounds)
+
+
+@pytest.mark.parametrize("attempts", [5, 17, 100])
+def test_pubsub_counts_attempts(attempts: int) -> None:
+    """max_delivery_attempts = N is maxRedeliverCount = N - 1."""
+    policy = pr.DeadLetterPolicy.pubsub(attempts, dead_letter_topic="lost")
+    assert pr.DeadLetterPolicy(attempts - 1, dead_letter_topic="lost") == policy
+
+
+@pytest.mark.parametrize("attempts", [4, 101, 0, -1, 5.0, "5", None, True])
+def test_pubsubs_attempts_are_5_to_100(attempts: object) -> None:
+    """As Pub/Sub has it."""
+    expected = f"max_delivery_attempts={attempts!r}: expected a whole number from 5 to 100"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
+        pr.DeadLetterPolicy.pubsub(attempts)  # type: ignore[arg-type]
+
+
+def test_tdmqs_policy() -> None:
+    """18 levels, 16 retries, dead on the 17th failure."""
+    policy = RetryPolicy.tdmq()
+    assert RetryPolicy(max_attempts=17, backoff=pr.Levels()) == policy
+    assert 16 == policy.limit
+    assert RetryPolicy.tdmq("1s 2s").backoff == pr.Levels("1s 2s")
+
+
+# -- who says what --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [(None, 21), (math.inf, 21), (5, 5), (30, 30)],
+)
+def test_the_dead_letter_policy_counts_where_the_retry_policy_does_not(
+    said: float | None, expected: int
+) -> None:
+    """N redeliveries are N + 1 attempts."""
+    policy = RetryPolicy(max_attempts=said).within(pr.DeadLetterPolicy(20))
+    assert (expected, expected - 1) == (policy.max_attempts, policy.limit)
+
+
+def test_a_policy_that_says_nothing() -> None:
+    """16 retries as in Java, Go and TDMQ, by Pub/Sub's backoff, of every error, at any age."""
+    assert {
+        "max_attempts": 17,
+        "max_age": math.inf,
+        "backoff": pr.Exponential(10, 600),
+        "jitter": pr.Jitter("none"),
+        "delay_levels": pr.DelayLevels.parse(pr.DEFAULT_DELAY_LEVELS),
+        "retry_on": None,
+        "dead_letter_on": (),
+        "drop_on": (),
+    } == {each.name: each.value for each in RetryPolicy().describe()}
+    assert {"default"} == {each.origin for each in RetryPolicy().describe()}
+
+
+def test_each_value_is_said_by_someone() -> None:
+    """A call beats the subscriber, that the client, that the environment, that the default."""
+    policy = RetryPolicy(max_attempts=5, max_age=60)
+    settings = policy.describe(
+        call=RetryPolicy(max_age=10),
+        client=RetryPolicy(max_attempts=9, backoff=pr.Immediate(), drop_on=KeyError),
+        environment={
+            "PULSAR_RETRY_MAX_ATTEMPTS": "3",
+            "PULSAR_RETRY_BACKOFF": "fixed 1s",
+            "PULSAR_RETRY_JITTER": "full",
+        },
+    )
+    assert [
+        "max_attempts = 5 (subscriber)",
+        "max_age = 10.0 (call)",
+        "backoff = Immediate() (client)",
+        "jitter = Jitter(spread='full', seed=0) (environment)",
+    ] == [str(each) for each in settings][:4]
+    assert "drop_on = (<class 'KeyError'>,) (client)" == str(settings[-1])
+
+
+def test_a_resolved_policy_has_these_values() -> None:
+    """And nothing changes when it is resolved once more."""
+    environment = {
+        "PULSAR_RETRY_MAX_ATTEMPTS": "inf",
+        "PULSAR_RETRY_MAX_AGE": "1h",
+        "PULSAR_RETRY_DELAY_LEVELS": "1s 2s",
+    }
+    policy = RetryPolicy(drop_on=KeyError).resolved(environment=environment)
+    assert (math.inf, 3600, (1, 2)) == (
+        policy.max_attempts,
+        policy.max_age,
+        policy.delay_levels and policy.delay_levels.delays,
+    )
+    assert policy == policy.resolved(environment={"PULSAR_RETRY_MAX_ATTEMPTS": "1"})
+
+
+def test_the_levels_of_a_backoff_are_the_policys() -> None:
+    """`Retry(level=2)` means the table that the backoff has, unless another one is said."""
+    backoff = pr.Levels("1s 7s")
+    assert RetryPolicy(backoff=backoff).resolved().delay_levels == backoff.delay_levels
+    assert 7 == RetryPolicy(backoff=backoff).at_level(2).delay
+    assert 8 == RetryPolicy(backoff=backoff, delay_levels="8s").at_level(2).delay
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("MAX_ATTEMPTS", "0", "max_attempts=0: expected a whole number, 1 or more"),
+        ("MAX_ATTEMPTS", "five", "max_attempts='five': expected a whole number, 1 or more, or inf"),
+        ("MAX_AGE", "soon", "max_age='soon': expected a duration such as 90, 500ms, 10s"),
+        ("BACKOFF", "fixed", "backoff='fixed': expected a backoff such as"),
+        ("JITTER", "yes", "jitter='yes': expected"),
+        ("DELAY_LEVELS", "1 2", "delay_levels='1 2': expected levels such as"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, value: str, expected: str) -> None:
+    """With its value and what is accepted."""
+    variable = f"PULSAR_RETRY_{name}"
+    with pytest.raises(pr.ConfigError, match=f"^{re.escape(f'{variable}: {expected}')}"):
+        RetryPolicy().resolved(environment={variable: value})
+
+
+def test_values_of_several_must_go_together() -> None:
+    """What one says may contradict what another one says."""
+    client = RetryPolicy(jitter="decorrelated")
+    with pytest.raises(pr.ConfigError, match="expected an Exponential, as jitter is decorrelated"):
+        RetryPolicy(backoff=pr.Fixed(1)).resolved(client=client)
