@@ -54,7 +54,8 @@ def exists(client: pulsar.Client, topic: str) -> bool:
         pulsar.PulsarException: the broker was not reached.
     """
     name = TopicName.parse(topic)
-    path = re.escape(f"{name.tenant}/{name.namespace}/{name.local}")
+    # pulsar-client takes the namespace out of the pattern as it is, so nothing in it is escaped.
+    path = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
     pattern = re.compile(f"{path}(-partition-[0-9]+)?")
     subscription = f"pulsar-retry-probe-{uuid.uuid4().hex}"
     first = BareClient.subscribe(client, pattern, subscription)

@@ -49,6 +49,26 @@ def test_tdmq_readers_find_the_level(subscribe, publish):
     assert ["1", "-1"] == [first.properties()["DELAY"], second.properties()["DELAY"]]
 
 
+def test_names_of_namespaces_are_no_patterns(subscribe, publish, admin, namespace):
+    """Looking for old names is done by a pattern, in which a hyphen or a dot means itself."""
+    hyphened = f"{namespace}-eu.west_1"
+    admin.create_namespace(hyphened)
+    try:
+        topic = f"persistent://{hyphened}/orders"
+        admin.create_topic(f"persistent://{hyphened}/billing-DLQ")
+        consumer = subscribe(topic, dead_letter_policy=pr.DeadLetterPolicy(0))
+        publish(topic=topic)
+
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+
+        assert admin.topics(hyphened) == sorted(
+            [topic, f"{topic}-billing-RETRY", f"persistent://{hyphened}/billing-DLQ"]
+        )
+        consumer.close()
+    finally:
+        admin.delete_namespace(hyphened)
+
+
 @pytest.mark.parametrize("partitions", [0, 2])
 @pytest.mark.parametrize(("old", "other"), [("RETRY", "DLQ"), ("DLQ", "RETRY")])
 def test_old_names_are_used_where_they_exist(
