@@ -1,0 +1,142 @@
+"""The client of test_helpers_connect: runs each step, and prints what it returned as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+
+from pulsar_retry_spark import doctor, failures, register, route_batches, split, write_failures
+
+url, options, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
+spark = SparkSession.builder.remote(url).getOrCreate()
+once = options | {"delivery": "effectively-once", "sink.id": "connect", "sink.partitions": 2}
+said = {"session": type(spark).__module__}
+
+
+def step(function):
+    """Run *function* now, and keep what it returns or raises."""
+    try:
+        said[function.__name__] = function()
+    except Exception as error:
+        text = getattr(error, "slug", None) or str(error)
+        said[function.__name__] = [type(error).__name__, text]
+
+
+def judge(batch):
+    """Return the rows with an even id, and the others as failed ones."""
+    good, failed = split(batch, {"even": "id % 2 = 0"})
+    return good, failures(failed, key="id")
+
+
+_, failed = judge(spark.range(100))
+
+
+def letters():
+    """Return the dead letters."""
+    source = {name: options[name] for name in ("service.url", "topic", "subscription")}
+    return spark.read.format("pulsar-failures").options(**source, kind="dead_letter").load()
+
+
+def routed(sink, name):
+    """Run a stream of ten rows through a route, and return its reports."""
+    reports = folder / f"{name}.txt"
+    reports.touch()
+
+    def report(of, number):
+        with reports.open("a") as file:
+            file.write(json.dumps([number, of.rows]) + "\n")
+
+    def write(good, number):
+        good.write.mode("overwrite").json(f"{folder}/{name}/{number}")
+
+    route = route_batches(judge, sink, write_good=write, on_report=report, max_failed_ratio=0.5)
+    query = (
+        spark.readStream.schema("id int")
+        .json(str(folder / "in"))
+        .writeStream.foreachBatch(route)
+        .option("checkpointLocation", f"{folder}/{name}-state")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    if query.exception() is not None:
+        raise query.exception()
+    return [json.loads(line) for line in reports.read_text().splitlines()]
+
+
+@step
+def write():
+    """Write, with a limit that just holds."""
+    report = write_failures(failed, options, total=spark.range(100), max_failed_ratio=0.5)
+    return {name: getattr(report, name) for name in ("rows", "by_reason", "by_action")}
+
+
+@step
+def limit():
+    """Exceed a limit."""
+    return write_failures(failed, options | {"max_failed_rows": 49})
+
+
+@step
+def oversize():
+    """Let a task fail."""
+    large = failed.withColumn("payload", F.repeat(F.lit("x"), 2000))
+    return write_failures(large, options | {"max_message_bytes": 1024})
+
+
+@step
+def read():
+    """Write once more, by the data source, and count what is there."""
+    register(spark)
+    failed.write.format("pulsar-failures").options(**options).mode("append").save()
+    return letters().count()
+
+
+@step
+def redrive():
+    """Bring all of it back."""
+    return write_failures(letters(), options, action="retry").by_action
+
+
+@step
+def once_twice():
+    """Write effectively once, twice."""
+    return [write_failures(failed, once).duplicates for _ in range(2)]
+
+
+(folder / "in").mkdir()
+(folder / "in" / "1.json").write_text("".join(f'{{"id": {i}}}\n' for i in range(10)))
+
+
+@step
+def stream():
+    """Route a stream."""
+    return routed(options, "stream")
+
+
+@step
+def stream_once():
+    """Route a stream effectively once."""
+    return routed(once | {"sink.id": "stream"}, "once")
+
+
+@step
+def source():
+    """Say whether files are named, without and with the column that names them."""
+    files = spark.read.schema("id int").json(str(folder / "in"))
+    frames = (files, files.select("*", "_metadata"))
+    return ["source" in failures(each, reason="late").columns for each in frames]
+
+
+@step
+def doctor_says():
+    """Ask the doctor."""
+    return {each.check: each.level for each in doctor(spark, options)}
+
+
+spark.stop()
+sys.stdout.write(f"{json.dumps(said)}\n")

@@ -1,0 +1,133 @@
+"""Spark Connect: a server in one process, and in another a client without a JVM."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from reading import SUBSCRIPTION
+
+pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
+
+SERVER = """
+import sys
+from pulsar_retry_spark.local import local_session
+
+conf = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.port": sys.argv[1],
+}
+with local_session(conf=conf):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+CLIENT = Path(__file__).with_name("connect_client.py")
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Start a server, and give its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert "ready\n" == process.stdout.readline()
+        yield f"sc://127.0.0.1:{port}"
+        process.stdin.close()
+        process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def said(server, broker, admin, tmp_path_factory):
+    """Run the client, and give what each of its steps has returned, or raised."""
+    folder = tmp_path_factory.mktemp("connect")
+    namespace = f"public/{uuid.uuid4().hex}"
+    admin.create_namespace(namespace)
+    admin.set_namespace_policy(namespace, "deduplication", value=True)
+    options = {
+        "service.url": broker.service_url,
+        "topic": f"persistent://{namespace}/orders",
+        "subscription": SUBSCRIPTION,
+        "max_attempts": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, str(CLIENT), server, json.dumps(options), str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    admin.delete_namespace(namespace)
+    assert 0 == done.returncode, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_session_is_of_connect(said):
+    """What follows is not shown on a classic session by mistake."""
+    assert "pyspark.sql.connect.session" == said["session"]
+
+
+def test_failed_rows_are_written(said):
+    """And the report comes back."""
+    assert {"rows": 50, "by_reason": {"even": 50}, "by_action": {"dead_letter": 50}} == said[
+        "write"
+    ]
+
+
+def test_limits_hold(said):
+    """Before anything is sent; the error is ours."""
+    assert ["PulsarFailuresError", "TOO_MANY_ROWS"] == said["limit"]
+
+
+def test_a_tasks_error_has_its_slug(said):
+    """Connect wraps it more often than a classic session does."""
+    assert ["PulsarFailuresError", "OVERSIZE"] == said["oversize"]
+
+
+def test_the_data_source_writes_and_reads(said):
+    """`register` is what it takes."""
+    assert 100 == said["read"]
+
+
+def test_letters_go_back(said):
+    """Read, and written for another try."""
+    assert {"retry": 100} == said["redrive"]
+
+
+def test_rows_are_written_once(said):
+    """With effectively-once delivery: the second job finds all of them there."""
+    assert [0, 50] == said["once_twice"]
+
+
+def test_a_stream_is_routed(said):
+    """`foreachBatch` runs the route on the server."""
+    assert [[0, 5]] == said["stream"]
+
+
+def test_a_stream_is_not_written_effectively_once(said):
+    """Nothing tells the sink which query it is, so it refuses, as documented."""
+    kind, text = said["stream_once"]
+    assert "StreamingQueryException" == kind
+    assert "PULSAR_SINK_NO_QUERY_ID" in text
+
+
+def test_hidden_columns_have_to_be_asked_for(said):
+    """A client can't look whether there is a column `_metadata`."""
+    assert [False, True] == said["source"]
+
+
+def test_the_doctor_looks(said):
+    """From the client, and from the server's workers."""
+    assert {"broker": "ok", "broker from workers": "ok", "workers": "ok"}.items() <= said[
+        "doctor_says"
+    ].items()
