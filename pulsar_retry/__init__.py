@@ -23,22 +23,29 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
+from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.dead_letter import DeadLetter
+from pulsar_retry.wire.envelope import Attempt, Envelope
 from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.properties import RetryProperties, attempt_of
+from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
 
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
     "AcknowledgeError",
+    "Attempt",
     "Backoff",
     "BatchSettleError",
     "Client",
+    "Codec",
     "ConfigError",
     "Consumer",
     "ConsumerClosedError",
+    "DeadLetter",
     "DeadLetterPolicy",
     "Defer",
     "DelayLevels",
     "Drop",
+    "Envelope",
     "Exponential",
     "Failure",
     "Fixed",
@@ -63,5 +70,6 @@ __all__ = [
     "__version__",
     "attempt_of",
     "decide",
+    "delivery_attempt",
     "explain",
 ]

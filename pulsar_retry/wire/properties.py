@@ -32,7 +32,15 @@ FAILURE_REASON = "FAILURE_REASON"
 #: The error's type or condition, and its text.
 FAILURE_ERROR = "FAILURE_ERROR"
 FAILURE_MESSAGE = "FAILURE_MESSAGE"
-#: Of rows that a job could not process: where in the pipeline, by which rules (with commas
+#: The end of its traceback, and a hash that is equal for errors raised in the same place.
+FAILURE_TRACEBACK = "FAILURE_TRACEBACK"
+FAILURE_FINGERPRINT = "FAILURE_FINGERPRINT"
+#: The number of the attempt that failed, the attempts so far (JSON), and when the message was first
+#: published (ISO 8601, UTC).
+FAILURE_ATTEMPT = "FAILURE_ATTEMPT"
+FAILURE_HISTORY = "FAILURE_HISTORY"
+FAILURE_PUBLISH_TIME = "FAILURE_PUBLISH_TIME"
+#: Where in the pipeline; of rows that a job could not process also by which rules (with commas
 #: between), from where (JSON), by which job and task (JSON), and when (ISO 8601, UTC).
 FAILURE_STAGE = "FAILURE_STAGE"
 FAILURE_RULE = "FAILURE_RULE"
@@ -66,6 +74,9 @@ RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {DELAY, DEDUPE_ID, REDRIVE_COUNT}
 
 #: Characters of a reason, and of an error's text, that travel with a dead letter.
 MAX_FAILURE_MESSAGE = 2048
+
+#: How pulsar-client prints a message id.
+_CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
 _COUNT = re.compile(r"\+?[0-9]{1,10}", re.ASCII)
 _MAX_COUNT = 2**31 - 1  # Java reads an int
@@ -116,21 +127,40 @@ def message_id_text(message_id: object) -> str:
     return text[1:-1].replace(",", ":").removesuffix(":-1")
 
 
+def _origin_id(properties: Mapping[str, str]) -> str | None:
+    """Return the id that a message was published with, from either key, as it was written."""
+    return properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
+
+
+def origin_message_id(properties: Mapping[str, str]) -> str | None:
+    """Return the id that a message was published with, as Java prints it where that is known.
+
+    Java, Go and this package write it so, pulsar-client in a way of its own.
+    """
+    text = _origin_id(properties)
+    return message_id_text(text) if text and _CLIENTS_ID.fullmatch(text) else text
+
+
+def count_of(text: str | None) -> int | None:
+    """Return a count as Java reads it; None when it is absent or garbage."""
+    if text is None or not _COUNT.fullmatch(text):
+        return None
+    count = int(text)
+    return count if count <= _MAX_COUNT else None
+
+
 def reconsume_times(properties: Mapping[str, str]) -> int:
     """Return how often a message was reconsumed: 0 when the property is absent or garbage."""
     text = properties.get(RECONSUMETIMES)
-    if text is None:
-        return 0
-    if _COUNT.fullmatch(text) and (count := int(text)) <= _MAX_COUNT:
-        return count
-    _warn_of_garbage(text)
-    return 0
+    count = count_of(text)
+    if count is None and text is not None:
+        _warn_of_garbage(text)
+    return count or 0
 
 
 def redrive_count(properties: Mapping[str, str]) -> int:
     """Return how often a message was redriven: 0 when the property is absent or garbage."""
-    text = properties.get(REDRIVE_COUNT, "")
-    return int(text) if _COUNT.fullmatch(text) else 0
+    return count_of(properties.get(REDRIVE_COUNT)) or 0
 
 
 def _delay(text: str | None) -> float | None:
@@ -181,7 +211,7 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     """Put the origin's names where absent. A twin of the origin key gets the other's value."""
     put = properties.setdefault
     put(REAL_TOPIC, logical(origin.topic))
-    known = properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
+    known = _origin_id(properties)
     put(ORIGIN_MESSAGE_ID_OLD, known or origin.message_id)
     put(ORIGIN_MESSAGE_ID, known or origin.message_id)
     put(REAL_SUBSCRIPTION, origin.subscription)
@@ -283,8 +313,7 @@ class RetryProperties:
             delay=_delay(properties.get(DELAY_TIME)),
             real_topic=properties.get(REAL_TOPIC),
             real_subscription=properties.get(REAL_SUBSCRIPTION),
-            origin_message_id=properties.get(ORIGIN_MESSAGE_ID)
-            or properties.get(ORIGIN_MESSAGE_ID_OLD),
+            origin_message_id=_origin_id(properties),
             retry_topic=properties.get(RETRY_TOPIC),
         )
 
@@ -298,3 +327,11 @@ def attempt_of(message: WireMessage) -> int:
     on Exclusive and Failover subscriptions.
     """
     return 1 + reconsume_times(message.properties()) + message.redelivery_count()
+
+
+def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:
+    """Return what Pub/Sub calls ``delivery_attempt``: 1 for the first delivery.
+
+    It is None without a dead-letter policy, as there. With one it is `attempt_of`.
+    """
+    return None if dead_letter_policy is None else attempt_of(message)

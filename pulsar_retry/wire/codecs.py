@@ -1,0 +1,288 @@
+"""The codecs of the failure envelope: how a letter spells it, and how it is read back. Pure.
+
+Every codec writes our own properties, ``FAILURE_…``; *pubsub* and *spring* add those that readers
+of these systems look for. Reading needs no codec: each value is looked for under all its names, and
+garbage counts as absent. Payloads are not touched: a letter has the bytes of its message.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.wire import properties as wire
+from pulsar_retry.wire.envelope import Attempt, Envelope, Redact
+from pulsar_retry.wire.names import TopicName
+
+#: Bytes of an envelope's properties at most, their names included.
+MAX_ENVELOPE = 8192
+
+#: Bytes of each value at most, all its spellings together. The first are served first; the
+#: traceback takes what is left.
+_ROOM = {
+    "reason": 512,
+    "stage": 64,
+    "error": 256,
+    "fingerprint": 64,
+    "attempt": 32,
+    "when": 32,
+    "published": 32,
+    "published_offset": 32,
+    "published_ms": 32,
+    "topic": 512,
+    "subscription": 512,
+    "project": 512,
+    "message": 2048,
+    "history": 2048,
+    "traceback": MAX_ENVELOPE,
+}
+
+#: Bytes of a class or a fingerprint in an entry of the history.
+_ENTRY_ROOM = 128
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
+
+_OURS = {
+    "reason": (wire.FAILURE_REASON,),
+    "stage": (wire.FAILURE_STAGE,),
+    "error": (wire.FAILURE_ERROR,),
+    "fingerprint": (wire.FAILURE_FINGERPRINT,),
+    "attempt": (wire.FAILURE_ATTEMPT,),
+    "when": (wire.FAILURE_TIME,),
+    "published": (wire.FAILURE_PUBLISH_TIME,),
+    "message": (wire.FAILURE_MESSAGE,),
+    "history": (wire.FAILURE_HISTORY,),
+    "traceback": (wire.FAILURE_TRACEBACK,),
+}
+
+#: "Handle message failures": the attributes of a forwarded message.
+_PUBSUB = {
+    "attempt": ("CloudPubSubDeadLetterSourceDeliveryCount",),
+    "subscription": ("CloudPubSubDeadLetterSourceSubscription",),
+    "project": ("CloudPubSubDeadLetterSourceSubscriptionProject",),
+    "published_offset": ("CloudPubSubDeadLetterSourceTopicPublishTime",),
+}
+
+#: The one property of Spring for Apache Pulsar, and the headers of Spring for Apache Kafka.
+_SPRING = {
+    "error": ("kafka_dlt-exception-fqcn",),
+    "message": ("exception-thrown-cause", "kafka_dlt-exception-message"),
+    "traceback": ("kafka_dlt-exception-stacktrace",),
+    "topic": ("kafka_dlt-original-topic",),
+    "subscription": ("kafka_dlt-original-consumer-group",),
+    "published_ms": ("kafka_dlt-original-timestamp",),
+}
+
+#: Names that are read and not written. Pub/Sub has its error message on export subscriptions alone;
+#: Spring's retry topics leave ``dlt-`` out, and the class of a cause says more than the wrapper's.
+_READ_ONLY = {
+    "topic": (wire.REAL_TOPIC, "kafka_original-topic"),
+    "subscription": (wire.REAL_SUBSCRIPTION, "kafka_original-consumer-group"),
+    "published_ms": ("kafka_original-timestamp",),
+    "attempt": ("retry_topic-attempts", wire.RECONSUMETIMES),
+    "error": ("kafka_dlt-exception-cause-fqcn", "kafka_exception-cause-fqcn"),
+    "message": ("CloudPubSubDeadLetterSourceDeliveryErrorMessage", "kafka_exception-message"),
+    "traceback": ("kafka_exception-stacktrace",),
+}
+
+
+def _names(*tables: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return the names of each value in *tables*, one after the other."""
+    names = {value: sum((each.get(value, ()) for each in tables), ()) for value in _ROOM}
+    return {value: each for value, each in names.items() if each}
+
+
+#: What each codec writes, and what is read: the first name that is there wins.
+_WRITTEN = {
+    "pulsar": _names(_OURS),
+    "tdmq": _names(_OURS),
+    "pubsub": _names(_OURS, _PUBSUB),
+    "spring": _names(_OURS, _SPRING),
+}
+_KNOWN = _names(_OURS, _READ_ONLY, _PUBSUB, _SPRING)
+
+#: Whatever is read here has a meaning; other properties are the message's own.
+READ = frozenset(name for names in _KNOWN.values() for name in names)
+
+
+class Codec(enum.Enum):
+    """Whose readers a letter is written for, beside our own."""
+
+    #: ``FAILURE_…`` alone.
+    PULSAR = "pulsar"
+    #: The same: what TDMQ's readers look for is on every letter.
+    TDMQ = "tdmq"
+    #: ``CloudPubSubDeadLetterSource…``, with the tenant for a project.
+    PUBSUB = "pubsub"
+    #: ``exception-thrown-cause`` and ``kafka_dlt-…``, with texts for numbers.
+    SPRING = "spring"
+
+    @classmethod
+    def of(cls, codec: Codec | str) -> Codec:
+        """Return the codec, also from its value or its name.
+
+        Raises:
+            ConfigError: there is no such codec.
+        """
+        for each in cls:
+            if codec in (each, each.value, each.name):
+                return each
+        known = ", ".join(f"Codec.{each.name}" for each in cls)
+        raise ConfigError.bad("codec", codec, f"one of {known}")
+
+    def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return *properties* without those that `write` writes, so that none is out of date."""
+        ours = {name for names in _WRITTEN[self.value].values() for name in names}
+        return {name: text for name, text in properties.items() if name not in ours}
+
+    def write(self, envelope: Envelope, *, redact: Redact | None = None) -> dict[str, str]:
+        """Return the properties of *envelope*: 8 KiB at most, and valid UTF-8.
+
+        They go on top of what a letter carries, without an older envelope (`strip`). Where the
+        message came from is on every letter, so only another system's spelling of it is here.
+
+        Args:
+            envelope: What there is to tell.
+            redact: Called with the name and the text of the reason, the message and the traceback
+                before they are cut to size; returns what may leave the process, None for nothing.
+        """
+        if redact is not None:
+            envelope = envelope.redacted(redact)
+        properties: dict[str, str] = {}
+        room = MAX_ENVELOPE
+        for value, names in _WRITTEN[self.value].items():
+            room -= sum(map(len, names))
+            text = _text(envelope, value, min(_ROOM[value], room) // len(names))
+            if text is not None:
+                properties |= dict.fromkeys(names, text)
+                room -= len(text.encode()) * len(names)
+        return properties
+
+
+def _iso(when: datetime | None, utc: str = "Z") -> str | None:
+    if when is None:
+        return None
+    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", utc)
+
+
+def _milliseconds(when: datetime | None) -> str | None:
+    return None if when is None else str((when - _EPOCH) // timedelta(milliseconds=1))
+
+
+def _tenant(topic: str | None) -> str | None:
+    try:
+        return topic and TopicName.parse(topic).tenant
+    except ConfigError:
+        return None
+
+
+#: How values become texts that are none.
+_TEXTS: dict[str, Callable[[Envelope], str | None]] = {
+    "attempt": lambda it: None if it.attempt is None else str(it.attempt),
+    "when": lambda it: _iso(it.when),
+    "published": lambda it: _iso(it.published),
+    "published_offset": lambda it: _iso(it.published, "+00:00"),
+    "published_ms": lambda it: _milliseconds(it.published),
+    "project": lambda it: _tenant(it.topic),
+}
+
+
+def _text(envelope: Envelope, value: str, size: int) -> str | None:
+    """Return what of *value* takes no more than *size* bytes; None if there is none."""
+    if value == "history":
+        return _history(envelope, size) if envelope.history else None
+    text = _TEXTS[value](envelope) if value in _TEXTS else getattr(envelope, value)
+    if not text:
+        return None
+    return _tail(text, size) if value == "traceback" else _head(text, size)
+
+
+def _history(envelope: Envelope, size: int) -> str:
+    """Return the latest attempts that fit, as a JSON array with the latest last."""
+    kept: list[str] = []
+    for each in reversed(envelope.history):
+        error = each.error and _head(each.error, _ENTRY_ROOM)
+        place = each.fingerprint and _head(each.fingerprint, _ENTRY_ROOM)
+        entry = [each.number, _iso(each.when), error, place]
+        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+        size -= len(text.encode()) + 1
+        if size < 1:
+            break
+        kept.append(text)
+    return f"[{','.join(reversed(kept))}]"
+
+
+def _head(text: str, size: int) -> str:
+    return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+
+
+def _tail(text: str, size: int) -> str:
+    """Return the end: of a traceback it says the most."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= size:
+        return data.decode()
+    cut = "…"
+    return cut + data[len(data) - size + len(cut.encode()) :].decode("utf-8", "ignore")
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_envelope(properties: Mapping[str, str]) -> Envelope:
+    """Return what *properties* tell of failures, whoever wrote them; nothing raises.
+
+    Attempts that several have counted are as many as the highest count says.
+    """
+
+    def text(value: str) -> str | None:
+        return next((properties[name] for name in _KNOWN[value] if properties.get(name)), None)
+
+    def time(*values: str) -> datetime | None:
+        names = (name for value in values for name in _KNOWN[value])
+        return next(filter(None, (_time(properties.get(name)) for name in names)), None)
+
+    counts = (wire.count_of(properties.get(name)) or 0 for name in _KNOWN["attempt"])
+    return Envelope(
+        topic=text("topic"),
+        subscription=text("subscription"),
+        message_id=wire.origin_message_id(properties),
+        published=time("published", "published_offset", "published_ms"),
+        reason=text("reason"),
+        stage=text("stage"),
+        error=text("error"),
+        message=text("message"),
+        traceback=text("traceback"),
+        fingerprint=text("fingerprint"),
+        attempt=max(counts) or None,
+        when=time("when"),
+        history=tuple(_read_history(text("history"))),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    """Read ISO 8601, in UTC where it names no zone, or milliseconds since 1970."""
+    try:
+        if text is None:
+            return None
+        if _MILLISECONDS.fullmatch(text):
+            return _EPOCH + timedelta(milliseconds=int(text))
+        when = datetime.fromisoformat(text)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_history(text: str | None) -> Iterator[Attempt]:
+    try:
+        entries = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case [int(number), str() | None as when, str() | None as error, str() | None as place]:
+                yield Attempt(int(number), _time(when), error, place)

@@ -1,0 +1,168 @@
+"""The failure envelope: what a letter tells of the failure that made it. Pure.
+
+It is written by a codec (`pulsar_retry.wire.codecs`), in which all of its size limits are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+
+import attrs
+
+from pulsar_retry.errors import shown
+from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import Origin
+
+#: Takes the name of a text (``reason``, ``message`` or ``traceback``) and the text; returns what of
+#: it may leave the process, None for nothing.
+Redact = Callable[[str, str], str | None]
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Attempts of a message's history that are kept, the latest.
+_MAX_HISTORY = 50
+#: The frames that are looked at, the innermost.
+_MAX_FRAMES = 30
+#: Characters of a text before it is redacted and cut to size.
+_MAX_TEXT = 65_536
+
+_REDACTED = ("reason", "message", "traceback")
+
+
+@attrs.frozen
+class Attempt:
+    """One attempt that failed.
+
+    Attributes:
+        number: Which one, 1 for the first delivery.
+        when: When it failed; None where a letter does not say.
+        error: The class of the error; None if there was none.
+        fingerprint: Equal for errors that were raised in the same place.
+    """
+
+    number: int
+    when: datetime | None
+    error: str | None
+    fingerprint: str | None
+
+
+@attrs.frozen(kw_only=True)
+class Envelope:
+    """What a letter tells of its message's failures; None where it does not say.
+
+    Attributes:
+        topic: The topic that the message was first published to, without its partition.
+        subscription: The subscription that failed.
+        message_id: The id that it was first published with, ``ledger:entry:partition[:batch]``.
+        published: When it was first published.
+        reason: A short, stable name of what is wrong. Retry letters have none.
+        stage: Where it failed: ``decode``, ``handler``, ``settle``, ``push`` or one of a user's.
+        error: The class of the error.
+        message: The error's text.
+        traceback: Its traceback, with those of the errors that it was raised from. Retry letters
+            have none, for it costs more than everything else.
+        fingerprint: Equal for errors of one class that were raised in the same place, whatever
+            their texts: what dead letters are grouped by.
+        attempt: How many attempts have failed.
+        when: When the last one failed.
+        history: The attempts before it and itself, the latest last.
+    """
+
+    topic: str | None = None
+    subscription: str | None = None
+    message_id: str | None = None
+    published: datetime | None = None
+    reason: str | None = None
+    stage: str | None = None
+    error: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    fingerprint: str | None = None
+    attempt: int | None = None
+    when: datetime | None = None
+    history: tuple[Attempt, ...] = ()
+
+    def after(
+        self,
+        error: BaseException | None,
+        *,
+        attempt: int,
+        when: datetime,
+        origin: Origin,
+        published: datetime | None = None,
+        stage: str = "handler",
+        reason: str | None = None,
+    ) -> Envelope:
+        """Return the envelope after one more failure.
+
+        Where the message came from and when it was published is said once and kept; everything
+        else is of the last failure. Nothing raises here, whatever the error's own methods do.
+
+        Args:
+            error: What went wrong (`Failure.cause`); None if an outcome was returned.
+            attempt: The attempt that failed.
+            when: When that was, with a time zone.
+            origin: Where the message was delivered from.
+            published: When this message was published.
+            stage: Where it failed.
+            reason: Why it is dead; None if it is retried.
+        """
+        kind = None if error is None else type(error).__qualname__
+        fingerprint = _fingerprint(error, reason)
+        return Envelope(
+            topic=self.topic or logical(origin.topic),
+            subscription=self.subscription or origin.subscription,
+            message_id=self.message_id or origin.message_id,
+            published=self.published or published,
+            reason=reason,
+            stage=stage,
+            error=kind,
+            message=None if error is None else shown(error)[:_MAX_TEXT],
+            traceback=None if error is None or reason is None else _traceback(error),
+            fingerprint=fingerprint,
+            attempt=attempt,
+            when=when,
+            history=(*self.history, Attempt(attempt, when, kind, fingerprint))[-_MAX_HISTORY:],
+        )
+
+    def redacted(self, redact: Redact) -> Envelope:
+        """Return the envelope with its texts as *redact* leaves them: without one it fails on."""
+        texts: dict[str, str | None] = {}
+        for name in _REDACTED:
+            text = getattr(self, name)
+            try:
+                left = None if text is None else redact(name, text)
+            except Exception:  # noqa: BLE001 - it is the user's own code that fails
+                _log.exception("redacting the %s of a failure failed; it is left out", name)
+                left = None
+            texts[name] = left if isinstance(left, str) else None
+        return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts
+
+
+def _traceback(error: BaseException) -> str | None:
+    try:
+        text = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES))
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        return None
+    return text[-_MAX_TEXT:]
+
+
+def _fingerprint(error: BaseException | None, reason: str | None) -> str | None:
+    """Return a hash of where an error comes from: its class and functions, but no line numbers.
+
+    So it stays the same over releases that do not touch these functions, and tells no secret.
+    """
+    if error is None:
+        return None if reason is None else _hash([reason])
+    frames = deque((frame for frame, _ in traceback.walk_tb(error.__traceback__)), _MAX_FRAMES)
+    places = [f"{each.f_globals.get('__name__')}.{each.f_code.co_qualname}" for each in frames]
+    return _hash([type(error).__module__, type(error).__qualname__, *places])
+
+
+def _hash(parts: list[str]) -> str:
+    return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

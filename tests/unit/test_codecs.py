@@ -1,0 +1,427 @@
+"""The codecs: every letter is bounded, encodable, and reads back, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+
+import attrs
+import pulsar
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.wire.codecs import MAX_ENVELOPE, READ, read_envelope
+from pulsar_retry.wire.properties import Origin, letter_properties
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, 123000, tzinfo=UTC)
+ORIGIN = Origin("persistent://shop/eu/orders", "12:34:-1", "billing")
+
+CODECS = st.sampled_from(pr.Codec)
+SHORT = st.text(min_size=1, max_size=20)
+#: Anything that Python takes for text, and more of it than there is room for.
+LONG = st.builds(
+    lambda text, times: text * times, st.text(st.characters(), max_size=9), st.integers(1, 5000)
+)
+TIMES = st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC)).map(  # noqa: DTZ001 - the zone follows
+    lambda when: when.replace(microsecond=when.microsecond // 1000 * 1000)
+)
+
+
+def envelopes(text: st.SearchStrategy[str], most: int) -> st.SearchStrategy[pr.Envelope]:
+    """Return envelopes with such texts and so many attempts."""
+    maybe = st.none() | text
+    attempt = st.builds(pr.Attempt, st.integers(1, 2**31 - 1), st.none() | TIMES, maybe, maybe)
+    return st.builds(
+        pr.Envelope,
+        topic=st.none() | st.sampled_from(["persistent://shop/eu/orders", "orders"]) | text,
+        subscription=maybe,
+        published=st.none() | TIMES,
+        reason=maybe,
+        stage=maybe,
+        error=maybe,
+        message=maybe,
+        traceback=maybe,
+        fingerprint=maybe,
+        attempt=st.none() | st.integers(1, 2**31 - 1),
+        when=st.none() | TIMES,
+        history=st.lists(attempt, max_size=most).map(tuple),
+    )
+
+
+def carried(envelope: pr.Envelope) -> dict[str, str]:
+    """Return what a letter says of an origin whatever the codec is."""
+    names = {"REAL_TOPIC": envelope.topic, "REAL_SUBSCRIPTION": envelope.subscription}
+    return {name: text for name, text in names.items() if text is not None}
+
+
+def size_of(properties: dict[str, str]) -> int:
+    """Return the bytes of names and values."""
+    return sum(len(name) + len(text.encode()) for name, text in properties.items())
+
+
+@given(CODECS, envelopes(SHORT, 5))
+def test_what_is_written_reads_back(codec: pr.Codec, envelope: pr.Envelope) -> None:
+    """To the last millisecond, in every codec."""
+    assert envelope == read_envelope(carried(envelope) | codec.write(envelope))
+
+
+@given(CODECS, envelopes(LONG, 60))
+def test_an_envelope_is_bounded_and_encodable(codec: pr.Codec, envelope: pr.Envelope) -> None:
+    """8 KiB with its names, and UTF-8, whatever there is to tell."""
+    properties = codec.write(envelope)
+    assert size_of(properties) <= MAX_ENVELOPE
+    assert all(name.isascii() for name in properties)
+
+
+@given(CODECS, envelopes(LONG, 60))
+def test_what_was_cut_is_not_cut_again(codec: pr.Codec, envelope: pr.Envelope) -> None:
+    """An envelope that was read is written as it was."""
+    envelope = attrs.evolve(envelope, topic="persistent://shop/eu/orders", subscription="billing")
+    properties = codec.write(envelope)
+    assert properties == codec.write(read_envelope(carried(envelope) | properties))
+
+
+def test_there_is_room_for_what_matters() -> None:
+    """With everything far too long, there is some of everything, and the end of the traceback."""
+    long = "x" * 100_000
+    history = tuple(pr.Attempt(n, NOW, long, long) for n in range(1, 51))
+    texts = dict.fromkeys(("topic", "subscription", "reason", "stage", "error", "message"), long)
+    envelope = pr.Envelope(
+        **texts,
+        fingerprint=long,
+        traceback=f"{long}ValueError: no amount\n",
+        history=history,
+        attempt=50,
+        when=NOW,
+        published=NOW,
+    )
+    for codec in pr.Codec:
+        properties = codec.write(envelope)
+        read = read_envelope(properties)
+        assert size_of(properties) > MAX_ENVELOPE - 100
+        assert len(read.message or "") >= 682
+        assert (read.traceback or "").startswith("…x")
+        assert (read.traceback or "").endswith("xValueError: no amount\n")
+        assert len(read.traceback or "") > 500
+        assert 50 == read.history[-1].number
+
+
+PROPERTIES = st.dictionaries(
+    st.sampled_from(sorted(READ)) | st.text(max_size=5),
+    st.text(st.characters(), max_size=20)
+    | st.integers().map(str)
+    | TIMES.map(datetime.isoformat)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats(),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=2),
+    ).map(json.dumps),
+    max_size=len(READ),
+)
+
+
+@given(CODECS, PROPERTIES)
+@example(pr.Codec.PULSAR, {"FAILURE_HISTORY": "[" * 100_000})
+@example(pr.Codec.PULSAR, {"FAILURE_HISTORY": f"[[{'9' * 5000},null,null,null]]"})
+@example(pr.Codec.PULSAR, {"FAILURE_TIME": "9" * 18})
+@example(pr.Codec.PULSAR, {"FAILURE_TIME": "0001-01-01T00:00:00+23:59"})
+@example(pr.Codec.SPRING, {"kafka_dlt-original-timestamp": "\0\0\1\x8b"})
+def test_garbage_never_raises(codec: pr.Codec, properties: dict[str, str]) -> None:
+    """What is read of it, too, can be written into the next letter."""
+    letter = pr.DeadLetter.read(properties, b"tea")
+    assert size_of(codec.write(letter.failure)) <= MAX_ENVELOPE
+    following = letter.failure.after(ValueError(), attempt=1, when=NOW, origin=ORIGIN)
+    assert size_of(codec.write(following)) <= MAX_ENVELOPE
+
+
+@given(CODECS, st.text("0123456789", min_size=12, max_size=12))
+def test_a_secret_leaves_in_no_spelling(codec: pr.Codec, secret: str) -> None:
+    """Redaction comes before every text is written, however often."""
+    error = ValueError(f"card {secret}")
+    envelope = pr.Envelope().after(
+        error, attempt=1, when=NOW, origin=ORIGIN, reason=f"card {secret}"
+    )
+    properties = codec.write(envelope, redact=lambda _, text: text.replace(secret, "…"))
+    assert "card …" == properties["FAILURE_MESSAGE"]
+    assert not [name for name, text in properties.items() if secret in text]
+
+
+def test_an_envelope_goes_with_its_letters() -> None:
+    """Over retries into the dead letter: the history grows, the origin stays, nothing is stale."""
+    codec, properties, origin = pr.Codec.PUBSUB, {"colour": "red"}, ORIGIN
+    for attempt in (1, 2, 3):
+        envelope = read_envelope(properties).after(
+            None if attempt == 3 else ValueError("no amount"),
+            attempt=attempt,
+            when=NOW + timedelta(seconds=attempt),
+            origin=origin,
+            published=NOW,
+            reason="invalid" if attempt == 3 else None,
+        )
+        properties = letter_properties(
+            codec.strip(properties),
+            origin,
+            count=attempt,
+            delay=1,
+            retry_topic="persistent://shop/eu/orders-billing-RETRY",
+            custom=codec.write(envelope),
+        )
+        origin = Origin("persistent://shop/eu/orders-billing-RETRY", f"5:{attempt}:-1", "billing")
+    letter = pr.DeadLetter.read(properties)
+    assert {"colour": "red"} == letter.properties
+    assert ("invalid", None, None, 3) == (
+        letter.failure.reason,
+        letter.failure.error,
+        letter.failure.message,
+        letter.failure.attempt,
+    )
+    assert ("persistent://shop/eu/orders", "12:34:-1", NOW) == (
+        letter.failure.topic,
+        letter.failure.message_id,
+        letter.failure.published,
+    )
+    assert [(1, "ValueError"), (2, "ValueError"), (3, None)] == [
+        (each.number, each.error) for each in letter.failure.history
+    ]
+    assert "FAILURE_MESSAGE" not in properties
+
+
+# -- what other systems read ----------------------------------------------------------------------
+
+ENVELOPE = pr.Envelope(
+    topic="persistent://shop/eu/orders",
+    subscription="billing",
+    published=NOW,
+    reason="invalid",
+    error="ValueError",
+    message="no amount",
+    traceback="Traceback …",
+    attempt=5,
+)
+
+
+def added(codec: pr.Codec) -> dict[str, str]:
+    """Return what *codec* writes beside our own properties."""
+    properties = codec.write(ENVELOPE)
+    return {name: text for name, text in properties.items() if not name.startswith("FAILURE_")}
+
+
+@pytest.mark.parametrize("codec", [pr.Codec.PULSAR, pr.Codec.TDMQ])
+def test_pulsar_and_tdmq_have_what_every_letter_has(codec: pr.Codec) -> None:
+    """Java, Go and TDMQ know no properties of failures."""
+    assert {} == added(codec)
+
+
+def test_pubsubs_attributes() -> None:
+    """Those of a message that Pub/Sub has forwarded from a subscription that is no export."""
+    assert {
+        "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+        "CloudPubSubDeadLetterSourceSubscription": "billing",
+        "CloudPubSubDeadLetterSourceSubscriptionProject": "shop",
+        "CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-21T12:00:00.123+00:00",
+    } == added(pr.Codec.PUBSUB)
+
+
+def test_springs_headers() -> None:
+    """Spring for Apache Pulsar's one property, and Spring for Apache Kafka's."""
+    assert {
+        "exception-thrown-cause": "no amount",
+        "kafka_dlt-exception-fqcn": "ValueError",
+        "kafka_dlt-exception-message": "no amount",
+        "kafka_dlt-exception-stacktrace": "Traceback …",
+        "kafka_dlt-original-topic": "persistent://shop/eu/orders",
+        "kafka_dlt-original-consumer-group": "billing",
+        "kafka_dlt-original-timestamp": "1795262400123",
+    } == added(pr.Codec.SPRING)
+
+
+@pytest.mark.parametrize("codec", pr.Codec)
+def test_stripping_takes_what_is_written_and_no_more(codec: pr.Codec) -> None:
+    """A message's own properties stay, also those of another codec."""
+    own = {
+        "colour": "red",
+        "FAILURE_RULE": "amount",
+        "CloudPubSubDeadLetterSourceDeliveryErrorMessage": "no table",
+    }
+    assert own == codec.strip(own | codec.write(ENVELOPE))
+
+
+@pytest.mark.parametrize("spelling", [pr.Codec.PUBSUB, "pubsub", "PUBSUB"])
+def test_a_codec_by_any_name(spelling: pr.Codec | str) -> None:
+    """Its value or its name does."""
+    assert pr.Codec.PUBSUB is pr.Codec.of(spelling)
+
+
+@pytest.mark.parametrize("codec", ["kafka", "", None, 5, []])
+def test_an_unknown_codec_is_refused(codec: object) -> None:
+    """The error names those that there are."""
+    known = "Codec.PULSAR, Codec.TDMQ, Codec.PUBSUB, Codec.SPRING"
+    with pytest.raises(
+        pr.ConfigError, match=f"^{re.escape(f'codec={codec!r}: expected one of {known}')}$"
+    ):
+        pr.Codec.of(codec)  # type: ignore[arg-type]
+
+
+# -- what others have written ---------------------------------------------------------------------
+
+MAIN = "persistent://public/default/orders"
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        pytest.param({}, pr.Envelope(), id="nothing"),
+        pytest.param(
+            {
+                "REAL_TOPIC": MAIN,
+                "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
+                "ORIGIN_MESSAGE_ID": "12:34:-1",
+                "REAL_SUBSCRIPTION": "billing",
+                "RECONSUMETIMES": "17",
+                "DELAY_TIME": "10000",
+            },
+            pr.Envelope(topic=MAIN, subscription="billing", message_id="12:34:-1", attempt=17),
+            id="Java",
+        ),
+        pytest.param(
+            {"REAL_TOPIC": MAIN, "ORIGIN_MESSAGE_IDY_TIME": "12033:201:0", "RECONSUMETIMES": "3"},
+            pr.Envelope(topic=MAIN, message_id="12033:201:0", attempt=3),
+            id="Go",
+        ),
+        pytest.param(
+            {
+                "REAL_TOPIC": MAIN,
+                "RETRY_TOPIC": "persistent://public/default/billing-retry",
+                "ORIGIN_MESSAGE_ID": "{12 34 0 0}",
+                "RECONSUMETIMES": "17",
+                "DELAY_TIME": "7200000",
+                "DELAY": "18",
+            },
+            pr.Envelope(topic=MAIN, message_id="{12 34 0 0}", attempt=17),
+            id="TDMQ",
+        ),
+        pytest.param(
+            {"REAL_TOPIC": MAIN, "ORIGIN_MESSAGE_ID": "(12,34,-1,-1)"},
+            pr.Envelope(topic=MAIN, message_id="12:34:-1"),
+            id="pulsar-client",
+        ),
+        pytest.param(
+            {
+                "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+                "CloudPubSubDeadLetterSourceSubscription": "billing",
+                "CloudPubSubDeadLetterSourceSubscriptionProject": "shop",
+                "CloudPubSubDeadLetterSourceTopicPublishTime": "2026-11-21T12:00:00.123+00:00",
+                "CloudPubSubDeadLetterSourceDeliveryErrorMessage": "no such table",
+            },
+            pr.Envelope(subscription="billing", published=NOW, attempt=5, message="no such table"),
+            id="Pub/Sub",
+        ),
+        pytest.param(
+            {"exception-thrown-cause": "no amount"},
+            pr.Envelope(message="no amount"),
+            id="Spring for Apache Pulsar",
+        ),
+        pytest.param(
+            {
+                "kafka_dlt-original-topic": "orders",
+                "kafka_dlt-original-consumer-group": "billing",
+                "kafka_dlt-original-timestamp": "1795262400123",
+                "kafka_dlt-exception-fqcn": "org.example.ListenerExecutionFailedException",
+                "kafka_dlt-exception-cause-fqcn": "java.lang.IllegalStateException",
+                "kafka_dlt-exception-message": "no amount",
+                "kafka_dlt-exception-stacktrace": "java.lang.…",
+                "retry_topic-attempts": "4",
+            },
+            pr.Envelope(
+                topic="orders",
+                subscription="billing",
+                published=NOW,
+                error="java.lang.IllegalStateException",
+                message="no amount",
+                traceback="java.lang.…",
+                attempt=4,
+            ),
+            id="Spring for Apache Kafka",
+        ),
+        pytest.param(
+            {
+                "FAILURE_REASON": "range",
+                "FAILURE_ERROR": "CHECK",
+                "FAILURE_MESSAGE": "amount below 0",
+                "FAILURE_STAGE": "validate",
+                "FAILURE_TIME": "2026-11-21T12:00:00.123Z",
+                "RECONSUMETIMES": "1",
+            },
+            pr.Envelope(
+                reason="range",
+                error="CHECK",
+                message="amount below 0",
+                stage="validate",
+                when=NOW,
+                attempt=1,
+            ),
+            id="Spark rows",
+        ),
+    ],
+)
+def test_everybodys_dead_letters_are_read(properties: dict, expected: pr.Envelope) -> None:
+    """One value, whoever wrote it, and none of it is among the message's own properties."""
+    letter = pr.DeadLetter.read(properties | {"colour": "red"}, b"tea")
+    assert pr.DeadLetter(expected, b"tea", 0, {"colour": "red"}) == letter
+
+
+def test_the_highest_count_holds() -> None:
+    """A letter that we wrote first and Java then has our count of then."""
+    properties = {"FAILURE_ATTEMPT": "1", "RECONSUMETIMES": "17", "retry_topic-attempts": "many"}
+    assert 17 == read_envelope(properties).attempt
+
+
+@attrs.frozen
+class FakeMessage:
+    """A message as far as a dead letter is read of it."""
+
+    carried: dict[str, str] | None
+    payload: bytes | None = b"tea"
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties, or fail as pulsar-client does where one is no UTF-8."""
+        return b"\xff".decode() if self.carried is None else self.carried  # type: ignore[return-value]
+
+    def data(self) -> bytes:
+        """Return the payload."""
+        return self.payload or b""
+
+    def has_null_value(self) -> bool:
+        """Tell whether there is none."""
+        return self.payload is None
+
+    def redelivery_count(self) -> int:
+        """Return none."""
+        return 0
+
+
+def test_a_message_is_a_dead_letter() -> None:
+    """With its bytes as they are, and how often it was redriven."""
+    letter = pr.DeadLetter.of(FakeMessage({"REDRIVE_COUNT": "2", "colour": "red"}, b"\xfftea"))
+    assert pr.DeadLetter(pr.Envelope(), b"\xfftea", 2, {"colour": "red"}) == letter
+    assert pr.DeadLetter.of(FakeMessage({}, None)).payload is None
+
+
+def test_properties_that_are_no_text_are_none() -> None:
+    """pulsar-client cannot tell them, but the payload is there."""
+    assert pr.DeadLetter(pr.Envelope(), b"tea") == pr.DeadLetter.of(FakeMessage(None))
+
+
+def test_a_pulsar_message_has_what_is_read() -> None:
+    """The methods that a dead letter calls are pulsar-client's."""
+    for name in ("data", "has_null_value", "properties", "redelivery_count"):
+        assert callable(getattr(pulsar.Message, name))
+
+
+def test_pubsubs_delivery_attempt() -> None:
+    """1 for the first delivery, and None without a dead-letter policy."""
+    message = FakeMessage({"RECONSUMETIMES": "2"})
+    assert 3 == pr.delivery_attempt(message, pr.DeadLetterPolicy.pubsub())
+    assert pr.delivery_attempt(message, None) is None

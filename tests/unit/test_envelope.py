@@ -1,0 +1,233 @@
+"""The failure envelope: what is told of an error, and what is kept from the attempts before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import attrs
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.wire.properties import Origin
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+PUBLISHED = NOW - timedelta(minutes=5)
+ORIGIN = Origin("persistent://shop/eu/orders-partition-3", "12:34:3", "billing")
+LETTER = Origin("persistent://shop/eu/orders-billing-RETRY", "56:7:-1", "billing")
+
+
+def caught(raises: Callable[[], object]) -> BaseException:
+    """Return what *raises* raises, with its traceback."""
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - whatever it is
+        raises()
+    return caught.value
+
+
+def no_amount(text: str = "no amount") -> None:
+    """Raise an error as a handler does."""
+    raise ValueError(text)
+
+
+def after(envelope: pr.Envelope, error: BaseException | None, **changes: object) -> pr.Envelope:
+    """Return *envelope* after one more failure."""
+    arguments = {"attempt": 1, "when": NOW, "origin": ORIGIN, "published": PUBLISHED} | changes
+    return envelope.after(error, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_failure_in_full() -> None:
+    """Where the message came from, what went wrong with it, and when."""
+    envelope = after(pr.Envelope(), caught(no_amount), reason="invalid", stage="decode")
+    assert envelope.traceback is not None
+    assert envelope.traceback.startswith("Traceback (most recent call last):\n")
+    assert envelope.traceback.endswith("\nValueError: no amount\n")
+    assert envelope.fingerprint is not None
+    assert attrs.evolve(envelope, traceback=None) == pr.Envelope(
+        topic="persistent://shop/eu/orders",
+        subscription="billing",
+        message_id="12:34:3",
+        published=PUBLISHED,
+        reason="invalid",
+        stage="decode",
+        error="ValueError",
+        message="no amount",
+        fingerprint=envelope.fingerprint,
+        attempt=1,
+        when=NOW,
+        history=(pr.Attempt(1, NOW, "ValueError", envelope.fingerprint),),
+    )
+
+
+def test_a_retry_has_no_traceback() -> None:
+    """A letter that comes back is read by a program."""
+    envelope = after(pr.Envelope(), caught(no_amount))
+    assert (None, None) == (envelope.reason, envelope.traceback)
+
+
+def test_an_outcome_that_was_returned_has_no_error() -> None:
+    """There is nothing to tell but the reason."""
+    envelope = after(pr.Envelope(), None, reason="invalid")
+    assert ("invalid", None, None, None) == (
+        envelope.reason,
+        envelope.error,
+        envelope.message,
+        envelope.traceback,
+    )
+    assert envelope.fingerprint == after(pr.Envelope(), None, reason="invalid").fingerprint
+    assert envelope.fingerprint != after(pr.Envelope(), None, reason="other").fingerprint
+
+
+def test_where_a_message_came_from_is_said_once() -> None:
+    """Later failures are those of its letters."""
+    first = after(pr.Envelope(), ValueError())
+    second = after(first, KeyError(), attempt=2, origin=LETTER, published=NOW)
+    assert (first.topic, first.message_id, first.published) == (
+        second.topic,
+        second.message_id,
+        second.published,
+    )
+
+
+def test_everything_else_is_the_last_failures() -> None:
+    """Nothing of the one before is left but its line in the history."""
+    first = after(pr.Envelope(), caught(no_amount), stage="decode", reason="invalid")
+    later = NOW + timedelta(seconds=10)
+    second = after(first, None, attempt=2, when=later)
+    assert (
+        pr.Envelope(
+            topic=first.topic,
+            subscription=first.subscription,
+            message_id=first.message_id,
+            published=first.published,
+            stage="handler",
+            attempt=2,
+            when=later,
+            history=(*first.history, pr.Attempt(2, later, None, None)),
+        )
+        == second
+    )
+
+
+def test_the_history_is_bounded() -> None:
+    """The latest fifty attempts stay."""
+    envelope = pr.Envelope()
+    for attempt in range(1, 201):
+        envelope = after(envelope, ValueError(), attempt=attempt)
+    assert list(range(151, 201)) == [each.number for each in envelope.history]
+
+
+def test_the_causes_of_an_error_are_in_its_traceback() -> None:
+    """Both of them, the last one last."""
+
+    def fail() -> None:
+        try:
+            no_amount()
+        except ValueError as error:
+            raise TimeoutError("no answer") from error
+
+    traceback = after(pr.Envelope(), caught(fail), reason="invalid").traceback or ""
+    assert 0 < traceback.index("ValueError: no amount") < traceback.index("TimeoutError: no answer")
+
+
+def test_a_deep_traceback_is_told_by_its_end() -> None:
+    """A recursion of thousands of frames makes no letter of megabytes."""
+
+    def dive(depth: int) -> None:
+        if not depth:
+            no_amount()
+        dive(depth - 1)
+
+    traceback = after(pr.Envelope(), caught(lambda: dive(500)), reason="invalid").traceback or ""
+    assert len(traceback) < 10_000
+    assert traceback.endswith("ValueError: no amount\n")
+
+
+def fingerprint(error: BaseException) -> str | None:
+    """Return the fingerprint of an error."""
+    return after(pr.Envelope(), error).fingerprint
+
+
+def test_the_same_error_has_the_same_fingerprint() -> None:
+    """Whatever its text, so that dead letters can be grouped."""
+    one, other = (caught(lambda text=text: no_amount(text)) for text in ("no amount", "card 4711"))
+    assert fingerprint(one) == fingerprint(other)
+    assert len(fingerprint(one) or "") == 16
+
+
+def test_other_errors_have_other_fingerprints() -> None:
+    """By class, and by where they were raised."""
+
+    def elsewhere() -> None:
+        raise ValueError("no amount")
+
+    def other_class() -> None:
+        raise KeyError("no amount")
+
+    errors = [caught(no_amount), caught(elsewhere), caught(other_class), ValueError(), KeyError()]
+    assert 5 == len({fingerprint(error) for error in errors})
+
+
+class Broken(Exception):  # noqa: N818
+    """An error that cannot be shown."""
+
+    def __str__(self) -> str:
+        """Fail."""
+        raise RuntimeError
+
+
+class BrokenToo(Exception):  # noqa: N818
+    """One whose causes cannot be asked for."""
+
+    @property
+    def __cause__(self) -> BaseException:  # type: ignore[override]
+        """Fail."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Broken(),
+        BrokenToo(),
+        ExceptionGroup("several", [Broken()]),
+        KeyboardInterrupt(),
+        Exception(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_any_error_can_be_told(error: BaseException) -> None:
+    """The message must reach the dead-letter topic all the same."""
+    envelope = after(pr.Envelope(), error, reason="invalid")
+    assert type(error).__qualname__ == envelope.error
+    assert envelope.message is not None
+
+
+# -- redaction ------------------------------------------------------------------------------------
+
+
+def test_redaction_sees_every_text() -> None:
+    """Each under its name, and None leaves it out."""
+    seen = {}
+
+    def redact(name: str, text: str) -> str | None:
+        seen[name] = text
+        return None if name == "message" else text.replace("4711", "…")
+
+    envelope = after(pr.Envelope(), caught(lambda: no_amount("card 4711")), reason="card 4711")
+    redacted = envelope.redacted(redact)
+    assert {"reason", "message", "traceback"} == set(seen)
+    assert ("card …", None) == (redacted.reason, redacted.message)
+    assert redacted.traceback == (envelope.traceback or "").replace("4711", "…")
+
+
+@pytest.mark.parametrize("broken", [lambda _name, _text: 1 / 0, lambda _name, _text: 5])
+def test_what_cannot_be_redacted_is_left_out(broken: Callable[[str, str], str]) -> None:
+    """Rather no text than a secret, and rather no text than no letter."""
+    redacted = after(pr.Envelope(), caught(no_amount), reason="invalid").redacted(broken)
+    assert (None, None, None) == (redacted.reason, redacted.message, redacted.traceback)
+    assert "ValueError" == redacted.error
+
+
+def test_there_may_be_nothing_to_redact() -> None:
+    """An absent text is not asked about."""
+    assert pr.Envelope() == pr.Envelope().redacted(lambda _name, _text: "told")
