@@ -329,16 +329,21 @@ def identity(
     """Return an id that is the same for the same row, whenever and by whomever it is sent.
 
     It comes from where the row came from, from its payload unless the message id is known, and from
-    its key, reason and stage.
+    its key, reason and stage. `identity.with_dedupe_id` computes the same in SQL.
     """
-    what = (
-        origin,
-        None if origin and origin[1] else hashlib.blake2b(payload or b"").digest(),
+    topic, message_id, source = origin or (None, None, None)
+    content = None if message_id or payload is None else hashlib.sha256(payload).hexdigest()
+    parts = (
+        topic,
+        message_id,
+        source,
+        content,
         key,
         properties.get(wire.FAILURE_REASON),
         properties.get(wire.FAILURE_STAGE),
     )
-    return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+    text = "\n".join([part or "" for part in parts])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _size_of(properties: Mapping[str, str]) -> int:

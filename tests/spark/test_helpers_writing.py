@@ -83,6 +83,27 @@ def test_each_row_is_there_with_its_reason(failed, options, client, dead_letter_
     assert {"dead_letter": 30} == report.by_action
 
 
+def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead_letter_topic):
+    """A row written without an id is known as the one that was written with it."""
+    frame = spark.sql(
+        """
+        select * from values
+          ('text', X'6b', null, null, 'a'), ('', X'ff', null, null, null),
+          (null, null, 't', null, 'ä'), ('p', null, 't', '1:2:-1', ''), ('q', X'', null, '1:2:-1', 'b')
+        as rows(payload, key, origin_topic, origin_message_id, stage)
+        """
+    ).withColumn("source", F.expr("named_struct('file', '/ä/\"', 'position', 7L, 'offset', null)"))
+    names = {name: name for name in frame.columns}
+    rows = failures(frame, reason="late", **names)
+
+    write_failures(rows.drop("dedupe_id"), options, action="dead_letter")
+
+    messages = read_all(client, dead_letter_topic, 5)
+    assert {row.dedupe_id for row in rows.collect()} == {
+        each.properties()["DEDUPE_ID"] for each in messages
+    }
+
+
 def test_consumers_get_what_is_to_be_retried(failed, options, consumer):
     """As another attempt, after the delay that the options say; the others are dead letters."""
     report = write_failures(
