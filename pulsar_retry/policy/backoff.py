@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import Duration, number, seconds, seconds_of_text
+from pulsar_retry.policy.durations import Duration, number, seconds, seconds_of_text, text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 
@@ -23,6 +23,9 @@ class Backoff(Protocol):
 @attrs.frozen
 class Immediate:
     """No delay: what Pub/Sub does with a subscription that has no retry policy."""
+
+    def __str__(self) -> str:
+        return "immediate"
 
     def delay(self, attempt: int) -> float:  # noqa: ARG002 - the protocol's signature
         """Return 0."""
@@ -42,6 +45,9 @@ class Fixed:
     """
 
     wait: float = attrs.field(converter=_wait)
+
+    def __str__(self) -> str:
+        return f"fixed {text_of(self.wait)}"
 
     def delay(self, attempt: int) -> float:  # noqa: ARG002 - the protocol's signature
         """Return `wait`."""
@@ -77,9 +83,15 @@ class Linear:
         if self.maximum < self.step:
             raise ConfigError.bad("maximum", self.maximum, f"at least step={self.step:g}")
 
+    def __str__(self) -> str:
+        return f"linear {text_of(self.step)} {text_of(self.maximum)}"
+
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after the *attempt*-th failure."""
         return min(self.step * max(1, attempt), self.maximum)
+
+
+_DOUBLE = 2.0
 
 
 def _multiplier(value: float) -> float:
@@ -104,12 +116,16 @@ class Exponential:
 
     minimum: float = attrs.field(default=10.0, converter=_minimum)
     maximum: float = attrs.field(default=600.0, converter=_maximum)
-    multiplier: float = attrs.field(default=2.0, converter=_multiplier, kw_only=True)
+    multiplier: float = attrs.field(default=_DOUBLE, converter=_multiplier, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Refuse bounds that contradict each other."""
         if self.maximum < self.minimum:
             raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
+
+    def __str__(self) -> str:
+        growth = "" if self.multiplier == _DOUBLE else f" {self.multiplier!r}"
+        return f"exponential {text_of(self.minimum)} {text_of(self.maximum)}{growth}"
 
     def delay(self, attempt: int) -> float:
         """Return the seconds to wait after the *attempt*-th failure."""
@@ -137,6 +153,9 @@ class Levels:
     delay_levels: DelayLevels = attrs.field(
         default=DelayLevels.parse(DEFAULT_DELAY_LEVELS), converter=_table
     )
+
+    def __str__(self) -> str:
+        return f"levels {self.delay_levels}"
 
     def level(self, attempt: int) -> int:
         """Return the level after the *attempt*-th failure: its own number, up to the last one."""
@@ -196,7 +215,17 @@ def _of_text(text: str) -> Backoff:
             return Linear(*_durations(rest))
         case "exponential", 0 | 2:
             return Exponential(*_durations(rest))
+        case "exponential", 3:
+            growth = _growth(rest.pop())
+            return Exponential(*_durations(rest), multiplier=growth)
     raise ConfigError.bad("backoff", text, _ACCEPTED)
+
+
+def _growth(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError.bad("multiplier", text, "a number above 1") from None
 
 
 def _durations(texts: list[str]) -> list[float]:

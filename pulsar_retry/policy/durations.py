@@ -54,6 +54,15 @@ def with_unit(text: str) -> float | None:
     return int(match[1]) * _MILLISECONDS[match[2]] / 1000 if match else None
 
 
+def text_of(duration: float) -> str:
+    """Return a duration, to the millisecond, as `seconds_of_text` reads it."""
+    milliseconds = round(duration * 1000)
+    unit = next(
+        (unit for unit in ("d", "h", "m", "s") if milliseconds % _MILLISECONDS[unit] == 0), "ms"
+    )
+    return f"{milliseconds // _MILLISECONDS[unit]}{unit}" if milliseconds else "0s"
+
+
 def seconds_of_text(argument: str, text: str) -> float:
     """Return the seconds that a setting names, with a unit (`with_unit`) or as a plain number.
 

@@ -19,8 +19,8 @@ class Step:
 
     Attributes:
         attempt: Its number, 1 for the first delivery.
-        elapsed: The shortest and the longest time from the first attempt to this one, in seconds;
-            the time that handlers take is not in it.
+        elapsed: The shortest and the longest time from the first attempt to this one, in seconds,
+            for handlers that take no time and a message that was just published.
         action: What follows.
         delay: The shortest and the longest delay until the next attempt, in seconds.
     """
@@ -55,8 +55,8 @@ class Schedule:
 def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
     """Return the schedule of *policy* for a message that fails with an error that is retried.
 
-    The numbers are those of `decide`. Where ``max_age`` ends it sooner or later by jitter, it is
-    the longest schedule that can be.
+    The numbers are those of `decide`. Where ``max_age`` ends it sooner or later by jitter, it has
+    as many attempts as there can be.
 
     Args:
         policy: The policy. What it does not say has its default.
@@ -80,5 +80,5 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
         steps.append(Step(attempt, (shortest, longest), action, (0.0, 0.0) if dead else delay))
         if dead:
             break
-        shortest, longest = shortest + delay[0], longest + delay[1]
+        shortest, longest = shortest + delay[0], min(longest + delay[1], policy.age_limit)
     return Schedule(tuple(steps))

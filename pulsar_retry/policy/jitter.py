@@ -41,6 +41,9 @@ class Jitter:
     spread: str = attrs.field(default=NONE, converter=_spread)
     seed: int = attrs.field(default=0, converter=_seed, kw_only=True)
 
+    def __str__(self) -> str:
+        return f"{self.spread}, seed {self.seed}" if self.seed else self.spread
+
     @classmethod
     def of(cls, jitter: Jitter | str) -> Jitter:
         """Return *jitter*, or the one of that name.

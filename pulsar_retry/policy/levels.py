@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, with_unit
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, text_of, with_unit
 
 #: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -66,6 +66,9 @@ class DelayLevels:
                 raise ConfigError.bad("delay_levels", table, f"{accepted}, not {token!r}")
             delays.append(delay)
         return cls(tuple(delays))
+
+    def __str__(self) -> str:
+        return " ".join(map(text_of, self.delays))
 
     def clamp(self, level: int) -> int:
         """Return *level*, or the last one of the table if it is above.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -316,7 +316,7 @@ def _age_of_text(text: str) -> float:
 
 
 #: How each setting that has a text form is read from it.
-READERS = MappingProxyType(
+READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
         "max_attempts": _attempts_of_text,
         "max_age": _age_of_text,

@@ -166,6 +166,7 @@ def test_levels_are_tdmqs_by_default() -> None:
         ("linear 1s 1h", pr.Linear(1, 3600)),
         ("exponential", pr.Exponential()),
         ("  exponential\t500ms   600 ", pr.Exponential(0.5, 600)),
+        ("exponential 1s 1m 1.5", pr.Exponential(1, 60, multiplier=1.5)),
         ("levels", pr.Levels()),
         ("levels 1s 5s", pr.Levels("1s 5s")),
         (pr.DelayLevels((1, 5)), pr.Levels("1s 5s")),
@@ -177,6 +178,31 @@ def test_every_spelling_of_a_backoff(spelling: object, expected: object) -> None
     assert expected == backoff_of(spelling)
 
 
+TO_THE_MILLISECOND = st.integers(0, 864_000_000).map(lambda milliseconds: milliseconds / 1000)
+
+
+@given(
+    st.just(pr.Immediate())
+    | st.builds(pr.Fixed, TO_THE_MILLISECOND)
+    | st.builds(
+        lambda a, b: pr.Linear(min(a, b), max(a, b)), TO_THE_MILLISECOND, TO_THE_MILLISECOND
+    )
+    | st.builds(
+        lambda a, b, c: pr.Exponential(min(a, b), max(a, b), multiplier=c),
+        TO_THE_MILLISECOND,
+        TO_THE_MILLISECOND,
+        MULTIPLIERS | st.just(2.0),
+    )
+    | st.lists(TO_THE_MILLISECOND, min_size=1, max_size=5)
+    .map(tuple)
+    .map(pr.DelayLevels)
+    .map(pr.Levels)
+)
+def test_a_backoff_as_text_is_the_same_backoff(backoff: object) -> None:
+    """What `describe` and `explain` show can be put into a setting."""
+    assert backoff == backoff_of(str(backoff))
+
+
 def test_a_function_is_a_backoff() -> None:
     """From attempts to seconds."""
     assert [1, 4, 9] == [backoff_of(lambda n: n * n).delay(attempt) for attempt in (1, 2, 3)]
@@ -184,7 +210,19 @@ def test_a_function_is_a_backoff() -> None:
 
 @pytest.mark.parametrize(
     "backoff",
-    ["", "fast", "fixed", "fixed 1s 2s", "immediate 1s", "linear 1s", 5, None, (1, 2), pr.Fixed],
+    [
+        "",
+        "fast",
+        "fixed",
+        "fixed 1s 2s",
+        "immediate 1s",
+        "linear 1s",
+        "exponential 1s 2s 3 4",
+        5,
+        None,
+        (1, 2),
+        pr.Fixed,
+    ],
 )
 def test_what_is_no_backoff_is_refused(backoff: object) -> None:
     """The error shows what is one."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -11,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
+from pulsar_retry import cli
 from pulsar_retry.policy.actions import DeadLetter, RetryLater
+from pulsar_retry.policy.retry import READERS
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -48,8 +53,9 @@ def test_times_add_up(policy: pr.RetryPolicy, jitter: str) -> None:
     """Each attempt is later than the one before by the delay between them."""
     steps = pr.explain(policy.resolved(call=pr.RetryPolicy(jitter=jitter))).steps
     for before, after in pairwise(steps):
-        for end in (0, 1):
-            assert after.elapsed[end] == before.elapsed[end] + before.delay[end]
+        assert after.elapsed[0] == before.elapsed[0] + before.delay[0]
+        longest = before.elapsed[1] + before.delay[1]
+        assert after.elapsed[1] == min(longest, policy.max_age or math.inf)
         assert before.delay[0] <= before.delay[1]
 
 
@@ -77,6 +83,12 @@ def test_an_age_is_an_end_too() -> None:
     assert ((30, 30), DeadLetter("too-old")) == (schedule.total, schedule.steps[-1].action)
 
 
+def test_no_attempt_is_later_than_the_age() -> None:
+    """However the delays are drawn."""
+    policy = pr.RetryPolicy(max_attempts=9, max_age=25, backoff=pr.Fixed(10), jitter="full")
+    assert [0, 10, 20, 25, 25] == [step.elapsed[1] for step in pr.explain(policy).steps][:5]
+
+
 def test_jitter_gives_a_span() -> None:
     """From nothing to the whole delay."""
     schedule = pr.explain(pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(10), jitter="full"))
@@ -102,3 +114,138 @@ def test_a_backoff_that_gives_no_duration_is_told() -> None:
     """Here nobody's message depends on it."""
     with pytest.raises(pr.ConfigError, match=r"^delay=-1: expected seconds"):
         pr.explain(pr.RetryPolicy(backoff=lambda _: -1))
+
+
+# -- pulsar-retry explain -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the verb: its exit code, and what it prints to both streams."""
+    for name in READERS:
+        monkeypatch.delenv(f"PULSAR_RETRY_{name.upper()}", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(["explain", *arguments])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_schedule_is_printed(run: Callable[..., tuple[int, str, str]]) -> None:
+    """What holds and who said it, each attempt, and the time of all of them."""
+    code, out, errors = run("--preset", "pubsub", "--max-attempts", "4", "--max-age", "3600")
+    assert (0, "") == (code, errors)
+    assert (
+        """\
+max-attempts  4                    option
+max-age       1h                   option
+backoff       exponential 10s 10m  preset
+jitter        none                 default
+
+attempt  after       if it fails
+1        0 s         again in 10 s
+2        10 s        again in 20 s
+3        30 s        again in 40 s
+4        1 min 10 s  dead letter: retries-exhausted
+
+4 attempts in 1 min 10 s, without the time that handlers take.
+"""
+        == out
+    )
+
+
+def test_spans_and_long_times_are_printed(run: Callable[..., tuple[int, str, str]]) -> None:
+    """With jitter, from days to milliseconds."""
+    _, out, _ = run("--backoff", "fixed 100500500ms", "--jitter", "full", "--max-attempts", "2")
+    assert "1        0 s                          again in 0 s to 1 d 3 h 55 min 0.5 s\n" in out
+    assert "\n2 attempts in 0 s to 1 d 3 h 55 min 0.5 s, without" in out
+
+
+def test_there_may_be_more(run: Callable[..., tuple[int, str, str]]) -> None:
+    """Of a policy without an end, or where fewer were asked for."""
+    _, out, _ = run("--preset", "pubsub")
+    assert out.endswith("\n20 attempts in 2 h 20 min 30 s, and more follow.\n")
+    _, out, _ = run("--preset", "tdmq", "--attempts", "1")
+    assert out.endswith("\n1 attempt in 0 s, and more follow.\n")
+
+
+def test_json_is_one_object(run: Callable[..., tuple[int, str, str]]) -> None:
+    """With seconds for numbers and no infinity, which JSON does not know."""
+    code, out, _ = run("--backoff", "fixed 5s", "--max-attempts", "2", "--json")
+    assert 0 == code
+    assert {
+        "settings": {
+            "max_attempts": {"value": 2, "origin": "option"},
+            "max_age": {"value": "inf", "origin": "default"},
+            "backoff": {"value": "fixed 5s", "origin": "option"},
+            "jitter": {"value": "none", "origin": "default"},
+        },
+        "schedule": [
+            {
+                "attempt": 1,
+                "elapsed_seconds": [0, 0],
+                "action": "retry",
+                "delay_seconds": [5, 5],
+            },
+            {
+                "attempt": 2,
+                "elapsed_seconds": [5, 5],
+                "action": "dead_letter",
+                "reason": "retries-exhausted",
+            },
+        ],
+        "total_seconds": [5, 5],
+        "complete": True,
+    } == json.loads(out, parse_constant=pytest.fail)
+
+
+def test_the_environment_is_asked(
+    run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neither an option nor the preset says anything."""
+    monkeypatch.setenv("PULSAR_RETRY_MAX_ATTEMPTS", "3")
+    monkeypatch.setenv("PULSAR_RETRY_BACKOFF", "levels 1s 2s")
+    _, out, _ = run("--max-attempts", "2")
+    assert "max-attempts  2             option\n" in out
+    assert "backoff       levels 1s 2s  environment\n" in out
+    assert "max-attempts  17  " in run("--preset", "tdmq")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--max-attempts", "0"], "error: max_attempts=0: expected a whole number, 1 or more"),
+        (["--max-attempts", "many"], "error: max_attempts='many': expected a whole number"),
+        (["--max-age", "soon"], "error: max_age='soon': expected a duration such as 90, 500ms"),
+        (["--backoff", "fixed"], "error: backoff='fixed': expected a backoff such as"),
+        (["--backoff", "linear 9s 1s"], "error: maximum=1.0: expected at least step=9"),
+        (["--jitter", "some"], 'error: jitter=\'some\': expected "none", "full" or'),
+        (["--attempts", "0"], "error: attempts=0: expected a whole number, 1 or more"),
+        (["--preset", "kafka"], "Invalid value for '--preset'"),
+        (
+            ["--jitter", "decorrelated", "--backoff", "immediate"],
+            "error: backoff=Immediate(): expected an Exponential",
+        ),
+    ],
+)
+def test_wrong_usage_is_2(
+    run: Callable[..., tuple[int, str, str]], arguments: list[str], expected: str
+) -> None:
+    """One line that names the argument, the value and what is accepted."""
+    code, out, errors = run(*arguments)
+    assert (2, "") == (code, out)
+    assert expected in errors
+
+
+def test_help_has_examples_that_run(run: Callable[..., tuple[int, str, str]]) -> None:
+    """Each line of them."""
+    code, out, _ = run("--help")
+    assert 0 == code
+    examples = [
+        line.split("explain ", 1)[1] for line in out.splitlines() if "  pulsar-retry" in line
+    ]
+    assert 4 == len(examples)
+    assert [0] * 4 == [run(*shlex.split(example))[0] for example in examples]
