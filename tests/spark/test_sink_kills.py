@@ -1,0 +1,164 @@
+"""Kills while rows are written: no row is lost, and effectively once none is there twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+import chaos
+import pytest
+from reading import SUBSCRIPTION, eventually
+from stored import payloads, stored
+
+from pulsar_retry_spark import clients
+from pulsar_retry_spark.datasource import register
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.report import Report, TaskReport
+from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender
+from pulsar_retry_spark.stable import in_stable_order
+
+ROWS = 40_000
+ALL = {b"%d" % row for row in range(ROWS)}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
+
+four_attempts = pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def closed_clients():
+    """Let no client outlive the topics of its test."""
+    yield
+    clients.close_all()
+
+
+@pytest.fixture
+def dead(topic):
+    """Return the dead-letter topic's name."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+@pytest.fixture
+def written(admin, namespace, dead):
+    """Return a function that tells whether some rows are stored."""
+
+    def written() -> bool:
+        return dead in admin.topics(namespace) and admin.stats(dead)["msgInCounter"] > 2000
+
+    return written
+
+
+@pytest.fixture
+def options(broker, topic):
+    """Give options of a sink."""
+    return {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
+
+
+@pytest.fixture
+def once(options, admin, namespace):
+    """Give options of one that writes effectively once."""
+    deduplicates = True
+    admin.set_namespace_policy(namespace, "deduplication", deduplicates)
+    return options | {
+        "max_attempts": "1",
+        "delivery": "effectively-once",
+        "sink.id": "job",
+        "sink.partitions": "2",
+    }
+
+
+@pytest.fixture
+def killing(spark, tmp_path, written):
+    """Return a function for `mapInArrow` that kills workers when some rows are stored."""
+    chaos.by_value()
+    key = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "1000")
+    go = str(tmp_path / "go")
+
+    def first() -> None:
+        chaos.await_file(go)
+        chaos.kill_other_workers()
+
+    def give_the_sign() -> None:
+        eventually(written, within=120)
+        Path(go).touch()
+
+    sign = threading.Thread(target=give_the_sign)
+    sign.start()
+    yield chaos.pause(15, first)
+    sign.join()
+    spark.conf.set(key, before)
+
+
+@four_attempts
+def test_a_worker_that_is_killed_loses_nothing(spark, options, killing, dead):
+    """Spark runs its task again: some rows are there twice, and their ids tell."""
+    register(spark)
+    frame = spark.range(ROWS, numPartitions=2).selectExpr(
+        "cast(id AS STRING) AS payload", "false AS retryable"
+    )
+    frame = frame.mapInArrow(killing, frame.schema)
+    frame.write.format("pulsar-failures").options(**options).mode("append").save()
+
+    ids, attempts = defaultdict(set), set()
+    messages = stored(options["service.url"], dead)
+    for message in messages:
+        said = message.properties()
+        ids[message.data()].add(said["DEDUPE_ID"])
+        attempts.add(json.loads(said["FAILURE_TASK"])["attempt"])
+    assert set(ids) == ALL
+    assert {1} == {len(each) for each in ids.values()}
+    assert len(messages) > ROWS, "the kill came too late to mean anything"
+    assert 1 in attempts
+
+
+@four_attempts
+def test_a_worker_that_is_killed_repeats_nothing(spark, once, killing, dead):
+    """With effectively once; the report says how many rows would be there twice."""
+    frame = spark.range(ROWS).selectExpr("cast(id AS STRING) AS payload")
+    rows, ready = in_stable_order(frame, SinkOptions.parse(once))
+    said = rows.mapInArrow(killing, rows.schema).mapInArrow(arrow_sender(ready), REPORT_SCHEMA)
+    report = Report.total(TaskReport.from_json(row.report) for row in said.collect())
+
+    assert report.attempts > 2
+    assert report.duplicates > 0
+    assert dict.fromkeys(ALL, 1) == payloads(stored(once["service.url"], dead))
+
+
+JOB = """
+import json, os
+from pulsar_retry_spark import write_failures
+from pulsar_retry_spark.local import local_session
+
+with local_session() as spark:
+    failed = spark.range(int(os.environ["ROWS"])).selectExpr("cast(id AS STRING) AS payload")
+    report = write_failures(failed, json.loads(os.environ["OPTIONS"]))
+    print("duplicates:", report.duplicates)
+"""
+
+
+def test_a_job_that_is_killed_and_run_again(spark, once, written, dead):
+    """Driver, executors and all, with kill -9; the second run ends what the first one began."""
+    environment = os.environ | {
+        "ROWS": str(ROWS),
+        "OPTIONS": json.dumps(once | {"rate_limit": "5000"}),
+    }
+    command = [sys.executable, "-c", JOB]
+    with subprocess.Popen(command, env=environment, start_new_session=True) as job:
+        eventually(written, within=120)
+        assert job.poll() is None, "it was too fast to be killed"
+        os.killpg(job.pid, signal.SIGKILL)
+
+    again = subprocess.run(
+        command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=200
+    )
+
+    assert int(again.stdout.rpartition("duplicates: ")[2]) > 0
+    assert dict.fromkeys(ALL, 1) == payloads(stored(once["service.url"], dead))
