@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from pulsar_retry_spark.report import Report
     from pulsar_retry_spark.routes import route_batches
     from pulsar_retry_spark.rows import failures
+    from pulsar_retry_spark.source_errors import PulsarSourceError
     from pulsar_retry_spark.splitting import cast_failed, split
     from pulsar_retry_spark.writing import write_failures
 
 __all__ = [
     "Finding",
     "PulsarFailuresError",
+    "PulsarSourceError",
     "Report",
     "cast_failed",
     "doctor",
@@ -34,6 +36,7 @@ __all__ = [
 _MODULES = {
     "Finding": "checks",
     "PulsarFailuresError": "errors",
+    "PulsarSourceError": "source_errors",
     "Report": "report",
     "cast_failed": "splitting",
     "doctor": "checks",
@@ -51,3 +54,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: What needs a Spark runs in tests/spark/test_helpers_docs.py.
+PAGES = sorted(set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "spark.md"})
 BLOCKS = [
     pytest.param(block, id=f"{path.relative_to(ROOT)}-{number}")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *PAGES)
     for number, block in enumerate(BLOCK.findall(path.read_text(encoding="utf-8")), 1)
 ]
 

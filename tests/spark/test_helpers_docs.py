@@ -1,0 +1,87 @@
+"""The user's page on Spark, docs/spark.md: its code runs, and its tables are complete."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pulsar_retry import ConfigError
+from pulsar_retry_spark import columns, options, parsing, source_options
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+SINK = {"service.url": "pulsar://localhost:6650", "topic": "orders", "subscription": "billing"}
+
+
+def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
+    """From top to bottom, as one program; addresses, the folder and the topic are the test's."""
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "1.json").write_text(
+        """
+        {"id": 1, "amount": "9.90", "currency": "EUR"}
+        {"id": 2, "amount": "ten", "currency": "EUR"}
+        {"id": 3, "amount": "-1", "currency": "EUR"}
+        {"id": 4, "amount": "5", "currency": "XXX"}
+        """.replace("        ", "").strip()
+    )
+    monkeypatch.setattr("builtins.print", lambda *_: None)
+    code = "".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    for name, real in {
+        "pulsar://localhost:6650": broker.service_url,
+        "http://localhost:8080": broker.admin_url,
+        '"orders"': repr(f"orders-{uuid.uuid4().hex}"),
+        "/data": str(tmp_path),
+    }.items():
+        assert name in code
+        code = code.replace(name, real)
+    names = {"spark": spark, "__name__": "documentation"}
+
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+
+    assert {row.reason for row in names["letters"].collect()} == {
+        "CAST_INVALID_INPUT",
+        "amount-positive",
+        "currency-known",
+    }
+
+
+@pytest.mark.parametrize("parse", [options.SinkOptions.parse, source_options.SourceOptions.parse])
+def test_every_option_is_on_the_page(parse, monkeypatch):
+    """And none that is not there."""
+    known = []
+    finish = parsing.OptionReader.finish
+
+    def spy(reader):
+        known.extend(reader._known)
+        finish(reader)
+
+    monkeypatch.setattr(parsing.OptionReader, "finish", spy)
+    parse(SINK)
+
+    assert len(known) > 10
+    missing = [each for each in known if f"`{each}`" not in PAGE]
+    assert [] == missing
+
+
+def test_every_option_on_the_page_is_one():
+    """A name in the tables of options is accepted by the sink or the source."""
+    tables = PAGE[PAGE.index("## Options") : PAGE.index("## Errors")]
+    cells = re.findall(r"^\| (`[^|]*`) \|", tables, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+    assert len(named) > 40
+    for name in named:
+        said = []
+        for parse in (options.SinkOptions.parse, source_options.SourceOptions.parse):
+            with pytest.raises(ConfigError) as error:
+                parse({**SINK, "no.such": "option"})
+            said.append(str(error.value))
+        assert any(name in each for each in said), name
+
+
+def test_every_column_is_on_the_page():
+    """With the aliases that other systems' frames have."""
+    missing = [name for name in columns.COLUMNS if f"`{name}`" not in PAGE]
+    assert [] == missing

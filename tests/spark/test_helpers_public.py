@@ -1,0 +1,55 @@
+"""The public names of `pulsar_retry_spark`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import pulsar_retry_spark as spark_part
+
+#: Modules that are of use where no Spark is.
+PURE = ("columns", "connection", "options", "report", "routing", "sender", "sequence", "sink")
+
+
+@pytest.mark.parametrize("name", spark_part.__all__)
+def test_public_names_are_there_and_documented(name):
+    """Each is imported when it is first used."""
+    value = getattr(spark_part, name)
+
+    assert inspect.getdoc(value)
+    assert name in dir(spark_part)
+
+
+def test_all_is_what_is_public():
+    """Two lists say what is there, one for type checkers and one for Python."""
+    assert set(spark_part._MODULES) == set(spark_part.__all__)
+    for name, module in spark_part._MODULES.items():
+        home = importlib.import_module(f"pulsar_retry_spark.{module}")
+        assert getattr(spark_part, name) is getattr(home, name)
+
+
+def test_other_names_are_not_there():
+    """As with any module."""
+    with pytest.raises(AttributeError, match="no attribute 'sink_failures'"):
+        _ = spark_part.sink_failures
+
+
+@pytest.mark.parametrize("name", ["doctor", "failures", "route_batches", "split", "write_failures"])
+def test_arguments_beyond_two_have_names(name):
+    """So that one more can be added anywhere; and nothing is swallowed."""
+    parameters = list(inspect.signature(getattr(spark_part, name)).parameters.values())
+
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters[2:])
+    assert not [each for each in parameters if each.kind is inspect.Parameter.VAR_KEYWORD]
+
+
+def test_the_rules_need_no_spark():
+    """What decides about rows can be used, and tested, without PySpark."""
+    imports = "".join(f"import pulsar_retry_spark.{name}\n" for name in PURE)
+    program = f"import sys\nsys.modules['pyspark'] = None\n{imports}"
+
+    subprocess.run([sys.executable, "-c", program], check=True)
