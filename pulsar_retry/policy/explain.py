@@ -74,11 +74,12 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
     steps: list[Step] = []
     shortest = longest = 0.0
     for attempt in range(1, attempts + 1):
-        delay = policy.span(attempt)
-        action = retry_or_dead(policy, attempt, shortest, RetryLater(delay[0]))
-        dead = isinstance(action, DeadLetter)
-        steps.append(Step(attempt, (shortest, longest), action, (0.0, 0.0) if dead else delay))
-        if dead:
+        soonest, latest = policy.span(attempt)
+        action = retry_or_dead(policy, attempt, shortest, soonest)
+        if isinstance(action, DeadLetter):
+            steps.append(Step(attempt, (shortest, longest), action, (0.0, 0.0)))
             break
+        delay = (soonest.delay, latest.delay)
+        steps.append(Step(attempt, (shortest, longest), action, delay))
         shortest, longest = shortest + delay[0], min(longest + delay[1], policy.age_limit)
     return Schedule(tuple(steps))

@@ -61,11 +61,9 @@ def _levels(value: DelayLevels | str | None) -> DelayLevels | None:
 def _kinds(argument: str, value: Kinds | None) -> tuple[type[Exception], ...] | None:
     if value is None:
         return None
-    kinds = value if isinstance(value, Iterable) else (value,)
-    kinds = tuple(kinds)
-    for kind in kinds:
-        if not isinstance(kind, type) or not issubclass(kind, Exception):
-            raise ConfigError.bad(argument, kind, "classes of Exception")
+    kinds = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        raise ConfigError.bad(argument, value, "a class of Exception, or several")
     return kinds
 
 
@@ -275,18 +273,17 @@ class RetryPolicy:
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
             _log.exception("%r failed; the default backoff takes its place", backoff)
             return RetryLater(_DEFAULT_BACKOFF.delay(attempt))
-        if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
-            return RetryLater(delay, level=backoff.level(attempt))
-        return RetryLater(delay)
+        return _retry(backoff, attempt, delay)
 
-    def span(self, attempt: int) -> tuple[float, float]:
-        """Return the shortest and the longest delay after the *attempt*-th failure, in seconds.
+    def span(self, attempt: int) -> tuple[RetryLater, RetryLater]:
+        """Return the soonest and the latest retry that `after` can give.
 
         Raises:
             Exception: whatever a backoff of the user's raises.
         """
-        shortest, longest = self._get("jitter").span(self._get("backoff"), attempt)
-        return _seconds(shortest), _seconds(longest)
+        backoff = self._get("backoff")
+        soonest, latest = map(_seconds, self._get("jitter").span(backoff, attempt))
+        return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
 
 
 def _said(policy: RetryPolicy | None) -> dict[str, Any]:
@@ -296,6 +293,13 @@ def _said(policy: RetryPolicy | None) -> dict[str, Any]:
 def _table(backoff: Backoff) -> DelayLevels:
     """Return the delay levels that go with a backoff."""
     return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
+
+
+def _retry(backoff: Backoff, attempt: int, delay: float) -> RetryLater:
+    """Return a retry with the number of its delay level, if it is one of a backoff by levels."""
+    if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
+        return RetryLater(delay, level=backoff.level(attempt))
+    return RetryLater(delay)
 
 
 def _seconds(delay: Duration) -> float:

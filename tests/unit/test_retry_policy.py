@@ -93,9 +93,9 @@ def test_a_class_is_in_one_list_only() -> None:
         ({"backoff": 5}, "backoff=5: expected a backoff such as"),
         ({"jitter": "some"}, "jitter='some': expected"),
         ({"delay_levels": "1"}, "delay_levels='1': expected levels such as"),
-        ({"retry_on": "ValueError"}, "retry_on='V': expected classes of Exception"),
-        ({"dead_letter_on": (ValueError, None)}, "dead_letter_on=None: expected classes of"),
-        ({"drop_on": ValueError()}, "drop_on=ValueError(): expected classes of Exception"),
+        ({"retry_on": "ValueError"}, "retry_on='ValueError': expected a class of Exception, or"),
+        ({"dead_letter_on": (ValueError, 5)}, "dead_letter_on=(<class 'ValueError'>, 5): expected"),
+        ({"drop_on": ValueError()}, "drop_on=ValueError(): expected a class of Exception, or"),
         ({"retry_on": KeyboardInterrupt}, "retry_on=<class 'KeyboardInterrupt'>: expected"),
         (
             {"backoff": pr.Fixed(5), "jitter": "decorrelated"},
