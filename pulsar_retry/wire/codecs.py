@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.envelope import Attempt, Envelope, Redact
-from pulsar_retry.wire.names import TopicName
+from pulsar_retry.wire.names import TopicName, member_of
 
 #: Bytes of an envelope's properties at most, their names included.
 MAX_ENVELOPE = 8192
@@ -129,11 +129,7 @@ class Codec(enum.Enum):
         Raises:
             ConfigError: there is no such codec.
         """
-        for each in cls:
-            if codec in (each, each.value, each.name):
-                return each
-        known = ", ".join(f"Codec.{each.name}" for each in cls)
-        raise ConfigError.bad("codec", codec, f"one of {known}")
+        return member_of(cls, "codec", codec)
 
     def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return *properties* without those that `write` writes, so that none is out of date."""

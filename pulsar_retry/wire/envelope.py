@@ -161,7 +161,7 @@ def _fingerprint(error: BaseException | None, reason: str | None) -> str | None:
         return None if reason is None else _hash([reason])
     frames = deque((frame for frame, _ in traceback.walk_tb(error.__traceback__)), _MAX_FRAMES)
     places = [f"{each.f_globals.get('__name__')}.{each.f_code.co_qualname}" for each in frames]
-    return _hash([type(error).__module__, type(error).__qualname__, *places])
+    return _hash([f"{type(error).__module__}.{type(error).__qualname__}", *places])
 
 
 def _hash(parts: list[str]) -> str:

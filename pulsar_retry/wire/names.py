@@ -6,6 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -64,6 +65,22 @@ class LetterTopics:
     dead_letter: str
 
 
+Member = TypeVar("Member", bound=enum.Enum)
+
+
+def member_of(kind: type[Member], argument: str, value: object) -> Member:
+    """Return a member of an enum, also from its value or its name.
+
+    Raises:
+        ConfigError: there is no such member.
+    """
+    for member in kind:
+        if value in (member, member.value, member.name):
+            return member
+    known = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+    raise ConfigError.bad(argument, value, f"one of {known}")
+
+
 class Naming(enum.Enum):
     """How retry and dead-letter topics are named when the policy does not name them.
 
@@ -87,13 +104,7 @@ class Naming(enum.Enum):
         Raises:
             ConfigError: there is no such dialect.
         """
-        if isinstance(naming, Naming):
-            return naming
-        for dialect in cls:
-            if naming in (dialect.value, dialect.name):
-                return dialect
-        known = ", ".join(f"Naming.{dialect.name}" for dialect in cls)
-        raise ConfigError.bad("naming", naming, f"one of {known}")
+        return member_of(cls, "naming", naming)
 
     @property
     def is_tdmq(self) -> bool:
