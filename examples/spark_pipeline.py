@@ -333,7 +333,12 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.output or Path(tempfile.mkdtemp(prefix="spark-pipeline-"))
     with contextlib.ExitStack() as stack:
-        url = arguments.service_url or stack.enter_context(Standalone()).service_url
+        if arguments.service_url:
+            url = arguments.service_url
+        else:
+            print("starting a Pulsar; the first time, this downloads it")
+            url = stack.enter_context(Standalone()).service_url
+        print(f"Pulsar at {url}; starting Spark")
         logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         client = stack.enter_context(pr.Client(url, logger=logger))
         spark = stack.enter_context(local_session("spark-pipeline"))
