@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Literal
 
 import attrs
@@ -55,7 +56,10 @@ def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> 
         options: Those of the sink. With them the broker is looked at, from here and from the
             workers; with `admin.url` among them, its settings too.
     """
-    findings = [*_spark(spark), *_data_source(spark), *_conf(spark), *_workers(spark)]
+    version = _version(spark)
+    if version.level == "error":
+        return [version]
+    findings = [version, *_data_source(spark), *_conf(spark), *_workers(spark)]
     if options is None:
         return findings
     try:
@@ -64,18 +68,17 @@ def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> 
         return [*findings, Finding("options", "error", str(error), "see docs/spark.md")]
     seen = look(parsed)
     findings += [*_options(parsed), *_broker(seen)]
-    if all(each.level != "error" for each in findings if each.check == "workers"):
+    if not any(each.level == "error" for each in findings if each.check == "workers"):
         findings += _broker_from_workers(spark, parsed, seen)
     return [*findings, *_settings(parsed, seen)]
 
 
-def _spark(spark: SparkSession) -> Iterator[Finding]:
+def _version(spark: SparkSession) -> Finding:
     version = tuple(int(part) for part in re.findall(r"\d+", spark.version)[:2])
-    if version < _OLDEST_SPARK:
-        wanted = ".".join(map(str, _OLDEST_SPARK))
-        yield Finding("spark", "error", f"Spark {spark.version}", f"use Spark {wanted} or later")
-    else:
-        yield Finding("spark", "ok", f"Spark {spark.version}")
+    if version >= _OLDEST_SPARK:
+        return Finding("spark", "ok", f"Spark {spark.version}")
+    oldest = ".".join(map(str, _OLDEST_SPARK))
+    return Finding("spark", "error", f"Spark {spark.version}", f"use Spark {oldest} or later")
 
 
 def _data_source(spark: SparkSession) -> Iterator[Finding]:
@@ -151,6 +154,10 @@ def _options(options: SinkOptions) -> Iterator[Finding]:
 
 
 def _broker(seen: Look) -> Iterator[Finding]:
+    if seen.error is None and not seen.topics:
+        text = "not looked at, since the options name no topic to look for"
+        yield Finding("broker", "warning", text, "give the options topic and subscription")
+        return
     yield _reached("broker", "here", seen.error)
     for topic, exists in seen.topics.items():
         if exists:
@@ -164,8 +171,11 @@ def _broker(seen: Look) -> Iterator[Finding]:
 def _broker_from_workers(
     spark: SparkSession, options: SinkOptions, seen: Look
 ) -> Iterator[Finding]:
-    there = next((topic for topic, exists in seen.topics.items() if exists), None)
-    for error in unreached(spark, options, there) or (None,):
+    topic = options.targets.dead_letter or options.targets.retry
+    if topic is None:
+        return
+    there = next((name for name, exists in seen.topics.items() if exists), None)
+    for error in unreached(spark, options.connection, topic, there) or (None,):
         yield _reached("broker from workers", "a worker", error)
 
 
@@ -192,8 +202,9 @@ def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
             if exists:
                 yield _subscriptions(admin, topic)
         yield from _size(admin, options.max_message_bytes)
-    except (OSError, PulsarFailuresError) as error:
-        yield Finding("admin.url", "warning", f"not asked everything: {error}", "see its log")
+    except (OSError, ValueError, HTTPException, PulsarFailuresError) as error:
+        text = f"gave no answer: {_gist(error)}"
+        yield Finding("admin.url", "warning", text, "check admin.url and auth.*")
 
 
 def _deduplication(admin: Admin, topic: str) -> Finding:

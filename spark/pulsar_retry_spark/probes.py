@@ -63,7 +63,7 @@ def look(options: SinkOptions) -> Look:
     """Return what this process sees of the broker. Creates nothing."""
     targets = options.targets
     try:
-        with lease(_impatient(options)) as client:
+        with lease(_impatient(options.connection)) as client:
             letters: Targets | LetterTopics = targets
             if targets.plan is not None:
                 letters = client.letter_topics(targets.plan)
@@ -73,21 +73,28 @@ def look(options: SinkOptions) -> Look:
         return Look(error=_shown(error))
 
 
-def unreached(spark: SparkSession, options: SinkOptions, there: str | None) -> list[str]:
+def unreached(
+    spark: SparkSession, connection: Connection, topic: str, there: str | None
+) -> list[str]:
     """Return why workers do not reach the broker; nothing if they do.
 
-    *there* is a topic that exists, if one is known: that is easier to look for. Raises what Spark
-    raises when the job fails.
+    Args:
+        spark: The session.
+        connection: The cluster.
+        topic: What is looked for, whether it exists or not.
+        there: A topic that exists, if one is known; looking for it makes no noise in the log.
+
+    Raises what Spark raises when the job fails.
     """
-    connection, topic = _impatient(options), there or options.targets.dead_letter
+    connection = _impatient(connection)
 
     def reach(_: object) -> str:
         try:
             with lease(connection) as client:
-                if there is None and topic is not None:
+                if there is None:
                     exists(client.client, topic)
-                elif topic is not None:
-                    client.partitions(topic)
+                else:
+                    client.partitions(there)
         except (pulsar.PulsarException, PulsarFailuresError) as error:
             return _shown(error)
         return ""
@@ -95,9 +102,9 @@ def unreached(spark: SparkSession, options: SinkOptions, there: str | None) -> l
     return [each for each in _ask(spark, reach, tasks=2) if each]
 
 
-def _impatient(options: SinkOptions) -> Connection:
-    arguments = tuple(sorted((_IMPATIENT | dict(options.connection.arguments)).items()))
-    return attrs.evolve(options.connection, arguments=arguments, log_level="none")
+def _impatient(connection: Connection) -> Connection:
+    arguments = tuple(sorted((_IMPATIENT | dict(connection.arguments)).items()))
+    return attrs.evolve(connection, arguments=arguments, log_level="none")
 
 
 def _shown(error: Exception) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from reading import SUBSCRIPTION
@@ -225,6 +227,44 @@ def test_an_api_that_does_not_answer(spark, options):
     findings = doctor(spark, options | {"admin.url": "http://127.0.0.1:1"})
 
     assert "warning" == only(findings, "admin.url").level
+
+
+def test_an_api_that_is_none(spark, options):
+    """Some other server answers there, in its own language."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        findings = doctor(spark, options | {"admin.url": f"http://127.0.0.1:{server.server_port}"})
+        server.shutdown()
+
+    assert "warning" == only(findings, "admin.url").level
+
+
+def test_options_without_a_topic(spark, broker):
+    """Rows may name theirs, and then there is nothing to look for."""
+    findings = doctor(spark, {"service.url": broker.service_url})
+
+    assert "name no topic" in only(findings, "broker").text
+    assert "broker from workers" not in levels(findings)
+
+
+def test_a_spark_that_is_too_old(spark, monkeypatch):
+    """Nothing else is looked at: it would fail."""
+    monkeypatch.setattr(module, "_OLDEST_SPARK", (99, 1))
+
+    (finding,) = doctor(spark)
+
+    assert "error" == finding.level
+    assert "Spark 99.1 or later" in finding.remedy
 
 
 def test_a_token_among_the_options(spark, options):
