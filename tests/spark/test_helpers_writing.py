@@ -89,7 +89,8 @@ def test_the_sink_gives_the_ids_that_failures_gives(spark, options, client, dead
         """
         select * from values
           ('text', X'6b', null, null, 'a'), ('', X'ff', null, null, null),
-          (null, null, 't', null, 'ä'), ('p', null, 't', '1:2:-1', ''), ('q', X'', null, '1:2:-1', 'b')
+          (null, null, 't', null, 'ä'), ('p', null, 't', '1:2:-1', ''),
+          ('q', X'', null, '1:2:-1', 'b')
         as rows(payload, key, origin_topic, origin_message_id, stage)
         """
     ).withColumn("source", F.expr("named_struct('file', '/ä/\"', 'position', 7L, 'offset', null)"))
