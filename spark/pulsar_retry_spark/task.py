@@ -40,7 +40,8 @@ class Task:
         if context is None:
             return cls()
         batch = context.getLocalProperty("streaming.sql.batchId")
-        run = "sql.streaming.runId" if batch else "spark.sql.execution.id"
+        # A query's jobs are one group, by its run.
+        run = "spark.jobGroup.id" if batch else "spark.sql.execution.id"
         return cls(
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
