@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
@@ -134,14 +134,17 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def _stop() -> None:
     """Stop the session, and the JVM, which PySpark leaves running until Python ends."""
-    session = SparkSession.getActiveSession()
-    if session is not None:
-        session.stop()
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that the next one starts
     if gateway is None:
         return
-    gateway.shutdown()
+    with contextlib.suppress(OSError, Py4JError):  # a JVM that has died answers nothing
+        session = SparkSession.getActiveSession()
+        if session is not None:
+            session.stop()
+        gateway.shutdown()
+    # What could not be stopped is as good as stopped, and the next session starts another JVM.
+    SparkSession._instantiatedSession = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     process = gateway.proc
     process.stdin.close()  # the JVM ends with it
     try:

@@ -30,9 +30,14 @@ print(children.read_text() if children.exists() else "", *Path.cwd().rglob("*"))
 print({"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_CONF_DIR", "SPARK_LOCAL_IP"} & os.environ.keys())
 """
 
-AN_ERROR = """
+#: An error that asks for its message when the JVM has ended, after a session whose JVM was killed.
+TWO_ERRORS = """
+import contextlib, os, signal
 from pulsar_retry_spark.local import local_session
 
+with contextlib.suppress(Exception), local_session() as spark:
+    os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+    spark.range(1).count()
 with local_session() as spark:
     spark.sql("SELECT seven")
 """
@@ -75,9 +80,9 @@ def test_sessions_leave_nothing_behind(two_sessions: list[str]) -> None:
     assert two_sessions[2:] == ["", "set()"]
 
 
-def test_errors_can_be_read(tmp_path: Path) -> None:
-    """Though they are printed when the JVM that knows their messages has ended."""
-    done = start(AN_ERROR, tmp_path)
+def test_a_jvm_that_has_ended(tmp_path: Path) -> None:
+    """When it was killed the next session starts another, and its last errors can be read."""
+    done = start(TWO_ERRORS, tmp_path)
     assert done.returncode == 1
     assert "[UNRESOLVED_COLUMN" in done.stderr
 
