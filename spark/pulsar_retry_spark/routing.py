@@ -38,8 +38,8 @@ Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int]
 #: Bytes that a message and each of its properties take on the wire beside their contents, at most.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 
-#: Bytes for `task` properties. A constant, though they differ between the attempts of a task: in
-#: each of them batches have to end at the same rows.
+#: Bytes for what says which task wrote a row. A constant, for it differs between the attempts of a
+#: task, and in each of them batches have to end at the same rows.
 _TASK_ROOM = 1024
 
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
@@ -65,28 +65,27 @@ class Route:
         topic: The full name of the topic.
         action: `RETRY` or `DEAD_LETTER`.
         delay: Milliseconds for a row that names no delay itself.
+        size: Bytes that it adds to a message on the wire, at most.
         defaults: Properties for a row whose headers do not have them.
         fixed: Properties that every row has.
         rows: How many rows have taken it.
         delayed: Whether rows that name no delay themselves are delayed.
         properties: `defaults` and `fixed` together.
-        size: Bytes that these take on the wire.
     """
 
     topic: str
     action: str
     delay: int
+    size: int
     defaults: dict[str, str]
     fixed: dict[str, str]
     rows: int = 0
     delayed: bool = attrs.field(init=False)
     properties: dict[str, str] = attrs.field(init=False)
-    size: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.delayed = self.action == RETRY and self.delay > 0
         self.properties = self.defaults | self.fixed
-        self.size = _MESSAGE_ROOM + _TASK_ROOM + _size_of(self.properties)
 
 
 class Router:
@@ -203,17 +202,19 @@ class Router:
         action = RETRY if retried else DEAD_LETTER
         # A topic of the row's own is delayed only by the row's own delay.
         delay_ms = 0 if topic else round(delay * 1000)
+        defaults = self._defaults(retried=retried and not topic)
+        counts = {
+            wire.RECONSUMETIMES: str(attempt),
+            wire.DELAY_TIME: str(delay_ms),
+            **self._level(attempt),
+        }
         route = Route(
             topic=self._target(action, topic, attempt),
             action=action,
             delay=delay_ms,
-            defaults=self._defaults(retried=retried and not topic),
-            fixed={
-                **self._task,
-                wire.RECONSUMETIMES: str(attempt),
-                wire.DELAY_TIME: str(delay_ms),
-                **self._level(attempt),
-            },
+            size=_MESSAGE_ROOM + _TASK_ROOM + _size_of(defaults) + _size_of(counts),
+            defaults=defaults,
+            fixed=self._task | counts,
         )
         self.routes[decision] = route
         return route
@@ -258,12 +259,16 @@ class Router:
             properties[wire.DELAY_TIME] = str(delay)
             if wire.DELAY in properties:
                 properties[wire.DELAY] = "-1"
-        if not delay or route.action != RETRY:
+        if route.action != RETRY:
             return 0  # the DLQ is never delayed
-        return due or self._now() + delay
+        return due or (self._now() + delay if delay else 0)
 
     def _own_wait(self, wait: Wait) -> tuple[int, int]:
-        """Return the delay that a row asks for, and until when that is if it names a time."""
+        """Return the delay that a row asks for, and until when that is if it names a time.
+
+        A time that is over is returned all the same. A row that is to be delivered at a time does
+        not travel with others, and that must not change from one attempt of a task to the next.
+        """
         delay, not_before = wait
         if not_before is not None:
             delay = max(0, not_before - self._now())
@@ -271,7 +276,7 @@ class Router:
         if not 0 <= delay <= _MAX_DELAY_MS:
             column = "delay_ms" if not_before is None else "not_before"
             raise _bad_row(column, wait[not_before is not None], f"{MAX_DELAY:g} s at most")
-        return delay, not_before or 0
+        return delay, 0 if not_before is None else max(1, not_before)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pulsar
@@ -100,12 +101,14 @@ class Sender:
             lane.flush()
         self._seal()
         self._receipts.wait()
+        while self._named:  # the next task may need the name at once
+            with suppress(pulsar.PulsarException):
+                self._named.pop().close()
 
     def close(self) -> None:
-        """Give the names of producers free, for whichever task needs them next."""
-        for raw in self._named:
-            raw.close_async(_ignore)
-        self._named.clear()
+        """Give up what a failure has left open; whoever needs the name next waits for it."""
+        while self._named:
+            self._named.pop().close_async(_ignore)
 
     def _reserve(self, rows: int, size: int) -> None:
         """Wait until *rows* rows more may be under way."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import traceback
 
+import pulsar
 import pytest
 
 from pulsar_retry_spark.connection import Connection, _renewed
@@ -34,6 +36,33 @@ def test_arguments_of_the_client_have_their_types():
     """As `pulsar.Client` takes them."""
     arguments = connect(client__io_threads="2", client__listener_name="inner").arguments
     assert (("io_threads", 2), ("listener_name", "inner")) == arguments
+
+
+def test_what_a_client_is_opened_with(monkeypatch, tmp_path):
+    """Everything that the options say, and a quiet log."""
+    opened = []
+    monkeypatch.setattr(pulsar, "Client", lambda *args, **kwargs: opened.append((args, kwargs)))
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    connect(
+        auth__token_file=str(token),
+        tls__trust_certs_file="/certs.pem",
+        tls__validate_hostname="true",
+        client__io_threads="2",
+    ).open()
+    connect(log__level="none").open()
+
+    ((url,), given), (_, other) = opened
+    assert isinstance(given.pop("authentication"), pulsar.AuthenticationToken)
+    assert pulsar.LoggerLevel.Warn == given.pop("logger").log_level
+    assert URL == url
+    assert given == {
+        "tls_trust_certs_file_path": "/certs.pem",
+        "tls_allow_insecure_connection": False,
+        "tls_validate_hostname": True,
+        "io_threads": 2,
+    }
+    assert (None, os.devnull) == (other["authentication"], other["logger"].log_file)
 
 
 def test_no_repr_shows_the_token():

@@ -18,6 +18,7 @@ from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.routing import OTHER_REASONS, Router, Row
+from pulsar_retry_spark.task import Task
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 MAIN = "persistent://public/default/orders"
@@ -156,9 +157,10 @@ def test_a_row_names_a_time():
 
 
 def test_a_time_that_is_over_is_no_delay():
-    """It is sent with others, at once."""
-    message = one(not_before=pa.array([0], pa.timestamp("us")))
-    assert (0, "0") == (message[5], message[3]["DELAY_TIME"])
+    """But the row travels as if it were: whether it does so must not depend on the clock."""
+    for time in (0, 5):
+        message = one(not_before=pa.array([time], pa.timestamp("ms")))
+        assert (max(1, time), "0") == (message[5], message[3]["DELAY_TIME"])
 
 
 def test_a_dead_letter_says_its_delay_and_has_none():
@@ -456,6 +458,18 @@ def test_the_size_is_never_too_small(payload, key, reason, headers):
     )
     texts = [*message[3], *message[3].values(), key or ""]
     assert message[6] >= len(payload or b"") + sum(len(each.encode()) + 4 for each in texts)
+
+
+def test_the_size_is_the_same_for_each_attempt():
+    """Or batches would end at other rows, and effectively once would lose some."""
+    sizes = set()
+    for number in (1, 10**9):
+        task = Task(number, number, "app", str(number), "query", number).properties()
+        options = SinkOptions.parse(BASE)
+        columns = Columns.of(["payload"], extra=False)
+        under_test = Router(options, columns, options.targets, task, lambda: NOW)
+        sizes |= {row[6] for row in under_test.rows(pa.record_batch({"payload": [b"x"]}))}
+    assert 1 == len(sizes)
 
 
 def test_too_big_fails():
