@@ -1,18 +1,22 @@
 """Retry letters, dead letters and delay levels for Apache Pulsar consumers."""
 
 from pulsar_retry._version import __version__
-from pulsar_retry.consumer.client import Client
+from pulsar_retry.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import (
     AcknowledgeError,
+    AlreadySettledError,
     BatchSettleError,
     ConfigError,
     ConsumerClosedError,
     ForkedError,
+    HandlerError,
+    LeaseExpired,
     LetterPublishError,
     PulsarRetryError,
     SettleError,
     StandaloneError,
+    WorkerCrashedError,
 )
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -23,6 +27,14 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.breaker import Breaker
+from pulsar_retry.pull.delivery import Delivery
+from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.lanes import Lanes
+from pulsar_retry.pull.lease import Lease
+from pulsar_retry.pull.quarantine import ClaimStore, FileClaims, Quarantine
+from pulsar_retry.pull.report import Report
+from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Attempt, Envelope
@@ -32,9 +44,12 @@ from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_a
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
     "AcknowledgeError",
+    "AlreadySettledError",
     "Attempt",
     "Backoff",
     "BatchSettleError",
+    "Breaker",
+    "ClaimStore",
     "Client",
     "Codec",
     "ConfigError",
@@ -44,21 +59,30 @@ __all__ = [
     "DeadLetterPolicy",
     "Defer",
     "DelayLevels",
+    "Delivery",
     "Drop",
     "Envelope",
     "Exponential",
     "Failure",
+    "FileClaims",
     "Fixed",
+    "FlowControl",
     "ForkedError",
+    "HandlerError",
     "Immediate",
     "Jitter",
+    "Lanes",
+    "Lease",
+    "LeaseExpired",
     "LetterPublishError",
     "Levels",
     "Linear",
     "Naming",
     "Outcome",
     "PulsarRetryError",
+    "Quarantine",
     "Reject",
+    "Report",
     "Retry",
     "RetryPolicy",
     "RetryProperties",
@@ -67,6 +91,8 @@ __all__ = [
     "SettleError",
     "StandaloneError",
     "Step",
+    "Subscriber",
+    "WorkerCrashedError",
     "__version__",
     "attempt_of",
     "decide",

@@ -7,9 +7,13 @@
     ├── ForkedError (also a RuntimeError)    a client used in a forked child process
     ├── SettleError (a PulsarException)      a message could not be handed on; it will come back
     │   ├── LetterPublishError               … because its letter was not published
-    │   └── AcknowledgeError                 … its letter is out, the original not acknowledged
+    │   ├── AcknowledgeError                 … its letter is out, the original not acknowledged
+    │   ├── LeaseExpired                     … because it was in hand for too long
+    │   └── AlreadySettledError              … because that was done before
     ├── BatchSettleError (an ExceptionGroup) some messages of a list failed, with each error
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
+    ├── HandlerError                         what a handler in another process raised
+    │   └── WorkerCrashedError               … or its process died
     └── StandaloneError                      the embedded Pulsar did not download, start or stop
 
 What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
@@ -26,14 +30,18 @@ from _pulsar import AlreadyClosed, PulsarException
 
 __all__ = [
     "AcknowledgeError",
+    "AlreadySettledError",
     "BatchSettleError",
     "ConfigError",
     "ConsumerClosedError",
     "ForkedError",
+    "HandlerError",
+    "LeaseExpired",
     "LetterPublishError",
     "PulsarRetryError",
     "SettleError",
     "StandaloneError",
+    "WorkerCrashedError",
 ]
 
 
@@ -87,6 +95,22 @@ class LetterPublishError(SettleError):
 
 class AcknowledgeError(SettleError):
     """The letter was published but the original was not acknowledged, so both will be delivered."""
+
+
+class LeaseExpired(SettleError):  # noqa: N818 - nobody has made a mistake
+    """A delivery was in hand for longer than its lease: its message has been made to come back."""
+
+
+class AlreadySettledError(SettleError):
+    """A delivery was settled twice. What was said first holds."""
+
+
+class HandlerError(PulsarRetryError):
+    """What a handler raised in another process, where it cannot be pickled: its class and text."""
+
+
+class WorkerCrashedError(HandlerError):
+    """The process of a handler died with a message in hand. This uses up an attempt."""
 
 
 class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped

@@ -15,7 +15,9 @@ import pulsar_retry as pr
 from pulsar_retry import errors
 
 #: `│   ├── AcknowledgeError (a PulsarException)   its letter is out …`
-BRANCH = re.compile(r"^(?P<indent>[│├└─ ]*)(?P<name>\w+Error)(?: \((?P<also>[^)]*)\))?")
+BRANCH = re.compile(
+    r"^(?P<indent>[│├└─ ]*)(?P<name>\w+Error|LeaseExpired)(?: \((?P<also>[^)]*)\))?"
+)
 
 
 def drawn() -> dict[str, tuple[str | None, str]]:
@@ -23,7 +25,7 @@ def drawn() -> dict[str, tuple[str | None, str]]:
     tree: dict[str, tuple[str | None, str]] = {}
     above: list[str] = []
     for line in inspect.cleandoc(errors.__doc__ or "").splitlines():
-        if (match := BRANCH.match(line.removeprefix("    "))) and "Error" in line:
+        if match := BRANCH.match(line.removeprefix("    ")):
             depth = len(match["indent"]) // 4
             above[depth:] = [match["name"]]
             also = re.sub(r"^(also )?an? ", "", match["also"] or "")

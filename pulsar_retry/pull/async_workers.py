@@ -1,0 +1,87 @@
+"""Handlers that are ``async def``: many at a time on one event loop, which has its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.board import Board, Item, Slot
+from pulsar_retry.pull.settling import Settler
+
+
+class LoopThread:
+    """An event loop on which *concurrency* messages are handled at a time."""
+
+    def __init__(
+        self,
+        board: Board,
+        settler: Settler,
+        handler: Callable[[Any], Awaitable[Any]],
+        concurrency: int,
+    ) -> None:
+        self._board = board
+        self._settler = settler
+        self._handler = handler
+        self._slots = [Slot() for _ in range(concurrency)]
+        board.slots.extend(self._slots)
+        self.thread = threading.Thread(target=self._run, name="pulsar-retry-loop", daemon=True)
+
+    def _run(self) -> None:
+        asyncio.run(self._work())
+
+    async def _work(self) -> None:
+        await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
+
+    async def _handle_all(self, slot: Slot) -> None:
+        """Do what a `WorkerThread` does."""
+        board, loop = self._board, asyncio.get_running_loop()
+        awake = asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(awake.set)
+
+        while not board.closed:
+            try:
+                item = board.ready.popleft()
+            except IndexError:
+                slot.work = None
+                awake.clear()
+                if board.lie_down(wake):
+                    await awake.wait()
+                continue
+            await self._handle(slot, item)
+
+    async def _handle(self, slot: Slot, item: Item) -> None:
+        slot.work = item
+        settler, loop = self._settler, asyncio.get_running_loop()
+        # In a task of its own, so that an expired lease can cancel it and not the worker.
+        task = loop.create_task(_awaited(self._handler, item[0]))
+
+        def interrupt() -> None:
+            with contextlib.suppress(RuntimeError):  # as above
+                loop.call_soon_threadsafe(task.cancel)
+
+        slot.interrupt = interrupt
+        try:
+            result = await task
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
+            await self._failed(slot, item, error)
+            return
+        if result is not None and (outcome := outcome_of(result)) is not None:
+            await self._failed(slot, item, outcome)
+            return
+        settler.succeeded(slot, item)
+
+    async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
+        # A hand-off may block, for example while the producer of letters is made.
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._settler.failed, slot, item, error)
+
+
+async def _awaited(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
+    return await handler(message)

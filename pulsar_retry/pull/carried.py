@@ -1,0 +1,75 @@
+"""Messages that travel to another process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pulsar
+
+
+@attrs.frozen
+class Carried:
+    """What a handler may read of a message."""
+
+    data: bytes
+    properties: dict[str, str]
+    partition_key: str
+    ordering_key: str
+    publish_timestamp: int
+    event_timestamp: int
+    message_id: bytes
+    topic_name: str
+    redelivery_count: int
+    schema_version: bytes
+    int_schema_version: int
+    producer_name: str
+    has_null_value: bool
+
+
+def carried(message: Any) -> Carried:
+    """Return what is to be pickled of a message."""
+    raw = message._message  # noqa: SLF001 - a pulsar.Message
+    return Carried(
+        data=raw.data(),
+        properties=raw.properties(),
+        partition_key=raw.partition_key(),
+        ordering_key=raw.ordering_key(),
+        publish_timestamp=raw.publish_timestamp(),
+        event_timestamp=raw.event_timestamp(),
+        message_id=raw.message_id().serialize(),
+        topic_name=raw.topic_name(),
+        redelivery_count=raw.redelivery_count(),
+        schema_version=raw.schema_version(),
+        int_schema_version=raw.int_schema_version(),
+        producer_name=raw.producer_name(),
+        has_null_value=raw.has_null_value(),
+    )
+
+
+class _Restored:
+    """Stands in place of pulsar-client's own message, whose methods it has."""
+
+    def __init__(self, parts: Carried) -> None:
+        self._parts = parts
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._parts, name)
+        if name == "message_id":
+            value = pulsar.MessageId.deserialize(value)
+        return lambda: value
+
+    def length(self) -> int:
+        """Return the number of bytes."""
+        return len(self._parts.data)
+
+    def encryption_context(self) -> None:
+        """Return None: it stays behind."""
+
+
+def restored(parts: Carried, schema: Any) -> pulsar.Message:
+    """Return a `pulsar.Message` that reads like the one that was carried."""
+    message = pulsar.Message()
+    message._message = _Restored(parts)  # noqa: SLF001 - as pulsar.Consumer.receive makes it
+    message._schema = schema  # noqa: SLF001 - likewise
+    return message

@@ -1,0 +1,68 @@
+"""The workers of a subscriber, of the kind that its handler needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from pulsar_retry.pull.async_workers import LoopThread
+from pulsar_retry.pull.board import Board
+from pulsar_retry.pull.guarding import guarded, guarded_async
+from pulsar_retry.pull.options import LOOP, PROCESSES, Options
+from pulsar_retry.pull.process_workers import ProcessWorker
+from pulsar_retry.pull.settling import LETTERS, Settler
+from pulsar_retry.pull.workers import WorkerThread
+
+
+@attrs.frozen
+class Crew:
+    """Whoever calls handlers.
+
+    Attributes:
+        threads: The threads on which they are called.
+    """
+
+    threads: list[threading.Thread]
+
+
+def hire(options: Options, board: Board, settler: Settler) -> Crew:
+    """Start the workers of a subscriber."""
+    assert options.handler is not None  # noqa: S101 - it was checked
+    if options.workers == LOOP:
+        handler = options.handler
+        if options.quarantine is not None:
+            handler = guarded_async(
+                handler,
+                options.quarantine,
+                counts_redeliveries=options.redelivery == LETTERS,
+            )
+        loop = LoopThread(board, settler, handler, options.concurrency)
+        loop.thread.start()
+        return Crew([loop.thread])
+    workers = [_worker(options, board, settler) for _ in range(options.concurrency)]
+    for worker in workers:
+        worker.thread.start()
+    return Crew([worker.thread for worker in workers])
+
+
+def _worker(options: Options, board: Board, settler: Settler) -> WorkerThread:
+    if options.workers == PROCESSES:
+        process = ProcessWorker(options.handler, options.schema)
+        return WorkerThread(
+            board,
+            settler,
+            _guarded(process, options),
+            interrupt=process.kill,
+            close=process.close,
+        )
+    assert options.handler is not None  # noqa: S101 - it was checked
+    return WorkerThread(board, settler, _guarded(options.handler, options))
+
+
+def _guarded(handler: Callable[[Any], Any], options: Options) -> Callable[[Any], Any]:
+    if options.quarantine is None:
+        return handler
+    return guarded(handler, options.quarantine, counts_redeliveries=options.redelivery == LETTERS)

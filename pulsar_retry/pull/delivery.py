@@ -1,0 +1,114 @@
+"""A message that was pulled: what its caller does with it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.outcomes import Reject, Retry
+from pulsar_retry.pull.board import Work
+
+
+class Desk(Protocol):
+    """What deliveries are settled at."""
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge its message."""
+
+    def fail(self, delivery: Delivery, error: Exception) -> None:
+        """Do what the policy says about *error*."""
+
+    def modify(self, delivery: Delivery, duration: Duration) -> None:
+        """Have it expire *duration* from now."""
+
+
+class Delivery:
+    """A message that `Client.pull` returned, to be settled once. Thread-safe.
+
+    Each of `ack`, `nack` and `dead_letter` settles it. A second one raises `AlreadySettledError`;
+    one after the end of the lease raises `LeaseExpired`, for the message is on its way back then.
+    (With ``late="ignore"`` it does nothing.)
+
+    Attributes:
+        message: The `pulsar.Message`.
+        attempt: Which attempt this is, 1 for the first (Pub/Sub's ``delivery_attempt``).
+    """
+
+    def __init__(self, desk: Desk, work: Work, attempt: int, policy: Any) -> None:
+        self.message = work.message
+        self.attempt = attempt
+        self._desk = desk
+        self._work = work
+        self._policy = policy
+        self._is_settled = False
+
+    def __repr__(self) -> str:
+        return f"<Delivery of {self.message.message_id()}, attempt {self.attempt}>"
+
+    def ack(self) -> None:
+        """Acknowledge the message: it is done with.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            LeaseExpired: it was in hand for too long; it comes back.
+            pulsar.PulsarException: the consumer is closed.
+        """
+        self._desk.acknowledge(self)
+
+    def nack(
+        self,
+        *,
+        delay: Duration | None = None,
+        level: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        """Have the message come back, or dead-lettered if this was its last attempt.
+
+        Args:
+            delay: Seconds or a timedelta, up to 864 000 s.
+            level: A delay level instead, counted from 1.
+            error: What went wrong, to be judged by the policy's lists of errors, as if a handler
+                had raised it. With none of the three the policy's backoff says when.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            LeaseExpired: it was in hand for too long; it comes back anyway.
+            ConfigError: an argument is not acceptable.
+            SettleError: its letter was not published; the message itself is redelivered.
+        """
+        outcome: Exception = Retry(delay, level)
+        if error is not None and delay is None and level is None:
+            outcome = error
+        elif error is not None:
+            outcome.__cause__ = error
+        self._desk.fail(self, outcome)
+
+    def dead_letter(self, reason: str = "rejected", *, error: Exception | None = None) -> None:
+        """Move the message to the dead-letter topic now.
+
+        Args:
+            reason: A short, stable name of what is wrong.
+            error: What was raised, if anything.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            LeaseExpired: it was in hand for too long; it comes back.
+            SettleError: its letter was not published; the message itself is redelivered.
+        """
+        outcome = Reject(reason)
+        outcome.__cause__ = error
+        self._desk.fail(self, outcome)
+
+    def modify(self, seconds: Duration) -> None:
+        """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``).
+
+        Args:
+            seconds: Seconds or a timedelta; 0: at once, which is a failed attempt. A delivery never
+                lives longer than the lease's ``max_total``.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            LeaseExpired: the lease is over.
+            ConfigError: it is no duration.
+        """
+        self._desk.modify(self, seconds)

@@ -1,0 +1,274 @@
+"""The receiving thread: decides when to receive, how much, and who is woken for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pulsar
+
+from pulsar_retry.pull.board import Board, Item, Slot, Work
+from pulsar_retry.pull.breaker import BreakerState
+from pulsar_retry.pull.flow import FlowControl, Gate
+from pulsar_retry.pull.lanes import LETTER, Lanes
+from pulsar_retry.pull.lease import Lease, LeaseClock
+from pulsar_retry.pull.ordered import OrderedLanes
+from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.switch import Switch
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Seconds between two looks at whether the subscription is to end. Nothing else looks that way: it
+#: is the one thing that cannot wake a thread from pulsar-client's receive.
+_LOOK = 0.25
+
+#: Messages that are received in one go at most.
+_MOST = 256
+
+#: Seconds in which workers should be through with what was received in one go. Then more is
+#: received next time; after five times as much, less.
+_BRISK = 0.001
+
+#: Handlers that take less are as well called by one worker: waking another one costs more.
+_QUICK = 0.0001
+
+#: Seconds after which another worker is woken if one has not got through.
+_STALL = 0.005
+
+#: A broker that says one of these of an open subscription will go on saying it.
+FATAL = (
+    pulsar.AuthenticationError,
+    pulsar.AuthorizationError,
+    pulsar.TopicNotFound,
+    pulsar.TopicTerminated,
+)
+
+#: How often in a row it has to say so: a topic that moves is nowhere for a moment.
+_SURE = 3
+
+
+class Intake:
+    """Receives for the workers of one subscription. Everything runs on its thread.
+
+    Attributes:
+        clock: The leases.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        settler: Settler,
+        *,
+        flow_control: FlowControl,
+        lease: Lease,
+        lanes: OrderedLanes | None,
+        lane_limits: Lanes,
+        switch: Switch | None,
+        probe: Callable[[], object],
+    ) -> None:
+        """Make the intake; *probe* asks the broker for the topics and raises what it says."""
+        self._board = board
+        self._settler = settler
+        self._receive = settler.consumer.receive
+        self._consumer = settler.consumer
+        self._limits = flow_control
+        self._gate = Gate(flow_control)
+        self._lanes = lanes
+        self._by_letter = lane_limits.overflow == LETTER
+        self._switch = switch
+        self._probe = probe
+        self._denials = 0
+        self._interval = min(_LOOK, lease.minimum / 4)
+        self._next_look = 0.0
+        self._goes = 1
+        self._is_trying = False
+        self._is_quick = False
+        self._put_up_at = 0.0
+        self._put_up = 0
+        self._kept: list[Work] = []  # what was in hand, unstarted, when the breaker opened
+        self.clock = LeaseClock(lease)
+        self._counted = 0
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Receive until *is_over*.
+
+        Raises:
+            pulsar.PulsarException: the subscription cannot go on.
+        """
+        self._goes = len(self._board.slots)
+        while not is_over():
+            wait = self.look()
+            if not self._may_receive():
+                self._board.wait(wait)
+            elif self._board.idle and not self._board.ready:
+                self._learn()
+                self._fill(wait)
+            else:
+                self._await_workers(wait)
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def _may_receive(self) -> bool:
+        """Tell whether flow control, the breaker and the lanes let a message in."""
+        if self._lanes is not None and self._lanes.is_blocked():
+            return False
+        if self._switch is not None and not self._is_let_in(self._switch):
+            return False
+        return self._gate.is_open(*self._board.held())
+
+    def _is_let_in(self, switch: Switch) -> bool:
+        switch.acknowledged(sum(slot.done for slot in self._board.slots))
+        match switch.state():
+            case BreakerState.OPEN:
+                self._kept.extend(self._board.unstarted())
+                return False
+            case BreakerState.HALF_OPEN:
+                if self._board.running() or self._board.ready:
+                    return False
+                if self._kept:
+                    self._board.put(self._kept.pop(0))
+                    return False
+                self._is_trying = True
+            case _:
+                self._is_trying = False
+                if self._kept:
+                    self._board.ready.extend(self._kept)
+                    self._kept.clear()
+                    self._board.wake(len(self._board.slots))
+        return True
+
+    def _fill(self, wait: float) -> None:
+        """Receive until nothing comes, or as much as the workers can take in a moment."""
+        board, receive, lanes = self._board, self._receive, self._lanes
+        put_up = board.ready.append
+        count, size = board.held()
+        room = min(1 if self._is_trying else self._goes, self._limits.max_messages - count)
+        space = self._limits.max_bytes - size
+        received, total = 0, 0
+        try:
+            message = self._first(wait)
+            while True:
+                length = message._message.length()  # noqa: SLF001 - data() would copy it
+                received += 1
+                total += length
+                if lanes is None:
+                    put_up((message, length, None))
+                else:
+                    lanes.admit(message, length)
+                if received >= room or total >= space:
+                    break
+                message = receive(0)
+        except pulsar.Timeout:
+            pass
+        finally:
+            board.received += received
+            board.received_size += total
+        if received:
+            self._denials = 0
+            self._put_up, self._put_up_at = received, time.monotonic()
+            board.wake(1 if self._is_quick else received)
+
+    def _first(self, wait: float) -> Any:
+        """Return the next message; look what is wrong if none comes.
+
+        Raises:
+            pulsar.Timeout: none came.
+        """
+        with contextlib.suppress(pulsar.Timeout):
+            return self._receive(0)
+        try:
+            return self._receive(max(1, round(wait * 1000)))
+        except pulsar.Timeout:
+            if not self._consumer.is_connected():
+                self._ask_why()
+            raise
+        except pulsar.Interrupted:
+            raise pulsar.Timeout("Pulsar error: Timeout") from None
+
+    def _ask_why(self) -> None:
+        """Ask the broker about the topic of a consumer that has lost its connection.
+
+        pulsar-client tries to reconnect for ever, and tells nobody why it fails.
+        """
+        try:
+            self._probe()
+        except FATAL:
+            self._denials += 1
+            if self._denials >= _SURE:
+                raise
+        except pulsar.PulsarException:
+            self._denials = 0  # the broker is away: it may come back
+        else:
+            self._denials = 0
+
+    def _learn(self) -> None:
+        """Adapt to how quickly the workers were through with what was put up last."""
+        if not self._put_up:
+            return
+        took = time.monotonic() - self._put_up_at
+        self._is_quick = took < _QUICK * self._put_up
+        if took < _BRISK and self._put_up >= self._goes:
+            self._goes = min(_MOST, 2 * self._goes)
+        elif took > 5 * _BRISK:
+            self._goes = max(1, self._goes // 2)
+        self._put_up = 0
+
+    def _await_workers(self, wait: float) -> None:
+        """Wait until somebody has nothing to do; wake others if that takes long."""
+        board = self._board
+        if not (board.ready and board.idle):
+            board.wait(wait)
+        elif not board.wait(min(wait, _STALL)):
+            self._is_quick = False
+            board.wake(len(board.ready))
+
+    # -- looking after what is in hand ------------------------------------------------------------
+
+    def look(self) -> float:
+        """Look after leases and lanes; return the seconds until that is to be done again."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + self._interval
+            self._look_at_leases(now)
+        wait = self._next_look - now
+        if self._switch is not None:
+            wait = min(wait, self._switch.wait() or wait)
+        if self._lanes is not None:
+            surplus, due = self._lanes.tick()
+            for work in surplus:
+                self._settler.hand_on(work, letter=self._by_letter)
+            wait = min(wait, due)
+        return max(0.001, wait)
+
+    def _look_at_leases(self, now: float) -> None:
+        """Give a lease to what is handled for a while, and take away what has expired.
+
+        What is quick never gets one, so a lease costs the usual message nothing.
+        """
+        for slot in self._board.slots:
+            watched = slot.watched
+            if watched is not None and slot.work is not watched:
+                self.clock.end((slot, watched), now)
+                slot.watched = None
+            work = slot.work
+            if work is not slot.seen:
+                slot.seen, slot.seen_at = work, now
+            elif work is not None and slot.watched is not work and slot.expired is not work:
+                slot.watched = work
+                self.clock.begin((slot, work), slot.seen_at)
+        done = sum(slot.done for slot in self._board.slots)
+        self.clock.times.add(0.0, done - self._counted)
+        self._counted = done
+        for key in self.clock.expired(now):
+            slot, item = cast("tuple[Slot, Item]", key)
+            slot.watched = None
+            self._settler.expire(slot, item)
+
+    def take_down(self) -> list[Work]:
+        """Return what is in hand that nobody has begun to handle, and forget it."""
+        kept, self._kept = self._kept, []
+        parked = [] if self._lanes is None else self._lanes.clear()
+        return [*kept, *self._board.unstarted(), *parked]

@@ -1,0 +1,187 @@
+"""Leases: our own clock of every delivery, as the broker has none. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Hashable
+from typing import Any, Literal
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.pull.checks import one_of, positive
+
+#: Which of all handling times a lease is to outlast (python-pubsub's).
+_PERCENTILE = 0.99
+
+
+def _minimum(value: Duration) -> float:
+    return positive("minimum", value)
+
+
+def _maximum(value: Duration) -> float:
+    return positive("maximum", value)
+
+
+def _max_total(value: Duration) -> float:
+    return math.inf if value == math.inf else positive("max_total", value)
+
+
+def _extend(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError.bad("extend", value, "a bool")
+    return value
+
+
+def _late(value: Any) -> str:
+    return one_of("late", value, ("refuse", "ignore"))
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """How long a delivery may be in hand; then it expires and the message comes back.
+
+    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. A lease lasts as
+    long as 99 of 100 handlings, within *minimum* and *maximum*, and is extended by as much again.
+
+    Attributes:
+        minimum: Seconds of a lease at least.
+        maximum: Seconds of a lease, and of an extension, at most.
+        max_total: Seconds after which it is not extended any more, from the moment that the handler
+            is called; math.inf for no end.
+        extend: Whether it is extended while a handler runs.
+        late: What becomes of a settlement after the end: ``"refuse"`` raises `LeaseExpired`, or
+            logs it where a handler returns late; ``"ignore"`` does nothing.
+    """
+
+    minimum: float = attrs.field(default=10.0, converter=_minimum)
+    maximum: float = attrs.field(default=600.0, converter=_maximum)
+    max_total: float = attrs.field(default=3600.0, converter=_max_total)
+    extend: bool = attrs.field(default=True, converter=_extend)
+    late: Literal["refuse", "ignore"] = attrs.field(default="refuse", converter=_late)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse bounds that contradict each other."""
+        if self.maximum < self.minimum:
+            raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
+        if self.max_total < self.minimum:
+            raise ConfigError.bad("max_total", self.max_total, f"at least minimum={self.minimum:g}")
+
+
+class HandlingTimes:
+    """How long handlers take, in whole seconds within bounds, and the 99th percentile."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._low, self._high = math.ceil(lease.minimum), math.ceil(lease.maximum)
+        self._counts: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, duration: float, count: int = 1) -> None:
+        """Take note of *count* handlings of *duration* seconds each."""
+        bucket = math.ceil(min(max(duration, self._low), self._high))
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self._total += count
+
+    def percentile(self) -> float:
+        """Return the seconds that 99 of 100 handlings do not exceed; the minimum at first."""
+        beyond = self._total * (1 - _PERCENTILE)
+        above = 0
+        for bucket in sorted(self._counts, reverse=True):
+            above += self._counts[bucket]
+            if above > beyond:
+                return float(bucket)
+        return float(self._low)
+
+
+@attrs.define
+class _Term:
+    """A delivery's times.
+
+    Attributes:
+        began: When it was handed over.
+        deadline: When it expires.
+    """
+
+    began: float
+    deadline: float
+
+
+class LeaseClock:
+    """Knows when which delivery expires. It is told the time, in seconds of any one clock."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._terms: dict[Hashable, _Term] = {}
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._number = 0
+        self.times = HandlingTimes(lease)
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def duration(self) -> float:
+        """Return the seconds of a lease, or of an extension, as of now."""
+        return min(max(self.times.percentile(), self._lease.minimum), self._lease.maximum)
+
+    def begin(self, key: Hashable, began: float) -> None:
+        """Start the lease of a delivery that was handed over at the time *began*."""
+        term = self._terms[key] = _Term(began, began)
+        self._set(key, term, began + self.duration())
+
+    def modify(self, key: Hashable, now: float, duration: Duration) -> bool:
+        """Have a delivery expire *duration* seconds from *now*; 0: at once.
+
+        It never lives longer than the lease's ``max_total``.
+
+        Returns:
+            Whether it had not expired yet.
+
+        Raises:
+            ConfigError: *duration* is no duration.
+        """
+        wanted = seconds("seconds", duration)
+        term = self._terms.get(key)
+        if term is None or term.deadline <= now:
+            return False
+        self._set(key, term, now + wanted)
+        return True
+
+    def end(self, key: Hashable, now: float) -> bool:
+        """End the lease of a delivery that is settled; tell whether it had not expired."""
+        term = self._terms.get(key)
+        if term is None or (term.deadline <= now and not self._prolonged(key, term, now)):
+            return False
+        del self._terms[key]
+        self.times.add(now - term.began)
+        return True
+
+    def expired(self, now: float) -> list[Hashable]:
+        """Return the deliveries that have expired, and forget them; extend the others."""
+        gone = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, key = heapq.heappop(self._heap)
+            term = self._terms.get(key)
+            if term is None or term.deadline != deadline:
+                continue  # settled, or modified since
+            if not self._prolonged(key, term, now):
+                del self._terms[key]
+                gone.append(key)
+        return gone
+
+    def next_due(self) -> float:
+        """Return the earliest time at which `expired` may have something to do; inf: never."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def _prolonged(self, key: Hashable, term: _Term, now: float) -> bool:
+        """Extend a lease that has run out, where that is wanted; tell whether it was."""
+        if not self._lease.extend or now >= term.began + self._lease.max_total:
+            return False
+        self._set(key, term, now + self.duration())
+        return True
+
+    def _set(self, key: Hashable, term: _Term, deadline: float) -> None:
+        term.deadline = min(deadline, term.began + self._lease.max_total)
+        self._number += 1  # keys need not have an order
+        heapq.heappush(self._heap, (term.deadline, self._number, key))

@@ -1,0 +1,64 @@
+"""Opening the subscription that messages are received from."""
+
+from __future__ import annotations
+
+import warnings
+
+import pulsar
+
+from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.pull.options import Options
+
+SHARED = pulsar.ConsumerType.Shared
+
+#: In which order types are tried where none is asked for.
+_TYPES = (SHARED, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover)
+
+
+def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
+    """Tell whether messages of a subscription are to be handled in an order."""
+    return bool(consumer_type != SHARED)
+
+
+def open_subscription(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:
+    """Subscribe, and return the consumer and its type.
+
+    Without a type in *options* it is Shared, or that of the consumers who are there already: the
+    broker refuses another one.
+
+    Raises:
+        pulsar.PulsarException: the broker refused it.
+    """
+    if options.consumer_type is not None:
+        return _subscribe(client, options, options.consumer_type), options.consumer_type
+    refusal: pulsar.PulsarException | None = None
+    for consumer_type in _TYPES:
+        try:
+            return _subscribe(client, options, consumer_type), consumer_type
+        except pulsar.ConsumerBusy as error:
+            refusal = refusal or error
+    assert refusal is not None  # noqa: S101 - every type was refused
+    raise refusal
+
+
+def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerType) -> Consumer:
+    retries = options.redelivery == "letters"
+    with warnings.catch_warnings():
+        # Of retries without a delay: an ordered subscription retries in its lanes.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return client.subscribe(
+            options.topic,
+            options.subscription,
+            consumer_type=consumer_type,
+            schema=options.schema,
+            receiver_queue_size=options.prefetch,
+            consumer_name=options.consumer_name,
+            initial_position=options.initial_position,
+            batch_index_ack_enabled=True,
+            dead_letter_policy=options.letters,
+            enable_retry=retries,
+            naming=options.naming,
+            delay_levels=options.delay_levels,
+            letter_send_timeout=options.letter_send_timeout,
+        )

@@ -1,0 +1,173 @@
+"""What a subscriber is told, checked before anything is opened."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.breaker import Breaker
+from pulsar_retry.pull.checks import one_of, whole
+from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.lanes import Lanes
+from pulsar_retry.pull.lease import Lease
+from pulsar_retry.pull.letters import checked_redact
+from pulsar_retry.pull.quarantine import Quarantine
+from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.envelope import Redact
+from pulsar_retry.wire.names import Naming
+
+#: Where handlers run.
+THREADS, PROCESSES, LOOP = "threads", "processes", "loop"
+
+#: The subscription that is made on a dead-letter topic whose policy names none: the broker may
+#: delete what nobody has subscribed to. `redrive` reads it.
+KEEPER = "pulsar-retry"
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """The arguments of `Client.subscriber` and `Client.pull`; see there."""
+
+    topic: Any
+    subscription: str
+    handler: Callable[[Any], Any] | None = None
+    retry_policy: RetryPolicy | None = None
+    dead_letter_policy: DeadLetterPolicy | None = None
+    flow_control: FlowControl = attrs.Factory(FlowControl)
+    concurrency: int = 10
+    workers: str = THREADS
+    consumer_type: pulsar.ConsumerType | None = None
+    redelivery: str = "letters"
+    lease: Lease = attrs.Factory(Lease)
+    lanes: Lanes = attrs.Factory(Lanes)
+    breaker: Breaker | None = None
+    quarantine: Quarantine | None = None
+    prefetch: int = 200
+    schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
+    initial_position: pulsar.InitialPosition = pulsar.InitialPosition.Earliest
+    naming: Naming = Naming.PULSAR
+    codec: Codec = Codec.PULSAR
+    redact: Redact | None = None
+    delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
+    consumer_name: str | None = None
+    letter_send_timeout: Duration = 30.0
+
+    @property
+    def letters(self) -> DeadLetterPolicy:
+        """Where letters go. The count is the retry policy's: the consumer never uses it up."""
+        policy = self.dead_letter_policy or DeadLetterPolicy()
+        return attrs.evolve(
+            policy,
+            max_redeliver_count=2**31 - 1,
+            initial_subscription_name=policy.initial_subscription_name or KEEPER,
+        )
+
+
+def checked_options(**arguments: Any) -> Options:
+    """Check the arguments that `subscribe` does not check, and return the options.
+
+    Raises:
+        ConfigError: one is not acceptable.
+    """
+    for name in ("topic", "subscription"):
+        value = arguments[name]
+        listed = name == "topic" and isinstance(value, list) and value
+        if not listed and (not isinstance(value, str) or not value.strip()):
+            raise ConfigError.bad(name, value, "a name that is not blank")
+    for name, kind, optional in _KINDS:
+        value = arguments.get(name)
+        if name in arguments and not isinstance(value, kind) and not (optional and value is None):
+            accepted = f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
+            raise ConfigError.bad(name, value, accepted + " or None" * optional)
+    for name in ("concurrency", "prefetch"):
+        if name in arguments:
+            whole(name, arguments[name])
+    one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
+    one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
+    policy = arguments.get("dead_letter_policy")
+    arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
+    arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
+    arguments["codec"] = Codec.of(arguments.get("codec", Codec.PULSAR))
+    checked_redact(arguments.get("redact"))
+    DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
+    return Options(**arguments)
+
+
+def with_handler(options: Options) -> Options:
+    """Check the handler, and say where it runs.
+
+    Raises:
+        ConfigError: it cannot be called, or cannot run there.
+    """
+    handler = options.handler
+    if not callable(handler):
+        raise ConfigError.bad("handler", handler, "a function of one message, def or async def")
+    if not _is_async(handler):
+        workers = options.workers
+    elif options.workers == PROCESSES:
+        raise ConfigError.bad("workers", PROCESSES, '"threads" for a handler that is async def')
+    else:
+        workers = LOOP
+    quarantine = options.quarantine
+    if workers == PROCESSES and quarantine is None:
+        quarantine = Quarantine()
+    return attrs.evolve(options, workers=workers, quarantine=quarantine)
+
+
+def effective(
+    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
+) -> RetryPolicy:
+    """Return the retry policy with nothing left open.
+
+    Raises:
+        ConfigError: it is none, or the environment says something that is not acceptable.
+    """
+    return _said(retry_policy, dead_letter_policy).resolved(environment=os.environ)
+
+
+def origins(
+    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
+) -> tuple[Setting, ...]:
+    """Return each value of the retry policy with its origin."""
+    return _said(retry_policy, dead_letter_policy).describe(environment=os.environ)
+
+
+def _said(
+    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
+) -> RetryPolicy:
+    policy = RetryPolicy() if retry_policy is None else retry_policy
+    if not isinstance(policy, RetryPolicy):
+        raise ConfigError.bad("retry_policy", policy, "a pulsar_retry.RetryPolicy or None")
+    return policy if dead_letter_policy is None else policy.within(dead_letter_policy)
+
+
+def _is_async(handler: Callable[[Any], Any]) -> bool:
+    """Tell whether a handler, a method or an object with `__call__`, is ``async def``."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - what it is, not whether it is there
+    )
+
+
+_KINDS: tuple[tuple[str, type, bool], ...] = (
+    ("retry_policy", RetryPolicy, True),
+    ("flow_control", FlowControl, False),
+    ("lease", Lease, False),
+    ("lanes", Lanes, False),
+    ("breaker", Breaker, True),
+    ("quarantine", Quarantine, True),
+    ("consumer_type", pulsar.ConsumerType, True),
+    ("schema", pulsar.schema.Schema, False),
+    ("initial_position", pulsar.InitialPosition, False),
+    ("consumer_name", str, True),
+)

@@ -1,0 +1,137 @@
+"""Handlers in processes of their own, for what needs a processor and not a broker.
+
+Each worker thread has one child process and gives it one message at a time, so it is known which
+message a child that dies had in hand. Children are spawned, never forked: pulsar-client does not
+survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
+from pulsar_retry.pull.carried import carried, restored
+
+_CONTEXT = multiprocessing.get_context("spawn")
+
+#: Seconds for a child to end by itself when it has nothing to do any more.
+_PATIENCE = 5.0
+
+
+class ProcessWorker:
+    """Calls the handler in a child process; looks like the handler. For one thread at a time."""
+
+    def __init__(self, handler: Any, schema: Any) -> None:
+        """Prepare a worker; the child is started with its first message.
+
+        Raises:
+            ConfigError: the handler or the schema cannot be given to another process.
+        """
+        self._task = _pickled("handler", handler), _pickled("schema", schema)
+        self._process: Any = None
+        self._pipe: Any = None
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Any) -> Any:
+        """Return what the handler returns in the child.
+
+        Raises:
+            Exception: what the handler raised.
+            WorkerCrashedError: the child died.
+        """
+        pipe = self._started()
+        try:
+            pipe.send_bytes(pickle.dumps(carried(message)))
+            is_result, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
+        except (EOFError, OSError) as error:
+            raise WorkerCrashedError(self._buried()) from error
+        if is_result:
+            return value
+        raise value
+
+    def kill(self) -> None:
+        """End the child whatever it does; `__call__` raises then. From any thread."""
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        """Let the child end."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            self._pipe.close()
+            process.join(_PATIENCE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _started(self) -> Any:
+        with self._lock:
+            if self._process is None:
+                self._pipe, theirs = _CONTEXT.Pipe()
+                self._process = _CONTEXT.Process(
+                    target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
+                )
+                self._process.start()
+                theirs.close()  # so that the child's death ends the pipe
+            return self._pipe
+
+    def _buried(self) -> str:
+        with self._lock:
+            self._pipe.close()
+            process, self._process = self._process, None
+            if process is None:
+                return "the worker process was stopped"
+            process.join(_PATIENCE)
+            return f"the worker process died with the message in hand: exit code {process.exitcode}"
+
+
+def _pickled(argument: str, value: Any) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
+        accepted = f"what another process can import or unpickle ({shown(error)})"
+        raise ConfigError.bad(argument, value, accepted) from None
+
+
+def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
+    """Handle messages until the parent closes the pipe or dies."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when a child ends
+        signal.signal(number, signal.SIG_IGN)
+    handle, codec = pickle.loads(handler), pickle.loads(schema)  # noqa: S301 - from our own parent
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = restored(pickle.loads(pipe.recv_bytes()), codec)  # noqa: S301 - as above
+            pipe.send_bytes(_answer(handle, message))
+
+
+def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
+    try:
+        result = handle(message)
+    except Exception as error:  # noqa: BLE001 - the parent's policy judges it
+        return _pickled_error(error)
+    try:
+        return pickle.dumps((True, result))
+    except Exception:  # noqa: BLE001 - only an outcome matters, and those can be pickled
+        return pickle.dumps((True, None))
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Return the error with its traceback, or what can be said of it where it cannot be pickled."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(answer := pickle.dumps((False, error)))  # noqa: S301 - what was just made
+    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+        text = f"{type(error).__qualname__}: {shown(error)}"
+        return pickle.dumps((False, HandlerError(text)))
+    return answer

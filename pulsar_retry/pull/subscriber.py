@@ -1,0 +1,310 @@
+"""The managed subscriber: a handler, a policy, and everything around them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import Any, Self
+
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.board import Board
+from pulsar_retry.pull.checks import one_of
+from pulsar_retry.pull.crew import Crew, hire
+from pulsar_retry.pull.intake import Intake
+from pulsar_retry.pull.letters import LetterWriter
+from pulsar_retry.pull.opening import is_ordered, open_subscription
+from pulsar_retry.pull.options import Options, effective, origins
+from pulsar_retry.pull.ordered import OrderedLanes
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
+from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.signals import awaiting_signals
+from pulsar_retry.pull.switch import Switch
+
+_log = logging.getLogger("pulsar_retry")
+
+
+@attrs.frozen
+class _Stop:
+    """A wish to end.
+
+    Attributes:
+        mode: How.
+        deadline: When waiting ends, by the monotonic clock.
+        asked_at: When it was said.
+    """
+
+    mode: StopMode
+    deadline: float
+    asked_at: float
+
+
+class Subscriber:
+    """Calls a handler with every message of a subscription, and does the rest.
+
+    Made by `Client.subscriber`. A handler that returns has its message acknowledged; what it raises
+    is judged by the retry policy. No error of a handler ends the subscription. Reconnecting is
+    pulsar-client's and shows nowhere; only what cannot get better (authorization, a topic that is
+    gone) ends it, and `result` raises the reason.
+
+    Thread-safe. A subscriber runs once.
+    """
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client = client
+        self._options = options
+        self._policy = effective(options.retry_policy, options.dead_letter_policy)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop: _Stop | None = None
+        self._opened = threading.Event()
+        self._ended = threading.Event()
+        self._board = Board()
+        self._settler: Settler | None = None
+        self._reason: BaseException | None = None
+        self._report: Report | None = None
+
+    # -- starting and stopping ------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Subscribe and begin, on threads of its own; return when messages can come.
+
+        Where subscribing fails, `result` raises the reason.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
+        with self._lock:
+            if self._thread is not None:
+                raise RuntimeError("a subscriber runs once; make another one")
+            self._thread = threading.Thread(
+                target=self._run, name="pulsar-retry-intake", daemon=True
+            )
+            self._thread.start()
+        self._opened.wait()
+        return self
+
+    def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
+        """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
+
+        A second signal abandons what is still in hand. Signals are handled where this is called on
+        the main thread; their earlier handlers are put back at the end.
+
+        Returns:
+            The report; so a process that ends after this ends with 0.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+            Exception: whatever has ended the subscription.
+        """
+        _checked(mode, timeout)
+        with awaiting_signals(self._ended) as next_signal:
+            self.start()
+            if next_signal() is not None:
+                self._ask(mode, timeout)
+                if next_signal() is not None:
+                    self._ask("abandon", 0)
+            return self.result()
+
+    def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
+        """Stop, and wait until that is done.
+
+        Args:
+            mode: ``"drain"`` receives nothing more and handles what is in hand, retries in lanes
+                included. ``"hand_back"`` lets handlers that run return; what they had not begun is
+                redelivered at once, to other consumers too. ``"abandon"`` waits for nothing: what
+                runs is redelivered, and what it says later is ignored.
+            timeout: Seconds or a timedelta for the first two; then what is left is abandoned.
+
+        Returns:
+            The report; None if the subscriber had not been started or is stopped by its own
+            handler, which cannot wait for itself. Call `result` for the reason of an end by itself.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        _checked(mode, timeout)
+        with self._lock:
+            if self._thread is None:
+                return None
+        self._ask(mode, timeout)
+        if any(each is threading.current_thread() for each in self._crew_threads()):
+            return None
+        self._ended.wait()
+        return self._report
+
+    def result(self, timeout: Duration | None = None) -> Report:
+        """Wait until the subscription has ended, and return how.
+
+        Args:
+            timeout: Seconds or a timedelta; None: for ever.
+
+        Raises:
+            TimeoutError: it goes on.
+            Exception: what has ended it, if it was not `stop`: for example
+                `pulsar.AuthorizationError` or `pulsar.TopicNotFound`.
+        """
+        wait = None if timeout is None else seconds("timeout", timeout)
+        if not self._ended.wait(wait):
+            raise TimeoutError("the subscription goes on")
+        if self._reason is not None:
+            raise self._reason
+        assert self._report is not None  # noqa: S101 - it has one of the two
+        return self._report
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._thread is not None and not self._ended.is_set()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -- while it runs --------------------------------------------------------------------------
+
+    def update_policy(self, retry_policy: RetryPolicy) -> None:
+        """Judge failures by another policy from now on, without a restart.
+
+        Counts stay: a message that has more attempts behind it than the new policy grants is dead
+        at its next failure.
+
+        Raises:
+            ConfigError: it is no policy.
+        """
+        policy = effective(retry_policy, self._options.dead_letter_policy)
+        with self._lock:
+            self._options = attrs.evolve(self._options, retry_policy=retry_policy)
+            self._policy = policy
+            if self._settler is not None:
+                self._settler.policy = policy
+
+    def describe(self) -> tuple[Setting, ...]:
+        """Return each value of the retry policy with its origin."""
+        return origins(self._options.retry_policy, self._options.dead_letter_policy)
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many messages it holds, and how many bytes: what flow control limits."""
+        return self._board.held()
+
+    # -- the receiving thread -------------------------------------------------------------------
+
+    def _ask(self, mode: StopMode, timeout: Duration) -> None:
+        now = time.monotonic()
+        self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
+        self._board.notify()
+
+    def _crew_threads(self) -> list[threading.Thread]:
+        crew: Crew | None = getattr(self, "_crew", None)
+        return [] if crew is None else crew.threads
+
+    def _run(self) -> None:
+        consumer: Consumer | None = None
+        try:
+            consumer, kind = open_subscription(self._client, self._options)
+            self._serve(consumer, kind)
+        except Exception as error:  # noqa: BLE001 - `result` tells it
+            _log.error("the subscription %r has ended: %s", self._options.subscription, error)
+            self._reason = error
+        finally:
+            try:
+                self._board.close()
+                if consumer is not None:
+                    with contextlib.suppress(pulsar.PulsarException):
+                        consumer.close()
+            finally:
+                self._opened.set()
+                self._ended.set()
+
+    def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
+        options, board = self._options, self._board
+        lanes = OrderedLanes(options.lanes, board, kind) if is_ordered(kind) else None
+        switch = None if options.breaker is None else Switch(options.breaker, board.notify)
+        settler = Settler(
+            board,
+            consumer,
+            self._policy,
+            LetterWriter(consumer, options.codec, options.redact),
+            redelivery=options.redelivery,
+            lanes=lanes,
+            switch=switch,
+            late=options.lease.late,
+        )
+        intake = Intake(
+            board,
+            settler,
+            flow_control=options.flow_control,
+            lease=options.lease,
+            lanes=lanes,
+            lane_limits=options.lanes,
+            switch=switch,
+            probe=lambda: self._client.get_topic_partitions(options.topic),
+        )
+        with self._lock:
+            settler.policy = self._policy
+            self._settler = settler
+        self._crew = hire(options, board, settler)
+        self._opened.set()
+        try:
+            intake.run(lambda: self._stop is not None)
+        finally:
+            handed_back = self._wind_up(intake)
+        self._report = self._reported(settler, handed_back)
+
+    def _wind_up(self, intake: Intake) -> int:
+        """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
+        board, handed_back = self._board, 0
+        while (stop := self._stop) is not None and stop.mode != ABANDON:
+            if stop.mode == HAND_BACK:
+                handed_back += self._take_down(intake)
+            left = stop.deadline - time.monotonic()
+            if left <= 0 or not board.held()[0]:
+                break
+            board.wake(len(board.ready))
+            board.wait(min(left, intake.look()))
+        for slot in board.slots:  # whatever these handlers say is too late
+            if (work := slot.work) is not None:
+                slot.watched = work
+                slot.expire(work)
+        return handed_back + self._take_down(intake)
+
+    def _take_down(self, intake: Intake) -> int:
+        """Give up what nobody has begun to handle; closing the consumer redelivers it."""
+        works = intake.take_down()
+        for work in works:
+            self._board.settled(work)
+        return len(works)
+
+    def _reported(self, settler: Settler, handed_back: int) -> Report:
+        stop = self._stop
+        assert stop is not None  # noqa: S101 - else an error ended it
+        held = self._board.held()[0]
+        counts = settler.counts
+        return Report(
+            mode=stop.mode,
+            acknowledged=sum(slot.done for slot in self._board.slots) + counts.acknowledged,
+            retried=counts.retried,
+            dead_lettered=counts.dead_lettered,
+            dropped=counts.dropped,
+            expired=counts.expired,
+            unsettled=counts.unsettled,
+            handed_back=handed_back,
+            abandoned=held,
+            seconds=time.monotonic() - stop.asked_at,
+        )
+
+
+def _checked(mode: Any, timeout: Duration) -> None:
+    one_of("mode", mode, MODES)
+    seconds("timeout", timeout)

@@ -1,0 +1,87 @@
+"""Worker threads: take a message, call the handler, acknowledge."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pulsar_retry.policy.outcomes import outcome_of
+from pulsar_retry.pull.board import Board, Slot
+from pulsar_retry.pull.settling import Settler
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class WorkerThread:
+    """A thread that handles messages one by one."""
+
+    def __init__(
+        self,
+        board: Board,
+        settler: Settler,
+        handler: Callable[[Any], Any],
+        *,
+        interrupt: Callable[[], None] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        """Make a thread that does not run yet.
+
+        Args:
+            board: Where messages are taken from.
+            settler: Settles those that are not simply acknowledged.
+            handler: Called with each message.
+            interrupt: Ends a handler whose lease has expired, if that can be done.
+            close: Called at the end.
+        """
+        self._board = board
+        self._settler = settler
+        self._handler = handler
+        self._close = close
+        self.slot = Slot()
+        self.slot.interrupt = interrupt
+        self._sleep = threading.Lock()
+        self._sleep.acquire()
+        board.slots.append(self.slot)
+        # A daemon, for a handler that never returns must not keep the process from ending.
+        self.thread = threading.Thread(target=self._run, name="pulsar-retry-worker", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._board.closed:
+                self._handle_all()
+                if self._board.lie_down(self._sleep.release):
+                    self._sleep.acquire()
+        finally:
+            if self._close is not None:
+                self._close()
+
+    def _handle_all(self) -> None:
+        """Handle what is ready until nothing is. Written out: it runs once per message."""
+        board, slot, handler, settler = self._board, self.slot, self._handler, self._settler
+        take, acknowledge = board.ready.popleft, settler.consumer.acknowledge
+        while not board.closed:
+            try:
+                item = take()
+            except IndexError:
+                slot.work = None
+                return
+            slot.work = item
+            message, size, entry = item
+            try:
+                result = handler(message)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
+                settler.failed(slot, item, error)
+                continue
+            if result is not None and (outcome := outcome_of(result)) is not None:
+                settler.failed(slot, item, outcome)
+            elif entry is not None or slot.watched is item:
+                settler.succeeded(slot, item)
+            else:
+                try:
+                    acknowledge(message)
+                    slot.done += 1
+                    slot.size += size
+                except Exception as error:  # noqa: BLE001 - the consumer is closed: it comes back
+                    settler.not_settled(item, error)

@@ -1,0 +1,451 @@
+"""The managed subscriber on a real broker: what becomes of messages and of subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from handling import SOON, Notes, fails
+from reading import SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(60)
+
+#: Retries at once, three attempts.
+THRICE = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
+
+Start = Callable[..., pr.Subscriber]
+
+
+@pytest.fixture
+def start(client: pr.Client, topic: str) -> Iterator[Start]:
+    """Return a function that starts a subscriber to the test's topic; it is stopped at the end."""
+    started: list[pr.Subscriber] = []
+
+    def start(handler: Any, topic: Any = topic, **options: Any) -> pr.Subscriber:
+        options.setdefault("retry_policy", THRICE)
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handler, **options)
+        started.append(subscriber)
+        return subscriber.start()
+
+    yield start
+    for subscriber in started:
+        subscriber.stop("abandon")
+
+
+def test_returning_acknowledges(start, publish, admin, topic):
+    """Whatever a handler returns; it gets a plain message."""
+    notes = Notes(repr)
+    subscriber = start(notes)
+    for number in range(50):
+        publish(b"%d" % number)
+    notes.wait_for(50)
+    report = subscriber.stop()
+    assert (50, 0, True) == (report.acknowledged, report.retried, report.complete)
+    assert {b"%d" % number: 1 for number in range(50)} == notes.attempts
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+
+
+def test_a_new_subscription_starts_with_the_first_message(start, publish):
+    """What was there before is handled, too."""
+    publish(b"before")
+    notes = Notes()
+    start(notes)
+    notes.wait_for(1)
+
+
+def test_failures_are_retried_then_dead(start, publish, dead_letters):
+    """After `max_attempts`, with the error, the count and the history in the dead letter."""
+    notes = Notes(fails)
+    subscriber = start(notes)
+    publish(b"order", properties={"tenant": "a"}, partition_key="k")
+    notes.wait_for(3)
+    (dead,) = dead_letters(1)
+    letter = pr.DeadLetter.of(dead)
+    failure = letter.failure
+    assert ("retries-exhausted", "ValueError", 3) == (
+        failure.reason,
+        failure.error,
+        failure.attempt,
+    )
+    assert [1, 2, 3] == [each.number for each in failure.history]
+    assert (b"order", "k", {"tenant": "a"}) == (
+        letter.payload,
+        dead.partition_key(),
+        letter.properties,
+    )
+    assert "fails" in (failure.traceback or "")
+    report = subscriber.stop()
+    assert (2, 1, 0) == (report.retried, report.dead_lettered, report.acknowledged)
+    assert 3 == len(notes.seen)
+
+
+def test_a_handler_decides(start, publish, dead_letters):
+    """Raised or returned, an outcome wins over the policy; `Defer` uses up no attempt."""
+    deferred = 0
+
+    def decide(message: Any) -> Any:
+        nonlocal deferred
+        match message.data():
+            case b"reject":
+                raise pr.Reject("no-such-customer")
+            case b"drop":
+                return pr.Drop("seen before")
+            case b"retry" if pr.attempt_of(message) == 1:
+                return pr.Retry(delay=0)
+            case b"defer" if (deferred := deferred + 1) < 6:
+                raise pr.Defer(0)
+        return None
+
+    notes = Notes(decide)
+    subscriber = start(notes)
+    for payload in (b"reject", b"drop", b"retry", b"defer"):
+        publish(payload)
+    notes.wait_for(1 + 1 + 2 + 6)
+    (dead,) = dead_letters(1)
+    assert "no-such-customer" == pr.DeadLetter.of(dead).failure.reason
+    report = subscriber.stop()
+    assert (2, 6, 1, 1) == (
+        report.acknowledged,
+        report.retried,
+        report.dead_lettered,
+        report.dropped,
+    )
+
+
+def test_the_policy_judges_errors(start, publish, dead_letters):
+    """By their classes: some are dead at once, some forgotten, some retried."""
+    errors = {b"bad": ValueError, b"old": KeyError, b"slow": TimeoutError}
+
+    def fail(message: Any) -> None:
+        raise errors[message.data()]
+
+    notes = Notes(fail)
+    subscriber = start(
+        notes,
+        retry_policy=pr.RetryPolicy(
+            max_attempts=2, backoff="immediate", dead_letter_on=ValueError, drop_on=KeyError
+        ),
+    )
+    for payload in errors:
+        publish(payload)
+    dead = {pr.DeadLetter.of(each).payload: each for each in dead_letters(2)}
+    assert {b"bad", b"slow"} == set(dead)
+    assert {b"bad": 1, b"old": 1, b"slow": 2} == notes.attempts
+    assert 1 == subscriber.stop().dropped
+
+
+def test_backoff_is_kept(start, publish):
+    """A retry is not earlier than the policy says."""
+    times: list[float] = []
+
+    def fail_once(_message: Any) -> None:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise TimeoutError
+
+    notes = Notes(fail_once)
+    start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(1.5)))
+    publish()
+    notes.wait_for(2)
+    assert times[1] - times[0] > 1.3
+
+
+def test_dead_letters_wait_for_somebody(start, publish, admin, topic):
+    """The dead-letter topic has a subscription before its first message: nothing is lost."""
+    notes = Notes(fails)
+    subscriber = start(notes, retry_policy=pr.RetryPolicy(max_attempts=1))
+    publish()
+    notes.wait_for(1)
+    assert 1 == subscriber.stop().dead_lettered
+    assert 1 == admin.backlog(f"{topic}-{SUBSCRIPTION}-DLQ", "pulsar-retry")
+
+
+def test_a_dead_letter_policy_limits_attempts(start, publish, dead_letters):
+    """Pub/Sub's: N delivery attempts; a retry policy without a count takes it from there."""
+    notes = Notes(fails)
+    start(
+        notes,
+        retry_policy=pr.RetryPolicy.pubsub(0, 0),
+        dead_letter_policy=pr.DeadLetterPolicy.pubsub(max_delivery_attempts=5),
+    )
+    publish()
+    dead_letters(1)
+    assert 5 == len(notes.seen)
+
+
+def test_letters_of_other_clients_count(start, publish, topic):
+    """A letter that Java has retried once is at its second attempt here."""
+    notes = Notes(fails)
+    start(notes)
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    publish(b"java", topic=retry, properties={"RECONSUMETIMES": "1"})
+    notes.wait_for(2)
+    eventually(lambda: len(notes.seen) == 2)
+
+
+class TestNacks:
+    """`redelivery="nack"`: no letters but dead ones."""
+
+    def test_nacked_messages_come_back_and_are_dead_at_last(
+        self, start, publish, dead_letters, admin, namespace
+    ):
+        """As many attempts as with letters, and no retry topic."""
+        notes = Notes(fails)
+        subscriber = start(notes, redelivery="nack")
+        publish(b"order")
+        (dead,) = dead_letters(1)
+        assert (3, "ValueError") == (len(notes.seen), pr.DeadLetter.of(dead).failure.error)
+        assert not [name for name in admin.topics(namespace) if name.endswith("-RETRY")]
+        assert (2, 1) == (subscriber.stop().retried, subscriber.result().dead_lettered)
+
+    def test_the_count_outlives_the_process(self, start, publish, dead_letters):
+        """The broker keeps it; only what waits for its delay when a process ends is not counted."""
+        notes = Notes(fails)
+        publish(b"order")
+        slow = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.5))
+        first = start(notes, redelivery="nack", retry_policy=slow)
+        start(notes, redelivery="nack", retry_policy=slow)
+        notes.wait_for(1)
+        first.stop()
+        dead_letters(1)
+        assert len(notes.seen) in {3, 4}
+
+
+def test_update_policy(start, publish, dead_letters):
+    """A new policy judges the next failure, without a restart; the counts stay."""
+    notes = Notes(fails)
+    subscriber = start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)))
+    publish()
+    notes.wait_for(2)
+    subscriber.update_policy(pr.RetryPolicy(max_attempts=4, backoff=pr.Immediate()))
+    dead_letters(1)
+    assert 4 == len(notes.seen)
+    assert [("max_attempts", 4, "subscriber")] == [
+        (each.name, each.value, each.origin)
+        for each in subscriber.describe()
+        if each.name == "max_attempts"
+    ]
+
+
+def test_async_handlers(start, publish, dead_letters):
+    """As many at a time as `concurrency` says, on one event loop that is not the caller's."""
+    running, most, threads = 0, 0, set()
+
+    async def handle(message: Any) -> None:
+        nonlocal running, most
+        notes.note(message)
+        threads.add(threading.current_thread().name)
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+        if message.data() == b"bad":
+            raise TimeoutError
+
+    notes = Notes()
+    subscriber = start(handle, concurrency=4)
+    publish(b"bad")
+    for number in range(20):
+        publish(b"%d" % number)
+    dead_letters(1)
+    report = subscriber.stop()
+    assert (20, 2, 1) == (report.acknowledged, report.retried, report.dead_lettered)
+    assert (4, {"pulsar-retry-loop"}) == (most, threads)
+
+
+def test_concurrency(start, publish):
+    """Handlers that wait do not wait for each other."""
+    together = threading.Barrier(5)
+    notes = Notes(lambda _message: together.wait(SOON))
+    start(notes, concurrency=5)
+    for number in range(5):
+        publish(b"%d" % number)
+    notes.wait_for(5)
+    eventually(lambda: not together.n_waiting)
+    assert not together.broken
+
+
+def test_flow_control(start, publish):
+    """No more is received than may be in hand."""
+    release = threading.Event()
+    notes = Notes(lambda _message: release.wait(SOON))
+    limits = pr.FlowControl(max_messages=7)
+    subscriber = start(notes, flow_control=limits, concurrency=3)
+    for number in range(30):
+        publish(b"%d" % number)
+    notes.wait_for(3)
+    eventually(lambda: subscriber.in_hand[0] >= 3)
+    assert subscriber.in_hand[0] <= 7
+    release.set()
+    notes.wait_for(30)
+    assert 30 == subscriber.stop().acknowledged
+
+
+def test_memory_is_bounded_in_bytes(start, publish):
+    """Big messages: the limit, and at most one message more."""
+    release = threading.Event()
+    notes = Notes(lambda _message: release.wait(SOON))
+    limits = pr.FlowControl(max_bytes=1_000_000)
+    subscriber = start(notes, flow_control=limits, concurrency=20)
+    for _ in range(30):
+        publish(bytes(100_000))
+    notes.wait_for(10)
+    assert subscriber.in_hand[1] <= 1_100_000
+    release.set()
+    notes.wait_for(30)
+
+
+def test_an_existing_subscription_keeps_its_type(client, start, publish, topic):
+    """Where somebody is connected with another type, the subscriber takes that."""
+    other = client.subscribe(
+        topic, SUBSCRIPTION, pulsar.ConsumerType.KeyShared, receiver_queue_size=1
+    )
+    notes = Notes()
+    subscriber = start(notes)
+    other.close()
+    publish(partition_key="k")
+    notes.wait_for(1)
+    assert subscriber.running
+
+
+class TestEnds:
+    """How a subscription ends."""
+
+    def test_no_topic(self, client, admin, namespace):
+        """Where the broker makes none, `result` and `run` raise what it says."""
+        policy = {"allowAutoTopicCreation": False}
+        admin.set_namespace_policy(namespace, "autoTopicCreation", policy)
+        topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+        subscriber = client.subscriber(topic, SUBSCRIPTION, Notes(), redelivery="nack")
+        with pytest.raises(pulsar.PulsarException, match="TopicNotFound"):
+            subscriber.start().result(SOON)
+        with pytest.raises(pulsar.PulsarException, match="TopicNotFound"):
+            client.subscriber(topic, SUBSCRIPTION, Notes(), redelivery="nack").run()
+
+    def test_the_topic_goes(self, start, admin, namespace, topic, publish):
+        """A topic that is deleted, and not made again, ends the subscription with the reason."""
+        notes = Notes()
+        subscriber = start(notes, redelivery="nack")
+        publish()
+        notes.wait_for(1)
+        policy = {"allowAutoTopicCreation": False}
+        admin.set_namespace_policy(namespace, "autoTopicCreation", policy)
+        admin.delete_topic(topic)
+        with pytest.raises(pulsar.TopicNotFound):
+            subscriber.result(60)
+        assert not subscriber.running
+
+    def test_handler_errors_do_not(self, start, publish):
+        """Nor does what is no `Exception` at all."""
+
+        def leave(message: Any) -> None:
+            if message.data() == b"leave":
+                raise SystemExit(3)
+
+        notes = Notes(leave)
+        subscriber = start(notes, concurrency=1)
+        publish(b"leave")
+        publish(b"stay")
+        notes.wait_for(4)
+        assert subscriber.running
+        with pytest.raises(TimeoutError):
+            subscriber.result(0)
+
+    def test_reconnecting_is_invisible(self, start, publish, admin, topic):
+        """A topic that moves disconnects everybody; the handler sees the next message."""
+        notes = Notes()
+        subscriber = start(notes)
+        publish(b"before")
+        notes.wait_for(1)
+        admin.unload(topic)
+        publish(b"after")
+        notes.wait_for(2)
+        assert subscriber.running
+
+    def test_a_subscriber_runs_once(self, start):
+        """A second start is an error."""
+        subscriber = start(Notes())
+        with pytest.raises(RuntimeError, match="once"):
+            subscriber.start()
+
+    def test_stopped_by_its_handler(self, client, topic, publish):
+        """A handler that has seen enough may say so."""
+        subscriber: pr.Subscriber
+        publish()
+
+        def enough(_message: Any) -> None:
+            subscriber.stop()
+
+        subscriber = client.subscriber(topic, SUBSCRIPTION, enough)
+        assert 1 == subscriber.run().acknowledged
+
+    def test_what_was_never_started(self, client, topic):
+        """Stopping it is nothing."""
+        assert client.subscriber(topic, SUBSCRIPTION, Notes()).stop() is None
+
+
+class TestShutdown:
+    """drain, hand_back, abandon: each with a deadline and a report."""
+
+    @pytest.fixture
+    def busy(self, start, publish) -> Iterator[tuple[pr.Subscriber, Notes, threading.Event]]:
+        """Give a subscriber with one handler that waits for the event, and four behind it."""
+        release = threading.Event()
+        notes = Notes(lambda _message: release.wait(SOON))
+        for number in range(5):
+            publish(b"%d" % number)
+        subscriber = start(notes, concurrency=1)
+        notes.wait_for(1)
+        yield subscriber, notes, release
+        release.set()
+
+    def test_drain(self, busy, admin, topic):
+        """What is in hand is handled, nothing more is received."""
+        subscriber, notes, release = busy
+        threading.Timer(0.3, release.set).start()
+        report = subscriber.stop("drain")
+        assert (len(notes.seen), 0, True) == (
+            report.acknowledged,
+            report.abandoned,
+            report.complete,
+        )
+        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 5 - len(notes.seen))
+
+    def test_drain_has_a_deadline(self, busy, client, topic):
+        """Then what is left is abandoned: it is redelivered, and what it says is too late."""
+        subscriber, notes, release = busy
+        report = subscriber.stop("drain", timeout=0.3)
+        assert 1 == report.abandoned
+        assert not report.complete
+        again = Notes()
+        with client.subscriber(topic, SUBSCRIPTION, again):
+            again.wait_for(5)
+        release.set()
+        assert 1 == len(notes.seen)
+
+    def test_hand_back(self, busy, client, topic):
+        """The handler that runs may return; others get the rest at once."""
+        subscriber, _, release = busy
+        threading.Timer(0.3, release.set).start()
+        report = subscriber.stop("hand_back")
+        assert (1, 0) == (report.acknowledged, report.abandoned)
+        again = Notes()
+        with client.subscriber(topic, SUBSCRIPTION, again):
+            again.wait_for(4)
+
+    def test_abandon(self, busy, client, topic):
+        """Nothing is waited for."""
+        subscriber, _, _ = busy
+        report = subscriber.stop("abandon")
+        assert (0, 1) == (report.acknowledged, report.abandoned)
+        again = Notes()
+        with client.subscriber(topic, SUBSCRIPTION, again):
+            again.wait_for(5)
