@@ -1,0 +1,45 @@
+"""Flow control, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.pull.flow import PAUSE, RESUME, Gate
+
+
+def test_the_load_is_the_larger_part() -> None:
+    """Of the messages and of the bytes."""
+    limits = pr.FlowControl(max_messages=10, max_bytes=1000)
+    assert (0.5, 0.9, 1.2) == (limits.load(5, 100), limits.load(5, 900), limits.load(12, 0))
+
+
+def test_it_pauses_at_the_limit_and_resumes_below_four_fifths() -> None:
+    """So it does not flutter around the limit."""
+    gate = Gate(pr.FlowControl(max_messages=10))
+    steps = [9, 10, 9, 8, 7, 8, 9, 10]
+    assert [True, False, False, False, True, True, True, False] == [
+        gate.is_open(count, 0) for count in steps
+    ]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3000))))
+def test_what_it_lets_in(steps: list[tuple[int, int]]) -> None:
+    """Never at a limit, always below the lower mark; in between it stays as it was."""
+    limits = pr.FlowControl(max_messages=20, max_bytes=2000)
+    gate, was_open = Gate(limits), True
+    for count, size in steps:
+        load = limits.load(count, size)
+        is_open = gate.is_open(count, size)
+        assert is_open == (load < RESUME or (load < PAUSE and was_open))
+        was_open = is_open
+
+
+@pytest.mark.parametrize("argument", ["max_messages", "max_bytes"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, None, "1"])
+def test_limits_are_whole_numbers(argument: str, value: object) -> None:
+    """The error names the argument, the value and what is accepted."""
+    with pytest.raises(pr.ConfigError, match=f"{argument}=.*: expected a whole number, 1 or more"):
+        pr.FlowControl(**{argument: value})
