@@ -256,7 +256,7 @@ class Intake:
             work = slot.work
             if work is not slot.seen:
                 slot.seen, slot.seen_at = work, now
-            elif work is not None and slot.watched is not work and slot.expired is not work:
+            elif work is not None and watched is not work:
                 slot.watched = work
                 self.clock.begin((slot, work), slot.seen_at)
         done = sum(slot.done for slot in self._board.slots)
@@ -264,7 +264,6 @@ class Intake:
         self._counted = done
         for key in self.clock.expired(now):
             slot, item = cast("tuple[Slot, Item]", key)
-            slot.watched = None
             self._settler.expire(slot, item)
 
     def take_down(self) -> list[Work]:

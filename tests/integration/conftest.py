@@ -61,3 +61,23 @@ def dead_letters(client: pr.Client, topic: str) -> Callable[..., list[pulsar.Mes
         return read_all(client, topic, count, **options)
 
     return dead_letters
+
+
+#: Retries at once, three attempts.
+THRICE = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
+
+
+@pytest.fixture
+def start(client: pr.Client, topic: str) -> Iterator[Callable[..., pr.Subscriber]]:
+    """Return a function that starts a subscriber to the test's topic; it is stopped at the end."""
+    started: list[pr.Subscriber] = []
+
+    def start(handler: Any, topic: Any = topic, **options: Any) -> pr.Subscriber:
+        options.setdefault("retry_policy", THRICE)
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handler, **options)
+        started.append(subscriber)
+        return subscriber.start()
+
+    yield start
+    for subscriber in started:
+        subscriber.stop("abandon")

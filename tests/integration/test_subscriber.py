@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pulsar
@@ -17,27 +17,6 @@ from reading import SUBSCRIPTION, eventually
 import pulsar_retry as pr
 
 pytestmark = pytest.mark.timeout(60)
-
-#: Retries at once, three attempts.
-THRICE = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
-
-Start = Callable[..., pr.Subscriber]
-
-
-@pytest.fixture
-def start(client: pr.Client, topic: str) -> Iterator[Start]:
-    """Return a function that starts a subscriber to the test's topic; it is stopped at the end."""
-    started: list[pr.Subscriber] = []
-
-    def start(handler: Any, topic: Any = topic, **options: Any) -> pr.Subscriber:
-        options.setdefault("retry_policy", THRICE)
-        subscriber = client.subscriber(topic, SUBSCRIPTION, handler, **options)
-        started.append(subscriber)
-        return subscriber.start()
-
-    yield start
-    for subscriber in started:
-        subscriber.stop("abandon")
 
 
 def test_returning_acknowledges(start, publish, admin, topic):

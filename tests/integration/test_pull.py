@@ -1,0 +1,169 @@
+"""The synchronous pull on a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reading import SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(60)
+
+Pull = Callable[..., list[pr.Delivery]]
+
+
+@pytest.fixture
+def pull(client: pr.Client, topic: str) -> Pull:
+    """Return a function that pulls from the test's subscription, with retries at once."""
+
+    def pull(**options: Any) -> list[pr.Delivery]:
+        options.setdefault("timeout", 20)
+        options.setdefault("retry_policy", pr.RetryPolicy(max_attempts=3, backoff="immediate"))
+        return client.pull(topic, SUBSCRIPTION, **options)
+
+    return pull
+
+
+def test_a_pull_is_capped(pull, publish, admin, topic):
+    """No more than `max_messages`; the rest comes with the next one."""
+    for number in range(10):
+        publish(b"%d" % number)
+    first = pull(max_messages=7)
+    second = pull(max_messages=7)
+    assert (7, 3) == (len(first), len(second))
+    for delivery in first + second:
+        delivery.ack()
+    assert {b"%d" % n for n in range(10)} == {d.message.data() for d in first + second}
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+
+
+def test_nothing_to_pull(pull):
+    """After its timeout it returns nothing."""
+    began = time.monotonic()
+    assert [] == pull(timeout=0.5)
+    assert time.monotonic() - began >= 0.5
+
+
+def test_nack(pull, publish, dead_letters):
+    """The next attempt, and after the last one the dead-letter topic, with the error."""
+    publish(b"order")
+    attempts = []
+    for _ in range(3):
+        (delivery,) = pull()
+        attempts.append(delivery.attempt)
+        delivery.nack(error=ValueError("no amount"))
+    assert [1, 2, 3] == attempts
+    (dead,) = dead_letters(1)
+    failure = pr.DeadLetter.of(dead).failure
+    assert ("retries-exhausted", "ValueError", "no amount") == (
+        failure.reason,
+        failure.error,
+        failure.message,
+    )
+
+
+def test_nack_with_a_delay(pull, publish):
+    """It says when, not the policy."""
+    publish()
+    (delivery,) = pull()
+    began = time.monotonic()
+    delivery.nack(delay=1.5)
+    (again,) = pull()
+    assert time.monotonic() - began > 1.3
+    again.ack()
+
+
+def test_nacks_without_letters(pull, publish, dead_letters):
+    """In place, counted by the broker."""
+    publish(b"order")
+    for _ in range(3):
+        (delivery,) = pull(redelivery="nack")
+        delivery.nack()
+    (dead,) = dead_letters(1)
+    assert b"order" == dead.data()
+
+
+def test_dead_letter(pull, publish, dead_letters):
+    """At once, with a reason."""
+    publish(b"order")
+    (delivery,) = pull()
+    delivery.dead_letter("no-such-customer")
+    (dead,) = dead_letters(1)
+    assert "no-such-customer" == pr.DeadLetter.of(dead).failure.reason
+
+
+@pytest.mark.parametrize("settle", ["ack", "nack", "dead_letter"])
+def test_a_delivery_is_settled_once(pull, publish, settle):
+    """What was said first holds; the second is a clear error."""
+    publish()
+    (delivery,) = pull()
+    delivery.ack()
+    with pytest.raises(pr.AlreadySettledError, match="settled before"):
+        getattr(delivery, settle)()
+    with pytest.raises(pr.AlreadySettledError):
+        delivery.modify(60)
+
+
+def test_an_expired_delivery(pull, publish):
+    """It comes back as another attempt, and a late settlement is refused."""
+    publish()
+    (delivery,) = pull(ack_deadline=0.5)
+    (again,) = pull()
+    assert 2 == again.attempt
+    with pytest.raises(pr.LeaseExpired):
+        delivery.ack()
+    with pytest.raises(pr.LeaseExpired):
+        delivery.modify(60)
+    again.ack()
+
+
+def test_a_late_settlement_can_be_ignored(pull, publish):
+    """If so configured it does nothing."""
+    publish()
+    (delivery,) = pull(ack_deadline=0.5, lease=pr.Lease(extend=False, late="ignore"))
+    (again,) = pull()
+    delivery.ack()
+    again.ack()
+
+
+def test_modify(pull, publish):
+    """A longer deadline keeps it, 0 gives it back at once."""
+    publish()
+    (delivery,) = pull(ack_deadline=1)
+    delivery.modify(30)
+    assert [] == pull(timeout=1.5)
+    delivery.modify(0)
+    (again,) = pull()
+    assert 2 == again.attempt
+    again.ack()
+
+
+def test_what_is_out_comes_back_when_the_client_closes(broker, topic, publish):
+    """Nothing is lost with the process that had pulled it."""
+    publish(b"order")
+    with pr.Client(broker.service_url) as first:
+        assert 1 == len(first.pull(topic, SUBSCRIPTION, timeout=20))
+    with pr.Client(broker.service_url) as second:
+        (delivery,) = second.pull(topic, SUBSCRIPTION, timeout=20)
+        assert (b"order", 1) == (delivery.message.data(), delivery.attempt)
+        delivery.ack()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"max_messages": 0}, "max_messages=0: expected a whole number, 1 or more"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"ack_deadline": 0}, "ack_deadline=0: expected more than 0 seconds"),
+        ({"lease": 60}, "lease=60: expected a pulsar_retry.Lease"),
+        ({"redelivery": "never"}, "redelivery='never'"),
+    ],
+)
+def test_what_is_no_pull(pull, arguments, text):
+    """The error names the argument, the value and what is accepted."""
+    with pytest.raises(pr.ConfigError, match=text):
+        pull(**arguments)

@@ -1,0 +1,164 @@
+"""Leases, the breaker and quarantine on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+from handling import SOON, Notes, fails
+from reading import SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(60)
+
+#: A second, and no more.
+SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
+
+
+def test_an_expired_delivery_comes_back(start, publish, caplog):
+    """Its handler hangs; the message is retried elsewhere, and what it says later is refused."""
+    release = threading.Event()
+    notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
+    subscriber = start(notes, lease=SHORT, concurrency=2)
+    publish()
+    notes.wait_for(2)
+    with caplog.at_level(logging.WARNING):
+        release.set()
+        eventually(lambda: "returned too late" in caplog.text)
+    report = subscriber.stop()
+    assert (1, 1, 1) == (report.acknowledged, report.expired, report.retried)
+
+
+def test_a_late_end_can_be_ignored(start, publish, caplog):
+    """If so configured it is not even logged."""
+    release = threading.Event()
+    notes = Notes(lambda message: release.wait(SOON) if pr.attempt_of(message) == 1 else None)
+    lease = pr.Lease(minimum=1, maximum=1, max_total=1, late="ignore")
+    subscriber = start(notes, lease=lease, concurrency=2)
+    publish()
+    notes.wait_for(2)
+    release.set()
+    assert 1 == subscriber.stop().expired
+    assert "too late" not in caplog.text
+
+
+def test_expired_leases_are_attempts(start, publish, dead_letters):
+    """A handler that always hangs has its message dead-lettered in the end; `retry_on` or not."""
+    release = threading.Event()
+    notes = Notes(lambda _message: release.wait(SOON))
+    policy = pr.RetryPolicy(max_attempts=2, backoff="immediate", retry_on=TimeoutError)
+    start(notes, lease=SHORT, retry_policy=policy)
+    publish()
+    (dead,) = dead_letters(1)
+    failure = pr.DeadLetter.of(dead).failure
+    assert ("LeaseExpired", "retries-exhausted", 2) == (
+        failure.error,
+        failure.reason,
+        len(notes.seen),
+    )
+    release.set()
+
+
+def test_a_lease_is_extended(start, publish):
+    """A handler that takes longer than a lease, but not than all of it, is left alone."""
+    pause = threading.Event()
+    notes = Notes(lambda _message: pause.wait(1.5))
+    subscriber = start(notes, lease=pr.Lease(minimum=0.4, maximum=0.5))
+    publish()
+    notes.wait_for(1)
+    report = subscriber.stop()
+    assert (1, 0) == (report.acknowledged, report.expired)
+
+
+def test_an_async_handler_is_cancelled(start, publish):
+    """When its lease expires."""
+    cancelled = threading.Event()
+
+    async def hang(message: pr.Delivery) -> None:
+        if pr.attempt_of(message) == 1:
+            try:
+                await asyncio.sleep(SOON)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    subscriber = start(hang, lease=SHORT)
+    publish()
+    assert cancelled.wait(SOON)
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    report = subscriber.stop()
+    assert (1, 1) == (report.acknowledged, report.expired)
+
+
+class TestBreaker:
+    """Nothing is received and nothing dead-lettered while everything fails."""
+
+    def test_an_outage(self, start, publish, admin, topic):
+        """It opens; one message is tried; when that works, all are handled and none is dead."""
+        works = threading.Event()
+        notes = Notes(lambda message: None if works.is_set() else fails(message))
+        breaker = pr.Breaker(minimum=5, open_for=1)
+        policy = pr.RetryPolicy(max_attempts=1)
+        subscriber = start(notes, breaker=breaker, retry_policy=policy, concurrency=1, prefetch=1)
+        for number in range(30):
+            publish(b"%d" % number)
+        notes.wait_for(5 + 2)  # and two tries, one each second
+        assert len(notes.seen) < 12
+        works.set()
+        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+        report = subscriber.stop()
+        assert 30 == report.acknowledged + report.dead_lettered
+        assert report.dead_lettered <= 4  # before it opened
+
+    def test_what_handlers_decide_is_no_failure(self, start, publish):
+        """Rejects do not open it."""
+
+        def reject(_message: object) -> None:
+            raise pr.Reject("not-ours")
+
+        notes = Notes(reject)
+        start(notes, breaker=pr.Breaker(minimum=5, open_for=60))
+        for number in range(20):
+            publish(b"%d" % number)
+        notes.wait_for(20)
+
+
+class TestQuarantine:
+    """Messages that kill whoever handles them."""
+
+    def test_claims_that_were_never_settled(self, start, publish, dead_letters, tmp_path: Path):
+        """Two processes died with it in hand: it is dead-lettered without a third."""
+        publish(b"killer")
+        notes, keys = Notes(), []
+
+        class Crashed(pr.FileClaims):
+            """The message was claimed twice before."""
+
+            def claim(self, message: str) -> int:
+                """Claim it three times the first time."""
+                if not keys:
+                    keys.append(message)
+                    super().claim(message)
+                    super().claim(message)
+                return super().claim(message)
+
+        start(notes, quarantine=pr.Quarantine(max_crashes=2, store=Crashed(tmp_path)))
+        (dead,) = dead_letters(1)
+        letter = pr.DeadLetter.of(dead)
+        assert ("crash-loop", []) == (letter.failure.reason, notes.seen)
+        assert [f"{letter.failure.topic} {letter.failure.message_id}"] == keys
+        assert not list(tmp_path.iterdir())
+
+    def test_claims_are_settled(self, start, publish, tmp_path: Path):
+        """By success and by failure: errors are no crashes."""
+        notes = Notes(fails)
+        quarantine = pr.Quarantine(max_crashes=1, store=pr.FileClaims(tmp_path))
+        subscriber = start(notes, quarantine=quarantine)
+        publish()
+        notes.wait_for(3)
+        assert 1 == subscriber.stop().dead_lettered
+        assert not list(tmp_path.iterdir())

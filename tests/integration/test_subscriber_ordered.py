@@ -1,0 +1,174 @@
+"""Ordered subscriptions: lanes on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+from handling import SOON, Notes, fails
+from reading import SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(60)
+
+KEY_SHARED = pulsar.ConsumerType.KeyShared
+KEYS = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def publish_keyed(publish: Callable[..., Any]) -> Callable[[int], None]:
+    """Return a function that publishes so many messages of each key, ``a0``, ``b0``, …, ``a1``."""
+
+    def publish_keyed(count: int) -> None:
+        for number in range(count):
+            for key in KEYS:
+                publish(f"{key}{number}".encode(), partition_key=key)
+
+    return publish_keyed
+
+
+def test_order_is_kept_through_retries(start, publish_keyed):
+    """Each key's messages are handled in their order, one at a time, also those that fail."""
+    running: dict[str, int] = defaultdict(int)
+    order: dict[str, list[int]] = defaultdict(list)
+    failed: set[bytes] = set()
+    lock = threading.Lock()
+
+    def handle(message: Any) -> None:
+        key, number = message.data()[:1].decode(), int(message.data()[1:])
+        with lock:
+            running[key] += 1
+            assert running[key] == 1, "two messages of a key at a time"
+        try:
+            if number % 5 == 0 and message.data() not in failed:
+                failed.add(message.data())
+                raise TimeoutError
+            order[key].append(number)
+        finally:
+            with lock:
+                running[key] -= 1
+
+    notes = Notes(handle)
+    publish_keyed(30)
+    policy = pr.RetryPolicy(backoff=pr.Fixed(0.05))
+    subscriber = start(notes, consumer_type=KEY_SHARED, retry_policy=policy)
+    notes.wait_for(4 * 30 + 4 * 6)
+    report = subscriber.stop()
+    assert {key: list(range(30)) for key in KEYS} == order
+    assert (120, 24, 0) == (report.acknowledged, report.retried, report.dead_lettered)
+
+
+def test_others_flow_while_a_key_is_parked(start, publish_keyed):
+    """Only the later messages of its key wait."""
+    notes = Notes(lambda message: fails(message) if message.data() == b"a0" else None)
+    publish_keyed(10)
+    policy = pr.RetryPolicy(backoff=pr.Fixed(60))
+    subscriber = start(notes, consumer_type=KEY_SHARED, retry_policy=policy)
+    notes.wait_for(31)
+    assert [b"a0"] == [payload for payload in notes.seen if payload.startswith(b"a")]
+    report = subscriber.stop("hand_back")
+    assert (30, 10) == (report.acknowledged, report.handed_back)
+
+
+def test_the_next_one_follows_a_dead_letter(start, publish_keyed, dead_letters):
+    """A key is not stuck behind what cannot be done."""
+    notes = Notes(lambda message: fails(message) if message.data() == b"a0" else None)
+    publish_keyed(3)
+    start(notes, consumer_type=KEY_SHARED)
+    (dead,) = dead_letters(1)
+    assert (b"a0", 3) == (dead.data(), pr.DeadLetter.of(dead).failure.attempt)
+    notes.wait_for(3 + 2 + 9)
+    assert [b"a0"] * 3 + [b"a1", b"a2"] == [each for each in notes.seen if each.startswith(b"a")]
+
+
+def test_overflow_blocks(start, publish):
+    """Nothing more is received while too much is parked; then all of it is handled, in order."""
+    works = threading.Event()
+    notes = Notes(lambda message: None if works.is_set() else fails(message))
+    for number in range(20):
+        publish(b"%d" % number, partition_key="a")
+    subscriber = start(
+        notes,
+        consumer_type=KEY_SHARED,
+        concurrency=1,
+        lanes=pr.Lanes(max_parked=3),
+        retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)),
+    )
+    notes.wait_for(4)
+    held, _ = subscriber.in_hand
+    works.set()
+    notes.wait_for(20 + 4)
+    assert held < 20
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    done = [int(payload) for payload in notes.seen]
+    assert list(range(20)) == sorted(set(done), key=done.index)
+
+
+@pytest.mark.parametrize("overflow", ["letter", "dead-letter"])
+def test_overflow_moves_the_lane_on(start, publish, dead_letters, overflow):
+    """To the retry topic, where they may overtake each other, or to the dead-letter topic."""
+    fail = threading.Event()
+    fail.set()
+    notes = Notes(lambda message: fails(message) if fail.is_set() else None)
+    for number in range(5):
+        publish(b"%d" % number, partition_key="a")
+    subscriber = start(
+        notes,
+        consumer_type=KEY_SHARED,
+        lanes=pr.Lanes(max_parked=2, overflow=overflow),
+        retry_policy=pr.RetryPolicy(backoff=pr.Fixed(30)),
+    )
+    notes.wait_for(1)
+    fail.clear()
+    if overflow == "dead-letter":
+        dead = dead_letters(5)
+        assert {"lane-overflow"} == {pr.DeadLetter.of(each).failure.reason for each in dead}
+    else:
+        eventually(lambda: len(set(notes.seen)) == 5)
+    eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+
+
+def test_messages_without_a_key_have_no_order(start, publish, dead_letters):
+    """They are retried by letters, as on a Shared subscription."""
+    notes = Notes(fails)
+    start(notes, consumer_type=KEY_SHARED)
+    publish(b"loose")
+    (dead,) = dead_letters(1)
+    assert (b"loose", 3) == (dead.data(), len(notes.seen))
+
+
+def test_failover_is_in_order(start, publish):
+    """One consumer has it all, one after the other, retries included."""
+    failed: list[bytes] = []
+
+    def fail_once(message: Any) -> None:
+        if message.data() not in failed:
+            failed.append(message.data())
+            raise TimeoutError
+
+    notes = Notes(fail_once)
+    for number in range(10):
+        publish(b"%d" % number)
+    subscriber = start(notes, consumer_type=pulsar.ConsumerType.Failover)
+    notes.wait_for(20)
+    assert [b"%d" % (number // 2) for number in range(20)] == notes.seen
+    eventually(lambda: subscriber.in_hand == (0, 0))
+
+
+def test_two_subscribers_share_the_keys(client, topic, start, publish_keyed):
+    """Each key belongs to one of them; together they handle all in order."""
+    both = [Notes(), Notes()]
+    for notes in both:
+        start(notes, consumer_type=KEY_SHARED)
+    publish_keyed(10)
+    eventually(lambda: sum(len(notes.seen) for notes in both) == 40)
+    for notes in both:
+        for key in {payload[:1] for payload in notes.seen}:
+            numbers = [int(each[1:]) for each in notes.seen if each[:1] == key]
+            assert list(range(10)) == numbers
+    assert client.subscriber(topic, SUBSCRIPTION, Notes()).stop() is None
