@@ -81,8 +81,8 @@ class Connection:
         service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
         if not service_url.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
             raise ConfigError("service.url: expected a URL such as pulsar://localhost:6650")
-        secrets = {key: options.secret(f"auth.{key}") for key in ("token_env", "token_file")}
-        secrets["token"] = options.secret("auth.token")
+        ways = ("token_env", "token_file", "token")
+        secrets = {way: options.text(f"auth.{way}") for way in ways}
         given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
         if len(given) > 1:
             raise ConfigError(f"{given[1]}: expected no more than one of {', '.join(given)}")

@@ -40,10 +40,6 @@ class OptionReader:
         value = self._left.pop(key, "").strip()
         return value or None
 
-    def secret(self, key: str) -> str | None:
-        """Return a text that no error may show; None when it is absent or blank."""
-        return self._take(key)
-
     def text(self, key: str) -> str | None:
         """Return a text; None when it is absent or blank."""
         return self._take(key)
