@@ -22,6 +22,7 @@ from pulsar_retry.pull.flow import FlowControl
 from pulsar_retry.pull.lanes import Lanes
 from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.letters import checked_redact
+from pulsar_retry.pull.process_workers import pickled, recipe
 from pulsar_retry.pull.quarantine import Quarantine
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
@@ -120,8 +121,10 @@ def with_handler(options: Options) -> Options:
     else:
         workers = LOOP
     quarantine = options.quarantine
-    if workers == PROCESSES and quarantine is None:
-        quarantine = Quarantine()
+    if workers == PROCESSES:
+        pickled("handler", handler)
+        pickled("schema", recipe(options.schema))
+        quarantine = quarantine or Quarantine()
     return attrs.evolve(options, workers=workers, quarantine=quarantine)
 
 

@@ -8,6 +8,7 @@ survive a fork.
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import pickle
 import signal
@@ -17,7 +18,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
+
 from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
+from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.carried import carried, restored
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -25,17 +29,18 @@ _CONTEXT = multiprocessing.get_context("spawn")
 #: Seconds for a child to end by itself when it has nothing to do any more.
 _PATIENCE = 5.0
 
+#: Seconds after which a message is tried again for which no child could be started.
+_RESTART = 5.0
+
+_log = logging.getLogger("pulsar_retry")
+
 
 class ProcessWorker:
     """Calls the handler in a child process; looks like the handler. For one thread at a time."""
 
     def __init__(self, handler: Any, schema: Any) -> None:
-        """Prepare a worker; the child is started with its first message.
-
-        Raises:
-            ConfigError: the handler or the schema cannot be given to another process.
-        """
-        self._task = _pickled("handler", handler), _pickled("schema", schema)
+        """Prepare a worker; the child is started with its first message."""
+        self._task = pickled("handler", handler), pickled("schema", recipe(schema))
         self._process: Any = None
         self._pipe: Any = None
         self._lock = threading.Lock()
@@ -46,8 +51,9 @@ class ProcessWorker:
         Raises:
             Exception: what the handler raised.
             WorkerCrashedError: the child died.
+            Defer: no child could be started, which is not the message's fault.
         """
-        pipe = self._started()
+        pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))
             is_result, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
@@ -77,14 +83,18 @@ class ProcessWorker:
 
     def _started(self) -> Any:
         with self._lock:
-            if self._process is None:
-                self._pipe, theirs = _CONTEXT.Pipe()
-                self._process = _CONTEXT.Process(
-                    target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
-                )
-                self._process.start()
-                theirs.close()  # so that the child's death ends the pipe
-            return self._pipe
+            self._pipe, theirs = _CONTEXT.Pipe()
+            self._process = _CONTEXT.Process(
+                target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
+            )
+            self._process.start()
+            theirs.close()  # so that the child's death ends the pipe
+        try:
+            self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            _log.error("no worker process could be started: %s", self._buried())
+            raise Defer(_RESTART) from None
+        return self._pipe
 
     def _buried(self) -> str:
         with self._lock:
@@ -96,7 +106,12 @@ class ProcessWorker:
             return f"the worker process died with the message in hand: exit code {process.exitcode}"
 
 
-def _pickled(argument: str, value: Any) -> bytes:
+def pickled(argument: str, value: Any) -> bytes:
+    """Return *value* as it travels to another process.
+
+    Raises:
+        ConfigError: it cannot.
+    """
     try:
         return pickle.dumps(value)
     except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
@@ -104,12 +119,28 @@ def _pickled(argument: str, value: Any) -> bytes:
         raise ConfigError.bad(argument, value, accepted) from None
 
 
+def recipe(schema: Any) -> tuple[Any, ...]:
+    """Return what makes a schema like *schema*: pulsar-client's cannot be pickled themselves."""
+    if type(schema) in {JsonSchema, AvroSchema}:
+        return (type(schema), schema._record_cls)  # noqa: SLF001 - what it was made of
+    if type(schema) in {BytesSchema, StringSchema}:
+        return (type(schema),)
+    return (_itself, schema)
+
+
+def _itself(schema: Any) -> Any:
+    return schema
+
+
 def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     """Handle messages until the parent closes the pipe or dies."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when a child ends
         signal.signal(number, signal.SIG_IGN)
-    handle, codec = pickle.loads(handler), pickle.loads(schema)  # noqa: S301 - from our own parent
+    handle = pickle.loads(handler)  # noqa: S301 - from our own parent
+    make, *record = pickle.loads(schema)  # noqa: S301 - as above
+    codec = make(*record)
     with contextlib.suppress(EOFError, OSError):
+        pipe.send_bytes(b"ready")
         while True:
             message = restored(pickle.loads(pipe.recv_bytes()), codec)  # noqa: S301 - as above
             pipe.send_bytes(_answer(handle, message))

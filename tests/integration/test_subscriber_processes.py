@@ -1,0 +1,181 @@
+"""Processes: workers that are some, and subscribers that are stopped or killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+import workers
+from handling import SOON
+from reading import SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class TestWorkerProcesses:
+    """`workers="processes"`."""
+
+    def test_a_message_reads_as_here(self, start, publish, dead_letters, topic):
+        """Its content, metadata and id; what the handler raises is judged by the policy."""
+        once = pr.RetryPolicy(max_attempts=1)
+        start(workers.describe, workers="processes", concurrency=1, retry_policy=once)
+        message_id = publish(b"order", properties={"a": "b"}, partition_key="k")
+        (dead,) = dead_letters(1)
+        failure = pr.DeadLetter.of(dead).failure
+        told = (b"order", b"order", {"a": "b"}, "k", topic, str(message_id), 0)
+        assert "RuntimeError" == failure.error
+        assert (failure.message or "").endswith(repr(told)[1:])
+
+    def test_outcomes_travel(self, start, publish, dead_letters):
+        """Returned or raised."""
+        subscriber = start(workers.decide, workers="processes", concurrency=1)
+        publish(b"reject")
+        publish(b"drop")
+        (dead,) = dead_letters(1)
+        assert "not-ours" == pr.DeadLetter.of(dead).failure.reason
+        report = subscriber.stop()
+        assert (1, 1) == (report.dropped, report.dead_lettered)
+
+    def test_a_killer_is_quarantined(self, start, publish, dead_letters):
+        """After three workers, each of which is replaced; the others' work goes on."""
+        policy = pr.RetryPolicy(backoff="immediate", retry_on=TimeoutError)
+        subscriber = start(workers.die, workers="processes", concurrency=2, retry_policy=policy)
+        publish(b"killer")
+        for number in range(10):
+            publish(b"%d" % number)
+        (dead,) = dead_letters(1)
+        failure = pr.DeadLetter.of(dead).failure
+        assert ("crash-loop", b"killer") == (failure.reason, dead.data())
+        assert ["WorkerCrashedError"] * 3 == [each.error for each in failure.history[:3]]
+        eventually(lambda: subscriber.in_hand == (0, 0))
+        report = subscriber.stop()
+        assert (10, 3, 1) == (report.acknowledged, report.retried, report.dead_lettered)
+
+    def test_an_expired_lease_kills_the_worker(self, start, publish):
+        """So a handler that hangs costs no worker for ever."""
+        lease = pr.Lease(minimum=2, maximum=2, max_total=2)
+        subscriber = start(workers.hang, workers="processes", concurrency=1, lease=lease)
+        publish()
+        eventually(lambda: subscriber.in_hand == (1, 0) or subscriber.in_hand[0] == 1)
+        eventually(lambda: subscriber.in_hand == (0, 0), SOON)
+        report = subscriber.stop()
+        assert (1, 1) == (report.acknowledged, report.expired)
+
+    def test_what_cannot_travel(self, client, topic):
+        """A lambda is refused before anything is opened."""
+        with pytest.raises(pr.ConfigError, match=r"handler=.*: expected what another process"):
+            client.subscriber(topic, SUBSCRIPTION, lambda _: None, workers="processes")
+
+
+#: How many are sent to processes of which one is killed.
+MESSAGES = 2000
+
+
+class Program:
+    """A subscriber that runs in a process of its own."""
+
+    def __init__(self, url: str, topic: str, path: Path, pause: float) -> None:
+        self.path = path
+        self.process = subprocess.Popen(
+            [sys.executable, workers.__file__, url, topic, str(path), str(pause)]
+        )
+
+    def attempts(self) -> list[bytes]:
+        """Return the payloads of all attempts so far."""
+        return self.path.read_bytes().splitlines() if self.path.exists() else []
+
+
+@pytest.fixture
+def program(broker: Any, topic: str, tmp_path: Path) -> Iterator[Callable[[float], Program]]:
+    """Return a function that starts such a program, with the seconds that its handler takes."""
+    programs: list[Program] = []
+
+    def program(pause: float) -> Program:
+        path = tmp_path / f"attempts-{len(programs)}"
+        programs.append(Program(broker.service_url, topic, path, pause))
+        return programs[-1]
+
+    yield program
+    for each in programs:
+        each.process.kill()
+        each.process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_drain(program, publish, admin, topic, number):
+    """What is in hand is handled, then the process ends with 0; the rest is there for others."""
+    for each in range(40):
+        publish(b"%d" % each)
+    running = program(0.3)
+    eventually(lambda: len(running.attempts()) >= 10)
+    running.process.send_signal(number)
+    assert 0 == running.process.wait(SOON)
+    report = Path(f"{running.path}.report").read_text()
+    handled = len(running.attempts())
+    assert f"mode='drain', acknowledged={handled}," in report
+    assert "abandoned=0" in report
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 40 - handled)
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
+def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic, batching):
+    """5 % flaky, 1 % poison, two processes, one killed: each message is handled or dead in the end.
+
+    The kill costs an attempt. What failed in the last tenth of a second before it may begin anew:
+    its letter is out, but pulsar-client had not sent the acknowledgement yet.
+    """
+    payloads = [_payload(number) for number in range(MESSAGES)]
+    producer = client.create_producer(
+        topic, batching_enabled=batching, block_if_queue_full=True, batching_max_messages=50
+    )
+    client.subscribe(
+        topic, SUBSCRIPTION, pulsar.ConsumerType.Shared
+    ).close()  # so that both start with the first message
+    for payload in payloads:
+        producer.send_async(payload, lambda *_: None)
+    producer.flush()
+    victim, survivor = program(0.002), program(0.002)
+    eventually(lambda: len(victim.attempts()) > MESSAGES // 10 and survivor.attempts())
+    victim.process.kill()
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    eventually(
+        lambda: not admin.backlog(topic, SUBSCRIPTION) and not admin.backlog(retry, SUBSCRIPTION),
+        60,
+    )
+    survivor.process.terminate()
+    assert 0 == survivor.process.wait(SOON)
+    attempts = Counter(victim.attempts() + survivor.attempts())
+    dead = _read(client, f"{topic}-{SUBSCRIPTION}-DLQ")
+    poison = {payload for payload in payloads if payload.startswith(b"poison")}
+    assert set(payloads) == set(attempts)
+    assert poison == set(dead)
+    too_often = {payload for payload, count in attempts.items() if count > 3 + 1}
+    assert all(payload.startswith((b"poison", b"flaky")) for payload in too_often)
+    assert max(attempts.values()) <= 2 * 3
+    assert len(too_often) <= 10 * 6  # those that failed in a tenth of a second, roughly
+    assert min(attempts[payload] for payload in poison) >= 3
+    assert min(attempts[payload] for payload in payloads if payload.startswith(b"flaky")) >= 2
+
+
+def _payload(number: int) -> bytes:
+    kind = b"poison" if number % 100 == 0 else b"flaky" if number % 20 == 1 else b"fine"
+    return b"%s-%d" % (kind, number)
+
+
+def _read(client: pr.Client, topic: str) -> list[bytes]:
+    """Return the payloads of all that is in *topic*."""
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    payloads = []
+    while reader.has_message_available():
+        payloads.append(reader.read_next(20_000).data())
+    reader.close()
+    return payloads

@@ -1,0 +1,91 @@
+"""Handlers that other processes import, and a program that runs a subscriber.
+
+Run as a program, it handles the messages of a topic until SIGTERM and writes each attempt, a line
+with the payload, to a file. Payloads say what happens: ``flaky…`` fails on the first attempt,
+``poison…`` on every one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+import pulsar_retry as pr
+
+SUBSCRIPTION = "billing"
+
+
+def judge(message: Any) -> None:
+    """Do what the payload says."""
+    payload = message.data()
+    if payload.startswith(b"poison") or (
+        payload.startswith(b"flaky") and pr.RetryProperties.of(message).reconsume_times == 0
+    ):
+        raise ValueError(f"cannot do {payload!r}")
+
+
+def describe(message: Any) -> Any:
+    """Fail with what can be read of a message in another process, so that a test can see it."""
+    raise RuntimeError(
+        repr(
+            (
+                os.getpid(),
+                message.data(),
+                message.value(),
+                message.properties(),
+                message.partition_key(),
+                message.topic_name(),
+                str(message.message_id()),
+                message.redelivery_count(),
+            )
+        )
+    )
+
+
+def die(message: Any) -> None:
+    """Kill the process that handles a killer; everything else works."""
+    if message.data() == b"killer":
+        os._exit(9)
+
+
+def hang(message: Any) -> None:
+    """Never return, the first time."""
+    if pr.attempt_of(message) == 1:
+        time.sleep(600)
+
+
+def decide(message: Any) -> Any:
+    """Return or raise an outcome."""
+    if message.data() == b"reject":
+        raise pr.Reject("not-ours")
+    return pr.Drop("seen before")
+
+
+def main() -> None:
+    """Run a subscriber: URL, topic, file, seconds a handler takes."""
+    url, topic, path, pause = sys.argv[1:]
+    log = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+
+    def handle(message: Any) -> None:
+        os.write(log, message.data() + b"\n")
+        time.sleep(float(pause))
+        judge(message)
+
+    with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
+        subscriber = client.subscriber(
+            topic,
+            SUBSCRIPTION,
+            handle,
+            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.1)),
+        )
+        report = subscriber.run()
+    Path(f"{path}.report").write_text(repr(report), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
