@@ -143,6 +143,7 @@ class Intake:
     def _fill(self, wait: float) -> None:
         """Receive until nothing comes, or as much as the workers can take in a moment."""
         board, receive, lanes = self._board, self._receive, self._lanes
+        settler, own_letters = self._settler, len(self._settler.own_letters)
         put_up = board.ready.append
         count, size = board.held()
         room = min(1 if self._is_trying else self._goes, self._limits.max_messages - count)
@@ -151,15 +152,16 @@ class Intake:
         try:
             message = self._first(wait)
             while True:
-                length = message._message.length()  # noqa: SLF001 - data() would copy it
-                received += 1
-                total += length
-                if lanes is None:
-                    put_up((message, length, None))
-                else:
-                    lanes.admit(message, length)
-                if received >= room or total >= space:
-                    break
+                if not (own_letters and settler.is_superfluous(message)):
+                    length = message._message.length()  # noqa: SLF001 - data() would copy it
+                    received += 1
+                    total += length
+                    if lanes is None:
+                        put_up((message, length, None))
+                    else:
+                        lanes.admit(message, length)
+                    if received >= room or total >= space:
+                        break
                 message = receive(0)
         except pulsar.Timeout:
             pass

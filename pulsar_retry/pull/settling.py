@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import attrs
 
@@ -20,6 +22,7 @@ from pulsar_retry.pull.board import Board, Item, Slot, Work
 from pulsar_retry.pull.letters import LetterWriter, origin_key, published_at
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.quarantine import FAILURE_CRASHES, crashes_of
+from pulsar_retry.pull.superseded import FAILURE_WRITER, OwnLetters
 from pulsar_retry.pull.switch import Switch
 from pulsar_retry.wire.properties import reconsume_times
 
@@ -39,6 +42,7 @@ class Counts:
         dead_lettered: Went to the dead-letter topic.
         dropped: Were acknowledged and forgotten.
         expired: Had leases that expired.
+        superseded: Were letters for which there is a newer one.
         unsettled: Could not be settled; they are redelivered.
     """
 
@@ -47,6 +51,7 @@ class Counts:
     dead_lettered: int = 0
     dropped: int = 0
     expired: int = 0
+    superseded: int = 0
     unsettled: int = 0
 
 
@@ -57,6 +62,7 @@ class Settler:
         consumer: Where the messages come from.
         policy: Decides about failures; may be replaced at any time.
         counts: What was done so far.
+        own_letters: The letters that it has published.
     """
 
     def __init__(
@@ -82,6 +88,7 @@ class Settler:
         self._late = late
         self._lock = threading.Lock()
         self.counts = Counts()
+        self.own_letters = OwnLetters()
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -171,15 +178,35 @@ class Settler:
             case RetryLater(delay=delay) if self._nacks:
                 self._again(work, delay)
             case RetryLater():
-                custom = _crashes(work, failure)
+                custom, began = _crashes(work, failure), time.time()
+                custom[FAILURE_WRITER] = self.own_letters.writer
                 future = self._letters.retry(
                     work.message, action, failure, attempt=attempt, custom=custom
                 )
+                count = reconsume_times(work.message.properties()) + action.counted
+                future.add_done_callback(partial(self._remember, failure.key, count, began))
                 self._follow(work, "retried", future)
                 return future
             case _:  # Discard
                 self._acknowledge(work, "dropped")
         return None
+
+    def _remember(self, key: str, count: int, began: float, future: Future[None]) -> None:
+        if future.exception() is None:
+            self.own_letters.add(key, count, began)
+
+    def is_superfluous(self, message: Any) -> bool:
+        """Tell whether *message* is a letter with a newer one; then acknowledge it."""
+        if not self.consumer._is_letter(message):  # noqa: SLF001 - shells of one package
+            return False
+        properties, time_ms = message.properties(), message.publish_timestamp()
+        key, count = origin_key(message), reconsume_times(properties)
+        writer = properties.get(FAILURE_WRITER)
+        if not self.own_letters.supersede(key, count, time_ms / 1000, writer):
+            return False
+        self.consumer.acknowledge(message)
+        self._count("superseded")
+        return True
 
     def _again(self, work: Work, delay: float) -> None:
         """Have a message redelivered, or in a lane retried, without a letter."""

@@ -298,6 +298,7 @@ class Subscriber:
             dead_lettered=counts.dead_lettered,
             dropped=counts.dropped,
             expired=counts.expired,
+            superseded=counts.superseded,
             unsettled=counts.unsettled,
             handed_back=handed_back,
             abandoned=held,

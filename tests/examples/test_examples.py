@@ -97,6 +97,39 @@ def keyed_output(broker: RunningBroker) -> str:
     return run("keyed.py", broker)
 
 
+def test_pull_worker(broker: RunningBroker) -> None:
+    """Three orders are paid, one of them by a retry; the one that is no number is dead."""
+    output = run("pull_worker.py", broker)
+    assert sorted(output.splitlines()) == [
+        "3 paid, 1 retried, 1 dead",
+        "dead: chair, could not convert string to float: b'free'",
+        "paid 12.50 for the tea, attempt 1",
+        "paid 3.20 for the cup, attempt 1",
+        "paid 99.00 for the lamp, attempt 2",
+    ]
+
+
+def test_async_worker(broker: RunningBroker) -> None:
+    """An outage costs some tries, and no message."""
+    output = run("async_worker.py", broker)
+    assert output.splitlines() == [
+        "200 stored, 0 dead",
+        "more than one at a time: True, but no more than asked: True",
+        "tries while the database was down: fewer than 200: True",
+    ]
+
+
+def test_ordered(broker: RunningBroker) -> None:
+    """Each account's transactions are in order, and only the one that failed had to wait."""
+    output = run("ordered.py", broker)
+    assert output.splitlines() == [
+        "alice: [0, 1, 2, 3]",
+        "bob: [0, 1, 2, 3]",
+        "carol: [0, 1, 2, 3]",
+        "the last to be done: alice, who had to wait",
+    ]
+
+
 def test_readme_names_every_example() -> None:
     """The list of examples is complete."""
     readme = (EXAMPLES / "README.md").read_text()

@@ -20,13 +20,19 @@ import pulsar_retry as pr
 SUBSCRIPTION = "billing"
 
 
+def payload(number: int) -> bytes:
+    """Return the payload of the message of that number: 1 % poison, 5 % flaky."""
+    kind = b"poison" if number % 100 == 0 else b"flaky" if number % 20 == 1 else b"fine"
+    return b"%s-%d" % (kind, number)
+
+
 def judge(message: Any) -> None:
     """Do what the payload says."""
-    payload = message.data()
-    if payload.startswith(b"poison") or (
-        payload.startswith(b"flaky") and pr.RetryProperties.of(message).reconsume_times == 0
+    content = message.data()
+    if content.startswith(b"poison") or (
+        content.startswith(b"flaky") and pr.RetryProperties.of(message).reconsume_times == 0
     ):
-        raise ValueError(f"cannot do {payload!r}")
+        raise ValueError(f"cannot do {content!r}")
 
 
 def describe(message: Any) -> Any:
@@ -81,7 +87,7 @@ def main() -> None:
             topic,
             SUBSCRIPTION,
             handle,
-            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(0.1)),
+            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1)),
         )
         report = subscriber.run()
     Path(f"{path}.report").write_text(repr(report), encoding="utf-8")

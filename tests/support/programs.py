@@ -1,0 +1,29 @@
+"""Subscribers that run in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import workers
+
+
+class Program:
+    """The program of `workers`, and the attempts that it wrote down.
+
+    Attributes:
+        path: Where it writes them.
+        process: The process.
+    """
+
+    def __init__(self, url: str, topic: str, path: Path, pause: float) -> None:
+        """Start it; *pause* are the seconds that its handler takes."""
+        self.path = path
+        self.process = subprocess.Popen(
+            [sys.executable, workers.__file__, url, topic, str(path), str(pause)]
+        )
+
+    def attempts(self) -> list[bytes]:
+        """Return the payloads of all attempts so far."""
+        return self.path.read_bytes().splitlines() if self.path.exists() else []
