@@ -12,6 +12,8 @@ from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.pull.quarantine import FAILURE_CRASHES
+from pulsar_retry.pull.superseded import FAILURE_WRITER
 from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import logical
@@ -90,6 +92,8 @@ class LetterWriter:
         carried = raw.properties()
         told = self._told(raw, carried, failure, attempt, reason=action.reason)
         bare = self._codec.strip(carried)
+        for name in (FAILURE_CRASHES, FAILURE_WRITER):
+            bare.pop(name, None)  # whoever brings it back begins anew
         if action.reason == RETRIES_EXHAUSTED and plan.retry:
             properties = letter_properties(
                 bare,

@@ -160,6 +160,22 @@ def test_a_dead_letter_policy_limits_attempts(start, publish, dead_letters):
     assert 5 == len(notes.seen)
 
 
+def test_dead_letters_for_pubsubs_readers(start, publish, dead_letters):
+    """Their attributes, and no secret in what the error says."""
+
+    def fail(_message: Any) -> None:
+        raise ValueError("password: tea")
+
+    start(Notes(fail), codec="pubsub", redact=lambda _name, text: text.replace("tea", "…"))
+    publish(b"order")
+    (dead,) = dead_letters(1)
+    properties = dead.properties()
+    assert "3" == properties["CloudPubSubDeadLetterSourceDeliveryCount"]
+    assert SUBSCRIPTION == properties["CloudPubSubDeadLetterSourceSubscription"]
+    assert "password: …" == pr.DeadLetter.of(dead).failure.message
+    assert "tea" not in str(properties)
+
+
 def test_letters_of_other_clients_count(start, publish, topic):
     """A letter that Java has retried once is at its second attempt here."""
     notes = Notes(fails)
@@ -250,6 +266,19 @@ def test_concurrency(start, publish):
     notes.wait_for(5)
     eventually(lambda: not together.n_waiting)
     assert not together.broken
+
+
+def test_one_consumer_does_not_sit_on_everything(start, publish):
+    """A backlog of small messages is shared with who comes later."""
+    release = threading.Event()
+    for number in range(60):
+        publish(b"%d" % number)
+    slow, other = Notes(lambda _message: release.wait(SOON)), Notes()
+    start(slow, prefetch=5, concurrency=1)
+    slow.wait_for(1)
+    start(other)
+    other.wait_for(60 - 30)
+    release.set()
 
 
 def test_flow_control(start, publish):

@@ -1,0 +1,19 @@
+"""The page for those who come from Pub/Sub."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_test_that_it_names_exists() -> None:
+    """A promise without a test would be none."""
+    page = (ROOT / "docs" / "pubsub.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    assert len(named) > 40
+    assert set() == {name for name in named if f"def {name}(" not in sources}
