@@ -32,7 +32,10 @@ class OrderedLanes:
         """
         if not self._by_key:
             return str(message.topic_name())
-        return message.ordering_key() or message.partition_key() or None
+        try:
+            return message.ordering_key() or message.partition_key() or None
+        except UnicodeDecodeError as error:  # Java may have put bytes there that are no text
+            return repr(error.object)
 
     def admit(self, message: Any, size: int) -> None:
         """Put up a message that was received, now or when it is its turn."""

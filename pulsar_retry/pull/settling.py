@@ -156,8 +156,10 @@ class Settler:
     def hand_on(self, work: Work, *, letter: bool) -> None:
         """Move a message out of a lane that may not be parked any more. Never raises."""
         failure = _failure(work, Outcome("the lane has overflowed"))
+        # What only waited behind a failed message has used up no attempt.
+        has_failed = work.entry is not None and work.entry.retries > 0
         work = work._replace(entry=None)
-        action: Action = RetryLater() if letter else DeadLetter("lane-overflow")
+        action: Action = RetryLater(counted=has_failed) if letter else DeadLetter("lane-overflow")
         try:
             self._carry_out(work, action, failure)
         except Exception as trouble:  # noqa: BLE001 - as above
@@ -199,7 +201,10 @@ class Settler:
         """Tell whether *message* is a letter with a newer one; then acknowledge it."""
         if not self.consumer._is_letter(message):  # noqa: SLF001 - shells of one package
             return False
-        properties, time_ms = message.properties(), message.publish_timestamp()
+        try:
+            properties, time_ms = message.properties(), message.publish_timestamp()
+        except UnicodeDecodeError:
+            return False
         key, count = origin_key(message), reconsume_times(properties)
         writer = properties.get(FAILURE_WRITER)
         if not self.own_letters.supersede(key, count, time_ms / 1000, writer):

@@ -13,6 +13,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.plan import topic_list
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
@@ -196,7 +197,8 @@ class Subscriber:
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many messages it holds, and how many bytes: what flow control limits."""
-        return self._board.held()
+        count, size = self._board.held()
+        return max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
 
     # -- the receiving thread -------------------------------------------------------------------
 
@@ -249,7 +251,7 @@ class Subscriber:
             lanes=lanes,
             lane_limits=options.lanes,
             switch=switch,
-            probe=lambda: self._client.get_topic_partitions(options.topic),
+            probe=self._probe,
         )
         with self._lock:
             settler.policy = self._policy
@@ -261,6 +263,15 @@ class Subscriber:
         finally:
             handed_back = self._wind_up(intake)
         self._report = self._reported(settler, handed_back)
+
+    def _probe(self) -> None:
+        """Ask the broker for the topics.
+
+        Raises:
+            pulsar.PulsarException: what it says.
+        """
+        for topic in topic_list(self._options.topic):
+            self._client.get_topic_partitions(topic)
 
     def _wind_up(self, intake: Intake) -> int:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
