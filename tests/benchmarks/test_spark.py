@@ -31,8 +31,9 @@ from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures
 from pulsar_retry_spark.local import local_session
 
-ROWS = 100_000
-ROUNDS = 5
+ROWS = 300_000
+FEW_ROWS = ROWS // 60  # for what is too slow for all of them
+ROUNDS = 3
 PARTITIONS = 8
 PAYLOAD = b"x" * 200
 CORES = 2
@@ -110,10 +111,10 @@ def wire(broker: RunningBroker, namespace: str, failed: DataFrame) -> dict[str, 
 def test_rows_per_second(benchmark, broker, namespace, spark, action):
     """The sink against what people write by hand, and against pulsar-client alone.
 
-    All send the same messages to one topic. The first is so slow that it gets a twentieth of them.
+    All send the same messages to one topic, but for the first, which sends FEW_ROWS of them.
     """
     failed = cached(failed_rows(spark, ROWS, action))
-    few = cached(failed.limit(ROWS // 20).repartition(PARTITIONS))
+    few = cached(failed.limit(FEW_ROWS).repartition(PARTITIONS))
     properties = wire(broker, namespace, failed)
     delay = DELAY if action == "retry" else None
     jvm = jvm_of(spark)
@@ -122,7 +123,7 @@ def test_rows_per_second(benchmark, broker, namespace, spark, action):
         topic = options_for(broker, namespace)["topic"]
         return sending.Target(broker.service_url, topic, properties, delay)
 
-    def sink() -> Stopwatch:
+    def sink(write: Callable[..., object]) -> Stopwatch:
         options = options_for(broker, namespace)
         with Stopwatch(ROWS, lambda: cpu_of(jvm)) as watch:
             write(failed, options)
@@ -145,15 +146,31 @@ def test_rows_per_second(benchmark, broker, namespace, spark, action):
     compare(
         benchmark,
         {
-            "foreachPartition, send": lambda: foreach(sending.send_sync, few, ROWS // 20),
+            "foreachPartition, send": lambda: foreach(sending.send_sync, few, FEW_ROWS),
             "foreachPartition, send_async": lambda: foreach(sending.send_async, failed, ROWS),
-            "pulsar-failures": sink,
+            'format("pulsar-failures")': lambda: sink(write),
+            "write_failures": lambda: sink(write_failures),
             "2 processes, send_async": lambda: alone(sending.send_async),
             "2 processes, as fast as can be": lambda: alone(sending.send_raw),
         },
         "foreachPartition, send_async",
         ROUNDS,
     )
+
+
+@pytest.mark.usefixtures("report")
+def test_one_row(benchmark, broker, namespace, spark):
+    """What a write costs however few rows there are, when the session is warm."""
+    failed = cached(failed_rows(spark, 1))
+    took: dict[str, list[float]] = {'format("pulsar-failures")': [], "write_failures": []}
+
+    def one_round() -> None:
+        for each, how in zip(took.values(), (write, write_failures), strict=True):
+            each.append(timed(lambda how=how: how(failed, options_for(broker, namespace))))
+
+    benchmark.pedantic(one_round, rounds=10, warmup_rounds=1)
+    for name, each in took.items():
+        benchmark.extra_info[name] = f"{statistics.median(each):.2f} s ({min(each):.2f})"
 
 
 @pytest.mark.usefixtures("report")
@@ -193,7 +210,7 @@ def test_micro_batch(benchmark, broker, namespace, spark, tmp_path, rows):
 @pytest.mark.usefixtures("report")
 def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path):
     """A job that writes its good rows to Parquet and its failed ones to Pulsar."""
-    rows = ROWS * 5
+    rows = ROWS * 2
     hundredths = F.expr("pmod(hash(key), 100)")
     whole = cached(failed_rows(spark, rows).withColumn("hundredth", hundredths))
 
