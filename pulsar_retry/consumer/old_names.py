@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from typing import Any
 
+import _pulsar
 import attrs
 import pulsar
-from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.plan import Plan, topic_list
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -53,22 +54,51 @@ def exists(client: pulsar.Client, topic: str) -> bool:
         pulsar.AuthorizationError: the role may not list the namespace, or not read the topic.
         pulsar.PulsarException: the broker was not reached.
     """
+    topic = logical(topic)  # pulsar-client compares the pattern with names without partitions
     name = TopicName.parse(topic)
-    # pulsar-client takes the namespace out of the pattern as it is, so nothing in it is escaped.
-    path = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
-    pattern = re.compile(f"{path}(-partition-[0-9]+)?")
+    # It takes the namespace out of the pattern as it is, so nothing in it is escaped.
+    pattern = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
     subscription = f"pulsar-retry-probe-{uuid.uuid4().hex}"
-    first = BareClient.subscribe(client, pattern, subscription)
+    first = _subscribe(client, pattern, subscription)
     try:
-        second = BareClient.subscribe(client, pattern, subscription)
+        second = _subscribe(client, pattern, subscription)
     except pulsar.ConsumerBusy:
-        return True
-    else:
-        second.close()
-        return False
-    finally:
-        first.unsubscribe()
         first.close()
+        _unsubscribe(client, topic, subscription)
+        return True
+    except BaseException:
+        first.close()
+        raise
+    second.close()
+    first.close()
+    return False
+
+
+def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
+    """Subscribe exclusively to what is there now, and return the raw consumer.
+
+    pulsar-client sets the timer that looks for more topics after it has told that the consumer is
+    there, and cancels it when the consumer is closed: at the same time on two threads, which ended
+    the process once in some thousand look-ups. So there must be no timer, and no argument of its
+    `subscribe` says so.
+    """
+    configuration = _pulsar.ConsumerConfiguration()
+    configuration.pattern_auto_discovery_period(0)
+    return client._client.subscribe_pattern(pattern, subscription, configuration)  # noqa: SLF001
+
+
+def _unsubscribe(client: pulsar.Client, topic: str, subscription: str) -> None:
+    """Remove the subscription from each partition by a consumer of that partition alone.
+
+    A consumer of several topics has ended processes when it was unsubscribed, too, though less
+    often.
+    """
+    for partition in client.get_topic_partitions(topic):
+        consumer = client._client.subscribe(  # noqa: SLF001 - see above
+            partition, subscription, _pulsar.ConsumerConfiguration()
+        )
+        consumer.unsubscribe()
+        consumer.close()
 
 
 def _old_exists(client: pulsar.Client, topic: str) -> bool:
