@@ -33,7 +33,7 @@ _WAIT = 1_000
 _PATIENCE = 60.0
 
 #: The same where what is there may be a part of a chunked message, of which no more will come.
-_UNCERTAIN_PATIENCE = 5.0
+_UNCERTAIN_PATIENCE = 10.0
 
 
 @attrs.frozen

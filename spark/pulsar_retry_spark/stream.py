@@ -134,12 +134,15 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions = from_offset(start)
             for name in positions:
                 self._options.topic_of(name)  # or the checkpoint is another query's
-            planner = Planner(self._options)
-            planner.discover(positions, latest=not start and self._options.starting == "latest")
-            if self._options.ack_on_restart:
-                planner.acknowledge(positions)
-            if self._available_now:
-                planner.bound = planner.ends(positions)
+            with ExitStack() as on_failure:
+                planner = Planner(self._options)
+                on_failure.callback(planner.close)
+                planner.discover(positions, latest=not start and self._options.starting == "latest")
+                if self._options.ack_on_restart:
+                    planner.acknowledge(positions)
+                if self._available_now:
+                    planner.bound = planner.ends(positions)
+                on_failure.pop_all()
             self._planner = planner
         return self._planner
 

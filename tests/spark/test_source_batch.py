@@ -1,0 +1,387 @@
+"""`spark.read.format("pulsar-failures")`: what retry and dead-letter topics hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pulsar
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+from reading import SOON, SUBSCRIPTION, eventually, read_all
+from sourcing import Letters, forget, frame, payloads
+
+import pulsar_retry as pr
+from pulsar_retry_spark import register, source_filters
+from pulsar_retry_spark.source import PushingReader, batch_reader, schema
+from pulsar_retry_spark.source_options import SourceOptions
+from pulsar_retry_spark.source_rows import SCHEMA
+
+#: Spark gives times without a zone, in that of its session, which is UTC here.
+EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture
+def client(broker):
+    """Give a client, as an application has it."""
+    with pr.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def letters(broker, topic, client):
+    """Give the topics of the test's subscription."""
+    return Letters(broker.service_url, topic, client)
+
+
+@pytest.fixture
+def read(spark, letters):
+    """Return a function that reads all rows, in the order of each topic."""
+
+    def read(**options):
+        return frame(spark, letters.options, **options).collect()
+
+    return read
+
+
+@pytest.fixture
+def pushdown(spark):
+    """Have Spark hand conditions over."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+# -- what there is ----------------------------------------------------------------------------
+
+
+def test_both_topics_are_read(letters, read):
+    """Each row tells where it was read, and all are in the order in which they were written."""
+    dead = letters.send(b"a", b"\xff\x00", b"")
+    (retry,) = letters.send(b"later", to=letters.retry)
+
+    rows = read()
+
+    assert [
+        ("retry", letters.retry, retry, b"later"),
+        ("dead_letter", letters.dead, dead[0], b"a"),
+        ("dead_letter", letters.dead, dead[1], b"\xff\x00"),
+        ("dead_letter", letters.dead, dead[2], b""),
+    ] == [(row.kind, row.topic, row.message_id, bytes(row.payload)) for row in rows]
+
+
+def test_looking_leaves_no_trace(letters, read, admin, namespace):
+    """No topic is created, and no subscription is left, not even by planning."""
+    letters.send(b"a")
+    before = admin.topics(namespace)
+    assert [b"a"] == payloads(read())
+    assert before == admin.topics(namespace) == [letters.dead]
+    eventually(lambda: admin.stats(letters.dead)["subscriptions"] == {})
+
+
+def test_topics_that_do_not_exist_are_empty(spark, letters, admin, namespace):
+    """A subscription without failures is nothing to fail about."""
+    rows = frame(spark, letters.options)
+    assert 0 == rows.count()
+    assert "headers" in rows.columns
+    assert [] == admin.topics(namespace)
+
+
+def test_empty_topics_are_empty(letters, read, admin):
+    """With and without partitions."""
+    admin.create_topic(letters.dead)
+    admin.create_partitioned_topic(letters.retry, 2)
+    assert [] == read()
+
+
+def test_what_the_broker_deleted_is_not_waited_for(letters, read, admin):
+    """There is no subscription that keeps dead letters until a stream makes one."""
+    letters.send(b"a", b"b")
+    forget(admin, letters, b"c")
+    assert [b"c"] == payloads(read())
+
+
+def test_partitions_are_read_side_by_side(spark, letters, admin):
+    """One task each; the topic's name is that of all of them."""
+    admin.create_partitioned_topic(letters.dead, 3)
+    for number in range(9):
+        letters.send(str(number).encode(), partition_key=str(number))
+
+    rows = frame(spark, letters.options)
+
+    assert 3 == rows.rdd.getNumPartitions()
+    found = rows.collect()
+    assert sorted(str(n).encode() for n in range(9)) == sorted(payloads(found))
+    assert {letters.dead} == {row.topic for row in found}
+    assert {"0", "1", "2"} == {row.message_id.split(":")[2] for row in found}
+
+
+def test_delayed_letters_are_seen_at_once(letters, read):
+    """Only consumers of a Shared subscription wait for them."""
+    letters.send(b"tomorrow", to=letters.retry, deliver_after=dt.timedelta(days=1))
+    assert [b"tomorrow"] == payloads(read())
+
+
+def test_messages_of_a_batch_are_rows(letters, read):
+    """Each with an id of its own, as Java prints it."""
+    letters.send_batch(b"a", b"b", b"c")
+    letters.send(b"d")
+    rows = read()
+    assert [b"a", b"b", b"c", b"d"] == payloads(rows)
+    ids = [row.message_id for row in rows]
+    ledger = ids[0].split(":")[0]
+    assert [f"{ledger}:0:-1:{n}" for n in range(3)] + [f"{ledger}:1:-1"] == ids
+
+
+@pytest.mark.parametrize("last", ["chunked", "plain"])
+def test_chunked_messages_are_rows(letters, read, last):
+    """Also where the topic ends with the last chunk, which is no message by itself."""
+    large = bytes(range(256)) * 50_000  # 12.8 MB, in chunks of 5 MiB
+    ids = letters.send(b"before", large, *([b"after"] if last == "plain" else []))
+    rows = read()
+    assert [b"before", large, b"after"][: len(ids)] == payloads(rows)
+    assert ids == [row.message_id for row in rows]
+
+
+def test_compaction_hides_nothing(letters, read, admin):
+    """Dead letters with one key are several failures."""
+    letters.send(b"1", b"2", partition_key="k")
+    path = letters.dead.replace("://", "/") + "/compaction"
+    admin.call("PUT", path)
+    eventually(lambda: admin.get(path)["status"] == "SUCCESS")
+    assert [b"1", b"2"] == payloads(read())
+
+
+def test_what_comes_later_is_not_read(letters, broker):
+    """The end is that of the plan, for each partition."""
+    letters.send_batch(b"a", b"b")
+    reader = batch_reader(letters.options, schema())
+    (partition,) = reader.partitions()
+    letters.send(b"too late")
+    (batch,) = reader.read(partition)
+    assert [b"a", b"b"] == batch.column("payload").to_pylist()
+
+
+# -- whose letters ----------------------------------------------------------------------------
+
+
+def test_letters_of_the_consumer_are_decoded(letters, read):
+    """Attempt, delay, reason and origin."""
+    consumer = letters.client.subscribe(
+        letters.topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+    (origin,) = letters.send(
+        b"order", to=letters.topic, properties={"shop": "7"}, partition_key="k"
+    )
+    consumer.reconsume_later(consumer.receive(SOON), delay=0.01)
+    consumer.dead_letter(consumer.receive(SOON), reason="bad", error=ValueError("no amount"))
+    consumer.close()
+
+    retry, dead = read()
+
+    assert (1, 10) == (retry.attempt, retry.delay_ms)
+    for row in (retry, dead):
+        assert (b"order", "k", letters.topic, origin) == (
+            bytes(row.payload),
+            row.key,
+            row.origin_topic,
+            row.origin_message_id,
+        )
+        assert ("7", SUBSCRIPTION) == (row.headers["shop"], row.headers["REAL_SUBSCRIPTION"])
+    assert ("bad", "ValueError", "no amount") == (dead.reason, dead.error, dead.details)
+
+
+def test_dead_letters_of_the_bare_client_are_decoded(broker, letters, read):
+    """The C++ client prints ids in a way of its own, and counts nothing."""
+    client = pulsar.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    consumer = client.subscribe(
+        letters.topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1, letters.dead),
+    )
+    (origin,) = letters.send(b"poison", to=letters.topic)
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(SOON))
+    read_all(letters.client, letters.dead, 1)
+    client.close()
+
+    (row,) = read(kind="dead_letter")
+
+    assert (b"poison", origin, letters.topic) == (
+        bytes(row.payload),
+        row.origin_message_id,
+        row.origin_topic,
+    )
+    assert (None, {}) == (row.attempt, row.headers)
+
+
+@pytest.mark.parametrize("naming", ["tdmq-2.7.2", "tdmq-2.6.1"])
+def test_dialects_are_read(letters, read, naming):
+    """Under the names that TDMQ's clusters use, with the level that its clients write."""
+    names = pr.Naming.of(naming).topics(letters.topic, SUBSCRIPTION)
+    consumer = letters.client.subscribe(
+        letters.topic,
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        naming=naming,
+    )
+    letters.send(b"order", to=letters.topic)
+    consumer.reconsume_later(consumer.receive(SOON), level=1)
+    consumer.close()
+    (row,) = read(naming=naming)
+    assert (names.retry, 1000, "1") == (row.topic, row.delay_ms, row.headers["DELAY"])
+
+
+def test_old_names_are_read_where_they_exist(letters, read, namespace):
+    """That is where a consumer writes then, each by itself."""
+    old = f"persistent://{namespace}/{SUBSCRIPTION}-DLQ"
+    letters.send(b"old", to=old)
+    letters.send(b"unread", to=letters.dead)
+    letters.send(b"new", to=letters.retry)
+    assert {(old, b"old"), (letters.retry, b"new")} == {
+        (row.topic, bytes(row.payload)) for row in read()
+    }
+
+
+def test_malformed_properties_kill_no_job(letters, read):
+    """They stay headers; where they are no UTF-8, pulsar-client gives none of them."""
+    letters.send_raw({"RECONSUMETIMES": "many", "DELAY_TIME": "-5", "FAILURE_SOURCE": "{"})
+    letters.send_raw({"FAILURE_REASON": b"\xff"})
+    letters.send_raw({b"\xfe": "x"})
+    letters.send(b"fine", properties={"a": "b"})
+    first, second, third, fine = read()
+    assert {"RECONSUMETIMES": "many", "DELAY_TIME": "-5", "FAILURE_SOURCE": "{"} == first.headers
+    assert (None, None, None) == (first.attempt, second.headers, third.headers)
+    assert [b"raw"] * 3 + [b"fine"] == payloads([first, second, third, fine])
+    assert {"a": "b"} == fine.headers
+
+
+def test_tombstones_keys_and_times_are_read(letters, read):
+    """A null payload is null; what a message does not have is null, too."""
+    letters.send(None, partition_key="k", event_timestamp=1_700_000_000_123)
+    letters.send(b"")
+    before = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    tombstone, empty = read()
+    assert (None, "k") == (tombstone.payload, tombstone.key)
+    assert dt.timedelta(milliseconds=1_700_000_000_123) == tombstone.event_time - EPOCH
+    assert (b"", None, None) == (bytes(empty.payload), empty.key, empty.event_time)
+    assert abs(empty.publish_time - before) < dt.timedelta(minutes=10)
+
+
+# -- queries ----------------------------------------------------------------------------------
+
+
+def test_one_kind_can_be_asked_for(letters, read):
+    """The other topic is not looked at."""
+    letters.send(b"dead")
+    letters.send(b"later", to=letters.retry)
+    assert [b"later"] == payloads(read(kind="retry"))
+
+
+def test_columns_can_be_chosen(spark, letters):
+    """By the schema; others are not built."""
+    letters.send(b"a", properties={"FAILURE_REASON": "bad"})
+    register(spark)
+    reader = spark.read.format("pulsar-failures").options(**letters.options)
+    chosen = reader.schema("reason string, payload binary").load()
+    assert [("bad", b"a")] == [(row.reason, bytes(row.payload)) for row in chosen.collect()]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("payload binary, raeson string", "did you mean reason"),
+        ("payload string", "column 'payload' is string: expected binary"),
+        ("payload binary not null", "column 'payload' is binary not null: expected binary"),
+    ],
+)
+def test_columns_that_there_are_not_are_refused(spark, letters, wanted, message):
+    """Before anything runs."""
+    register(spark)
+    reader = spark.read.format("pulsar-failures").options(**letters.options)
+    with pytest.raises(AnalysisException, match=message):
+        reader.schema(wanted).load().collect()
+
+
+def test_conditions_work_without_pushdown(spark, letters):
+    """Which is how Spark is set; it refuses readers that take conditions over then."""
+    letters.send(b"dead")
+    letters.send(b"later", to=letters.retry)
+    rows = frame(spark, letters.options).where("kind = 'retry'")
+    assert 2 == rows.rdd.getNumPartitions()
+    assert [b"later"] == payloads(rows.collect())
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_topics_are_left_out_by_pushdown(spark, letters):
+    """A condition on the kind or the topic leaves only tasks that have something to read."""
+    letters.send(b"dead")
+    letters.send(b"later", to=letters.retry)
+    rows = frame(spark, letters.options)
+    for condition in (F.col("kind") == "retry", F.col("topic").isin(letters.retry, "x")):
+        assert 1 == rows.where(condition).rdd.getNumPartitions()
+        assert [b"later"] == payloads(rows.where(condition).collect())
+    assert 0 == rows.where("topic = 'x'").count()
+    assert 2 == rows.where("kind != 'x'").count()
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_conditions_on_time_hold_for_each_row(spark, letters):
+    """What the source reads too much, Spark leaves out."""
+    letters.send(b"a", b"b", b"c")
+    rows = frame(spark, letters.options)
+    times = [row.publish_time for row in rows.orderBy("publish_time").collect()]
+    later = rows.where(F.col("publish_time") > F.lit(times[0]))
+    assert sum(time > times[0] for time in times) == later.count()
+    assert 0 == rows.where("publish_time > timestamp'2099-01-01'").count()
+    assert 0 == rows.where("publish_time < timestamp'2001-01-01'").count()
+    assert 3 == rows.where("publish_time > timestamp'2001-01-01'").count()
+
+
+def test_times_bound_what_is_read(letters, monkeypatch):
+    """The broker finds the start, and reading stops at the end."""
+    monkeypatch.setattr(source_filters, "SLACK", 0)
+    for number in range(20):
+        letters.send(str(number).encode())
+        sent = time.time_ns()
+        eventually(lambda sent=sent: time.time_ns() - sent > 2_000_000)
+
+    def read(*conditions):
+        reader = PushingReader(SourceOptions.parse(letters.options), SCHEMA)
+        assert list(conditions) == list(reader.pushFilters(list(conditions)))
+        return [
+            row for each in reader.partitions() for b in reader.read(each) for row in b.to_pylist()
+        ]
+
+    times = [row["publish_time"] for row in read()]
+    bounded = read(
+        GreaterThanOrEqual(("publish_time",), times[5]), LessThan(("publish_time",), times[15])
+    )
+    assert [str(n).encode() for n in range(5, 16)] == [row["payload"] for row in bounded]
+
+
+def test_wrong_options_are_named_on_the_driver(spark, letters):
+    """With the option and what is accepted."""
+    with pytest.raises(AnalysisException, match="max_rows_per_batch='none': expected a whole num"):
+        frame(spark, letters.options, max_rows_per_batch="none").collect()
+
+
+def test_a_secret_is_shown_nowhere(spark, letters):
+    """Neither in the plan nor in an error."""
+    secret = "s3cret-t0ken"  # noqa: S105 - the point
+    rows = frame(spark, letters.options, auth__token=secret)
+    assert secret not in rows._jdf.queryExecution().toString()
+    with pytest.raises(AnalysisException) as caught:
+        frame(spark, letters.options, auth__token=secret, kind="all").collect()
+    assert secret not in str(caught.value)

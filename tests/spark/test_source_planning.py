@@ -1,0 +1,386 @@
+"""How a stream plans, acknowledges and notices what is lost, on a real broker without Spark.
+
+`Micro` does what Spark does; `test_source_stream.py` shows that Spark does it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import pulsar
+import pytest
+from reading import eventually
+from sourcing import Letters, Micro, forget
+
+import pulsar_retry as pr
+from pulsar_retry import ConfigError
+from pulsar_retry_spark import reading_subscription
+from pulsar_retry_spark import stream as stream_module
+from pulsar_retry_spark.source_errors import PulsarSourceError
+
+NAME = "pulsar-failures"
+
+
+@pytest.fixture
+def client(broker):
+    """Give a client, as an application has it."""
+    with pr.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def letters(broker, topic, client):
+    """Give the topics of the test's subscription."""
+    return Letters(broker.service_url, topic, client)
+
+
+@pytest.fixture
+def micro(letters, monkeypatch):
+    """Return a function that starts a stream; at the end all are closed."""
+    monkeypatch.setattr(stream_module, "_POLL", 0)  # no pause, so that each look is one
+    started = []
+
+    def start(offset=None, **options):
+        started.append(Micro(letters.options, offset, discovery__seconds="0", **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def backlog(admin, letters):
+    """Return a function that tells how many entries of a topic are not acknowledged."""
+
+    def backlog(topic=None):
+        return admin.backlog(topic or letters.dead, NAME)
+
+    return backlog
+
+
+def numbers(*args):
+    """Return payloads that are numbers."""
+    return [str(number).encode() for number in range(*args)]
+
+
+# -- offsets and limits -----------------------------------------------------------------------
+
+
+def test_a_stream_reads_on_from_its_offset(letters, micro):
+    """Each message once, also those of another topic."""
+    stream = micro()
+    letters.send(*numbers(3))
+    assert numbers(3) == stream.run()
+    assert [] == stream.run()
+    letters.send(b"later", to=letters.retry)
+    letters.send(*numbers(3, 5))
+    assert {*numbers(3, 5), b"later"} == set(stream.run())
+
+
+def test_an_offset_is_a_readable_id(letters, micro):
+    """The last message read of each partition."""
+    stream = micro()
+    ids = letters.send(*numbers(2))
+    stream.run()
+    assert {letters.dead: ids[-1]} == stream.offset
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_a_limit_holds_within_batches(letters, micro, rows):
+    """A producer's batch may be larger than a micro-batch; each message is read once."""
+    letters.send_batch(*numbers(10))
+    letters.send(*numbers(10, 12))
+    stream = micro(max_rows_per_batch=str(rows))
+    batches = stream.run_all()
+    assert numbers(12) == [each for batch in batches for each in batch]
+    assert [rows] * (12 // rows) == [len(batch) for batch in batches][: 12 // rows]
+
+
+def test_a_limit_is_shared(letters, micro, admin):
+    """Each partition that is behind has its part, and no more than is allowed is read."""
+    admin.create_partitioned_topic(letters.dead, 3)
+    for partition in range(3):
+        letters.send(*numbers(4), to=f"{letters.dead}-partition-{partition}")
+    stream = micro(max_rows_per_batch="6")
+    assert sorted(numbers(2) * 3) == sorted(stream.run())
+    assert 3 == len(stream.offset)
+    assert sorted(numbers(2, 4) * 3) == sorted(stream.run())
+
+
+def test_a_limit_below_the_number_of_partitions_starves_none(letters, micro, admin):
+    """They take turns."""
+    admin.create_partitioned_topic(letters.dead, 3)
+    for partition in range(3):
+        letters.send(*numbers(3), to=f"{letters.dead}-partition-{partition}")
+    stream = micro(max_rows_per_batch="1")
+    batches = [stream.run() for _ in range(6)]
+    assert [1] * 6 == [len(batch) for batch in batches]
+    assert 3 == len(stream.offset)
+
+
+def test_starting_at_the_end_leaves_out_what_is_there(letters, micro):
+    """Even if the query is killed before anything came, and topics that come later are whole."""
+    letters.send(*numbers(3))
+    stream = micro(starting="latest")
+    assert [] == stream.run()
+    offset = stream.offset
+    stream.kill()
+    letters.send(*numbers(3, 5))
+    stream = micro(offset, starting="latest")
+    letters.send(b"new", to=letters.retry)
+    assert {*numbers(3, 5), b"new"} == set(stream.run())
+
+
+def test_starting_at_the_end_of_nothing_leaves_out_nothing(letters, micro):
+    """No topic there yet: what comes is after the start."""
+    stream = micro(starting="latest")
+    assert [] == stream.run()
+    letters.send(*numbers(2))
+    assert numbers(2) == stream.run()
+
+
+# -- what appears -----------------------------------------------------------------------------
+
+
+def test_partitions_that_are_added_are_read_from_their_start(letters, micro, admin):
+    """As are those of the topic that appears."""
+    stream = micro()
+    assert [] == stream.run()
+    admin.create_partitioned_topic(letters.dead, 1)
+    letters.send(b"a", to=f"{letters.dead}-partition-0")
+    assert [b"a"] == stream.run()
+    admin.call("POST", letters.dead.replace("://", "/") + "/partitions", 2)
+    letters.send(b"b", to=f"{letters.dead}-partition-1")
+    assert [b"b"] == stream.run()
+
+
+def test_looking_creates_no_topic(micro, admin, namespace):
+    """Not even the retry topic of a subscription that has not retried yet."""
+    assert [] == micro().run()
+    assert [] == admin.topics(namespace)
+
+
+# -- acknowledgements -------------------------------------------------------------------------
+
+
+def test_only_what_is_committed_is_acknowledged(letters, micro, backlog):
+    """Planning and reading acknowledge nothing."""
+    letters.send(*numbers(3))
+    stream = micro()
+    assert numbers(3) == stream.run()
+    assert 3 == backlog()
+    letters.send(*numbers(3, 5))
+    stream.run()
+    eventually(lambda: backlog() == 2)
+
+
+def test_a_stream_that_starts_again_acknowledges_what_its_checkpoint_proves(
+    letters, micro, backlog
+):
+    """Spark has committed the last micro-batch, but has not said so."""
+    letters.send(*numbers(3))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    assert 3 == backlog()
+    micro(stream.offset).plan()
+    eventually(lambda: backlog() == 0)
+
+
+def test_a_stream_may_leave_that_to_the_next_commit(letters, micro, backlog):
+    """`ack_on_restart=false`."""
+    letters.send(*numbers(3))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    again = micro(stream.offset, ack_on_restart="false")
+    again.plan()
+    assert 3 == backlog()
+    letters.send(b"3")
+    again.run()
+    eventually(lambda: backlog() == 1)
+
+
+def test_a_batch_that_was_read_in_part_is_kept(letters, micro, backlog):
+    """Entries are acknowledged as wholes."""
+    letters.send(b"first")
+    letters.send_batch(*numbers(4))
+    stream = micro(max_rows_per_batch="3")
+    stream.run()
+    stream.reader.commit(stream.offset)
+    eventually(lambda: backlog() == 1)
+    stream.run()
+    stream.reader.commit(stream.offset)
+    eventually(lambda: backlog() == 0)
+
+
+def test_an_available_now_stream_leaves_no_backlog(letters, micro, backlog):
+    """Spark asks once more after the last micro-batch, which proves that it is committed."""
+    letters.send(*numbers(5))
+    stream = micro(max_rows_per_batch="2")
+    stream.reader.prepareForTriggerAvailableNow()
+    assert [2, 2, 1] == [len(batch) for batch in stream.run_all()]
+    eventually(lambda: backlog() == 0)
+
+
+def test_an_available_now_stream_ends_where_it_was_when_it_started(letters, micro):
+    """Or it would never end while somebody writes."""
+    letters.send(*numbers(3))
+    stream = micro(max_rows_per_batch="2")
+    stream.reader.prepareForTriggerAvailableNow()
+    assert numbers(2) == stream.run()
+    letters.send(*numbers(3, 6))
+    letters.send(b"new", to=letters.retry)
+    assert [[b"2"]] == stream.run_all()
+
+
+def test_a_batch_is_done_again_after_a_crash(letters, micro):
+    """Exactly the same rows, although more have come."""
+    letters.send(*numbers(3))
+    stream = micro()
+    end = stream.plan()
+    stream.read(end)
+    stream.kill()
+    letters.send(*numbers(3, 6))
+    again = micro()
+    assert numbers(3) == [row["payload"] for row in again.read(end)]
+
+
+# -- chunks -----------------------------------------------------------------------------------
+
+
+def test_a_stream_that_ends_with_a_chunk_reads_all_of_the_message(letters, micro):
+    """The last entry is no message by itself."""
+    large = bytes(12_000_000)
+    letters.send(b"before", large)
+    stream = micro()
+    assert [b"before", large] == stream.run()
+    assert [] == stream.run()
+    letters.send(b"after")
+    assert [b"after"] == stream.run()
+
+
+def test_a_message_whose_chunks_are_still_coming_is_read_when_it_is_whole(letters, micro):
+    """A plan in between stops before it."""
+    large = bytes(60_000_000)
+    letters.send(b"before")
+    sending = threading.Thread(target=letters.send, args=[large])
+    stream = micro()
+    sending.start()
+    read = []
+    while sending.is_alive():
+        read += stream.run()
+    read += [each for batch in stream.run_all() for each in batch]
+    assert [b"before", large] == read
+
+
+def test_chunks_on_both_sides_of_an_offset_are_one_message(letters, micro):
+    """With another producer's message between them, at which a micro-batch may end."""
+    letters.send(b"before")
+    stream = micro()
+    assert [b"before"] == stream.run()
+    large = bytes(12_000_000)
+    (first_and_last,) = letters.send(large)
+    ledger, entry = first_and_last.split(";")[0].split(":")[:2]
+    # As if the stream had stopped at the first chunk, for another's message there.
+    stream.offset = {letters.dead: f"{ledger}:{entry}:-1"}
+    assert [large] == stream.run()
+
+
+# -- what goes wrong --------------------------------------------------------------------------
+
+
+def test_two_streams_with_one_subscription_are_refused(letters, micro, monkeypatch):
+    """They would acknowledge each other's messages."""
+    monkeypatch.setattr(reading_subscription, "_BUSY_FOR", 0.2)
+    letters.send(b"a")
+    first = micro()
+    first.plan()
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_SUBSCRIPTION_BUSY\] another qu"):
+        micro().plan()
+    assert [b"a"] == micro(subscription__reader="other").run()
+    first.kill()
+    assert [b"a"] == micro().run()
+
+
+def test_what_was_deleted_unread_is_an_error(letters, micro, admin, monkeypatch):
+    """Somebody has skipped the backlog, and the broker has deleted it."""
+    letters.send(*numbers(2))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    letters.send(*numbers(2, 4))
+    path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
+    admin.call("DELETE", path)
+    forget(admin, letters, b"4")
+    monkeypatch.setattr(reading_subscription, "_PATIENCE", 1_000)
+
+    for _ in range(2):  # it does not go away by itself
+        with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\] .* deleted with"):
+            micro(stream.offset).plan()
+    assert [b"4"] == micro(stream.offset, fail_on_data_loss="false").run()
+
+
+def test_a_backlog_that_somebody_skipped_is_an_error(letters, micro, admin):
+    """The subscription is there, but does not stand where the checkpoint does."""
+    letters.send(*numbers(2))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    letters.send(*numbers(2, 4))
+    path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
+    admin.call("POST", f"{path}/skip_all")
+    forget(admin, letters, *numbers(4, 6))
+    admin.call("POST", f"{path}/skip/1")
+    with pytest.raises(PulsarSourceError, match="DATA_LOSS"):
+        micro(stream.offset).plan()
+
+
+def test_what_was_deleted_after_it_was_read_is_no_error(letters, micro, admin, backlog):
+    """Ledgers go when all of their messages are acknowledged."""
+    letters.send(*numbers(2))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    again = micro(stream.offset)
+    again.plan()
+    again.kill()
+    assert 0 == backlog()
+    forget(admin, letters, b"2")
+    assert [b"2"] == micro(stream.offset).run()
+
+
+def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
+    """A batch can't be done again without its messages."""
+    letters.send(*numbers(2))
+    stream = micro()
+    end = stream.plan()
+    stream.kill()
+    admin.call("DELETE", f"{letters.dead.replace('://', '/')}/subscription/{NAME}")
+    forget(admin, letters, b"2")
+    again = micro()
+    with pytest.raises(PulsarSourceError, match=f"has no message {end[letters.dead]} any more"):
+        again.read(end)
+    again.kill()
+    assert [] == micro(fail_on_data_loss="false").read(end)
+
+
+def test_a_checkpoint_of_other_topics_is_refused(micro):
+    """Rather than left alone in silence."""
+    offset = {"persistent://public/default/other": "1:2:-1"}
+    with pytest.raises(ConfigError, match="checkpointLocation: it is of a query on persistent://"):
+        micro(offset).plan()
+
+
+def test_a_reader_travels_without_what_it_has_opened(letters, micro):
+    """Clients can't be pickled."""
+    letters.send(b"a")
+    stream = micro()
+    stream.plan()
+    copy = pickle.loads(pickle.dumps(stream.reader))  # noqa: S301 - our own
+    assert copy._planner is None
+    assert stream.reader._planner is not None

@@ -1,0 +1,149 @@
+"""What the tests of the Spark source share: options, letters to read, and ways to look on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import _pulsar
+import attrs
+import pulsar
+from pyspark.sql import DataFrame, Row, SparkSession
+from reading import SUBSCRIPTION, eventually
+
+from pulsar_retry.wire.properties import message_id_text
+from pulsar_retry_spark import register
+from pulsar_retry_spark.source import schema, stream_reader
+
+
+@attrs.frozen
+class Letters:
+    """The topics of one subscription, on a broker, with a producer for each."""
+
+    url: str
+    topic: str
+    client: pulsar.Client
+    _producers: dict[Any, Any] = attrs.field(factory=dict, init=False)
+
+    @property
+    def retry(self) -> str:
+        """The retry topic."""
+        return f"{self.topic}-{SUBSCRIPTION}-RETRY"
+
+    @property
+    def dead(self) -> str:
+        """The dead-letter topic."""
+        return f"{self.topic}-{SUBSCRIPTION}-DLQ"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that read both."""
+        return {"service.url": self.url, "topic": self.topic, "subscription": SUBSCRIPTION}
+
+    def send(self, *payloads: Any, to: str | None = None, **options: Any) -> list[str]:
+        """Publish to the dead-letter topic, or *to* another, one entry each; return the ids."""
+        producer = self._producer(to or self.dead, batching_enabled=False, chunking_enabled=True)
+        return [message_id_text(producer.send(each, **options)) for each in payloads]
+
+    def send_batch(self, *payloads: bytes, to: str | None = None) -> None:
+        """Publish as one entry."""
+        producer = self._producer(
+            to or self.dead,
+            batching_enabled=True,
+            batching_max_messages=len(payloads) + 1,
+            batching_max_publish_delay_ms=60_000,
+        )
+        for each in payloads:
+            producer.send_async(each, None)
+        producer.flush()
+
+    def send_raw(self, properties: Mapping[Any, Any], payload: bytes = b"raw") -> None:
+        """Publish properties that pulsar-client's own checks would refuse."""
+        builder = _pulsar.MessageBuilder()
+        builder.content(payload)
+        builder.properties(dict(properties))
+        self._producer(self.dead)._producer.send(builder.build())
+
+    def _producer(self, topic: str, **options: Any) -> Any:
+        key = (topic, *options.items())
+        if key not in self._producers:
+            self._producers[key] = self.client.create_producer(topic, **options)
+        return self._producers[key]
+
+
+def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
+    """Have the broker delete dead letters that no subscription keeps, and publish others."""
+    path = letters.dead.replace("://", "/")
+
+    def first_ledger() -> int:
+        number: int = admin.get(f"{path}/internalStats")["ledgers"][0]["ledgerId"]
+        return number
+
+    before = first_ledger()
+    # The ledger that is written to stays; loading the topic anew begins another one.
+    admin.unload(letters.dead)
+    letters.send(*payloads)
+    admin.call("POST", f"{path}/trim")
+    eventually(lambda: first_ledger() != before)
+
+
+def frame(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
+    """Return what there is to read; `__` in the name of an option stands for a dot."""
+    register(spark)
+    dotted = {name.replace("__", "."): value for name, value in more.items()}
+    return spark.read.format("pulsar-failures").options(**options, **dotted).load()
+
+
+def payloads(rows: list[Row]) -> list[bytes]:
+    """Return the payloads of rows, as they come."""
+    return [bytes(row.payload) for row in rows]
+
+
+class Micro:
+    """Does with a stream reader what Spark does, without Spark, one micro-batch at a time.
+
+    Attributes:
+        offset: Up to where rows were processed; a checkpoint has it.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], offset: Mapping[str, str] | None = None, **more: str
+    ) -> None:
+        dotted = {name.replace("__", "."): value for name, value in more.items()}
+        self.reader = stream_reader({**options, **dotted}, schema())
+        # Spark keeps offsets as JSON.
+        self.offset = json.loads(json.dumps(offset or self.reader.initialOffset()))
+
+    def plan(self) -> dict[str, str]:
+        """Return where the next micro-batch ends."""
+        end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
+        return json.loads(json.dumps(end))
+
+    def read(self, end: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the rows up to *end*."""
+        rows = []
+        for each in self.reader.partitions(self.offset, dict(end)):
+            for batch in pickle.loads(pickle.dumps(self.reader)).read(each):  # noqa: S301 - as Spark
+                rows += batch.to_pylist()
+        return rows
+
+    def run(self) -> list[bytes]:
+        """Process the next micro-batch; return its payloads."""
+        end = self.plan()
+        if end == self.offset:
+            return []
+        if self.offset:
+            self.reader.commit(self.offset)
+        rows = self.read(end)
+        self.offset = end
+        return [row["payload"] for row in rows]
+
+    def run_all(self) -> list[list[bytes]]:
+        """Process micro-batches as long as there is something new, and return their payloads."""
+        return list(iter(self.run, []))
+
+    def kill(self) -> None:
+        """End, as Spark ends it: without a word, so what is on its way goes out."""
+        self.reader.stop()
