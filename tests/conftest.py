@@ -7,6 +7,7 @@ and why it is not a container. Under pytest-xdist the controller starts it and t
 from __future__ import annotations
 
 import json
+import signal
 import urllib.error
 import urllib.request
 import uuid
@@ -77,6 +78,9 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take over, in a worker of pytest-xdist, what the controller found and started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a shell; tests and the programs they start interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     worker_input = getattr(config, "workerinput", None)
     if worker_input is not None:
         kind, service_url, admin_url = worker_input["broker"]
