@@ -26,11 +26,19 @@ _BATCH_BYTES = 8 << 20
 #: it, with other messages between them, and only who has read the first chunk gets the message.
 LOOK_BACK = 16
 
+#: What pulsar-client raises while a broker restarts.
+BROKER_IS_AWAY = (
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.Timeout,
+    pulsar.ServiceUnitNotReady,
+)
+
 #: Milliseconds between two looks at what keeps a message that is there from coming.
 _WAIT = 1_000
 
 #: Seconds that it may keep it: as long as a broker takes to restart, and a little more.
-_PATIENCE = 60.0
+PATIENCE = 60.0
 
 #: The same where what is there may be a part of a chunked message, of which no more will come.
 _UNCERTAIN_PATIENCE = 10.0
@@ -152,8 +160,8 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
 
 def _awaited(reader: Any, piece: Piece) -> Any:
     """Wait for the next raw message as long as there is one, and return it; None: there is none."""
-    give_up_at = time.monotonic() + (_PATIENCE if piece.certain else _UNCERTAIN_PATIENCE)
-    while reader.has_message_available():
+    give_up_at = time.monotonic() + (PATIENCE if piece.certain else _UNCERTAIN_PATIENCE)
+    while _has_more(reader):
         try:
             return reader.read_next(_WAIT)
         except pulsar.Timeout:
@@ -163,6 +171,14 @@ def _awaited(reader: Any, piece: Piece) -> Any:
             return None
         raise PulsarSourceError(
             "TIMEOUT",
-            f"{piece.partition.name} has messages, but none has come for {_PATIENCE:g} s",
+            f"{piece.partition.name} has messages, but none has come for {PATIENCE:g} s",
         )
     return None
+
+
+def _has_more(reader: Any) -> bool:
+    """Tell whether there are messages, as far as is known: the reader may have to reconnect."""
+    try:
+        return bool(reader.has_message_available())
+    except BROKER_IS_AWAY:
+        return True

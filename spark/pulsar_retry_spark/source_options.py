@@ -54,7 +54,8 @@ class SourceOptions:
         starting: Where a new stream starts: ``earliest`` or ``latest``.
         max_rows: How many rows a micro-batch may have; None: all that there are.
         ack_on_restart: Whether a stream that starts again acknowledges at once what its checkpoint
-            says was processed.
+            says was processed, and not only when it commits something new. With the trigger
+            AvailableNow it always does.
         fail_on_data_loss: Whether a stream fails when the broker has deleted what it has not read.
         discovery: Seconds between two looks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.

@@ -7,6 +7,7 @@ and no message can make a job fail.
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import re
@@ -124,7 +125,7 @@ class RowBuffer:
         """Add the row of a `_pulsar.Message`.
 
         pulsar-client can't give properties of which one is no UTF-8: then `headers` is null and so
-        are the columns that are read from them. A key that is no UTF-8 is null, too.
+        are the columns that are read from them.
         """
         try:
             properties = raw.properties()
@@ -197,10 +198,11 @@ def decode(properties: dict[str, str]) -> tuple[Any, ...]:
 
 
 def _key(raw: Any) -> str | None:
+    """Return the key; bytes that are no UTF-8 as base64, as the sink writes and Java reads them."""
     try:
         return raw.partition_key() or None
-    except UnicodeDecodeError:
-        return None
+    except UnicodeDecodeError as error:
+        return base64.b64encode(error.object).decode()
 
 
 def _time(milliseconds: int) -> int | None:

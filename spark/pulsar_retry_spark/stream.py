@@ -8,10 +8,10 @@ was processed is acknowledged on a durable subscription.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,13 @@ from pyspark.sql.streaming.datasource import (
 
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
-from pulsar_retry_spark.reading import Piece, messages, read_batches
+from pulsar_retry_spark.reading import (
+    BROKER_IS_AWAY,
+    PATIENCE,
+    Piece,
+    messages,
+    read_batches,
+)
 from pulsar_retry_spark.reading_subscription import ReadingSubscription
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_topics import Partition, existing, quiet
@@ -33,6 +39,8 @@ from pulsar_retry_spark.source_topics import Partition, existing, quiet
 _POLL = 0.2
 
 Positions = dict[str, Position]
+
+_Result = TypeVar("_Result")
 
 
 class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -74,23 +82,10 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
             return start
-        planner = self._planner_from(start)
-        if not start and self._options.starting == "latest":
-            return to_offset(planner.last_entries(), LATEST)
-        positions = from_offset(start)
-        planner.discover(positions)
-        ends = planner.ends(positions)
-        if isinstance(limit, ReadMaxRows):
-            ends = planner.limited(positions, ends, limit.max_rows)
-        if self._available_now:
-            # Spark commits the last micro-batch in its checkpoint, and never tells: but it asks
-            # on from there. (Where its checkpoints lag behind, this trigger is refused.)
-            planner.acknowledge(positions)
-            if ends == positions:
-                self._finish()
-        if ends == positions:
-            self._idle = (start, time.monotonic() + _POLL)
-        return to_offset(ends, {key: start[key] for key in LATEST if key in start})
+        self._planner_from(
+            start
+        )  # without patience: a wrong service.url is no broker that restarts
+        return _patiently(lambda: self._latest_offset(start, limit))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return one task for each partition that has something to read.
@@ -118,11 +113,31 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, str]) -> None:
         """Acknowledge what is in the checkpoint."""
         if not self._finished:
-            self._planner_from(end).acknowledge(from_offset(end))
+            planner = self._planner_from(end)
+            _patiently(lambda: planner.acknowledge(from_offset(end)))
 
     def stop(self) -> None:
         """Close what is open. Spark does not call it, but ends the process."""
         self._finish()
+
+    def _latest_offset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+        planner = self._planner_from(start)
+        if not start and self._options.starting == "latest":
+            return to_offset(planner.last_entries(), LATEST)
+        positions = from_offset(start)
+        planner.discover(positions)
+        ends = planner.ends(positions)
+        if isinstance(limit, ReadMaxRows):
+            ends = planner.limited(positions, ends, limit.max_rows)
+        if self._available_now:
+            # Spark commits the last micro-batch in its checkpoint, and never tells: but it asks
+            # on from there. (Where its checkpoints lag behind, this trigger is refused.)
+            planner.acknowledge(positions)
+            if ends == positions:
+                self._finish()
+        if ends == positions:
+            self._idle = (start, time.monotonic() + _POLL)
+        return to_offset(ends, {key: start[key] for key in LATEST if key in start})
 
     def _piece(self, name: str, after: Position | None, end: Position) -> Piece:
         partition = Partition.of(self._options.topic_of(name), name)
@@ -225,6 +240,18 @@ class Planner:
     def close(self) -> None:
         """Send what is to be acknowledged, and leave the subscription."""
         self._opened.close()
+
+
+def _patiently(call: Callable[[], _Result]) -> _Result:
+    """Return what *call* returns, once the broker is back if it is away."""
+    give_up_at = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except BROKER_IS_AWAY:
+            if time.monotonic() > give_up_at:
+                raise
+        time.sleep(_POLL)
 
 
 def advanced(positions: Positions, ends: Positions) -> Positions:

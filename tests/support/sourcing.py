@@ -147,3 +147,50 @@ class Micro:
     def kill(self) -> None:
         """End, as Spark ends it: without a word, so what is on its way goes out."""
         self.reader.stop()
+
+
+@attrs.define
+class Query:
+    """A streaming query with a checkpoint, started as often as a test likes.
+
+    Attributes:
+        log: The id and the payloads of each micro-batch, in the order in which they were run.
+        fail_at: The micro-batch that fails from now on; None: none does.
+    """
+
+    spark: SparkSession
+    options: Mapping[str, str]
+    checkpoint: str
+    log: list[tuple[int, list[bytes]]] = attrs.field(factory=list, init=False)
+    fail_at: int | None = attrs.field(default=None, init=False)
+    running: Any = attrs.field(default=None, init=False)
+
+    def start(self, *, available_now: bool = False, **more: str) -> Any:
+        """Start it; `__` in the name of an option stands for a dot."""
+        register(self.spark)
+        dotted = {name.replace("__", "."): value for name, value in more.items()}
+        rows = self.spark.readStream.format("pulsar-failures").options(**self.options, **dotted)
+        writer = rows.load().writeStream.foreachBatch(self._take)
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        self.running = writer.option("checkpointLocation", self.checkpoint).start()
+        return self.running
+
+    def run(self, **more: str) -> None:
+        """Read what is there now."""
+        self.start(available_now=True, **more).awaitTermination()
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self.running is not None:
+            self.running.stop()
+
+    def read(self) -> list[bytes]:
+        """Return the payloads that were read so far."""
+        return [each for _, batch in self.log for each in batch]
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        found = payloads(rows.select("payload").collect())
+        self.log.append((batch, found))
+        if batch == self.fail_at:
+            raise RuntimeError("the sink is down")

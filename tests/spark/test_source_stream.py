@@ -1,0 +1,156 @@
+"""`spark.readStream.format("pulsar-failures")`: retry and dead-letter topics as a stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pulsar
+import pytest
+from pyspark.errors import StreamingQueryException
+from reading import eventually
+from sourcing import Letters, Query
+
+import pulsar_retry as pr
+
+NAME = "pulsar-failures"
+
+#: Seconds for what takes a few micro-batches of a slow machine.
+PATIENCE = 90
+
+
+@pytest.fixture
+def client(broker):
+    """Give a client, as an application has it."""
+    with pr.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ) as client:
+        yield client
+
+
+@pytest.fixture
+def letters(broker, topic, client):
+    """Give the topics of the test's subscription."""
+    return Letters(broker.service_url, topic, client)
+
+
+@pytest.fixture
+def query(spark, letters, tmp_path):
+    """Give a query of both topics; what runs at the end of the test is stopped."""
+    query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
+    yield query
+    query.stop()
+
+
+def numbers(*args):
+    """Return payloads that are numbers."""
+    return [str(number).encode() for number in range(*args)]
+
+
+def test_what_is_there_is_read_once_and_leaves_no_backlog(letters, query, admin):
+    """Run by run, with nothing in between, and the broker may delete what was read."""
+    letters.send(*numbers(5))
+    query.run()
+    assert numbers(5) == query.read()
+    eventually(lambda: admin.backlog(letters.dead, NAME) == 0)
+
+    letters.send(*numbers(5, 7))
+    letters.send(b"later", to=letters.retry)
+    query.run()
+    assert {*numbers(7), b"later"} == set(query.read())
+    assert 8 == len(query.read())
+
+    query.run()
+    assert 8 == len(query.read())
+    for topic in (letters.dead, letters.retry):
+        eventually(lambda topic=topic: admin.backlog(topic, NAME) == 0)
+
+
+def test_micro_batches_are_limited(letters, query):
+    """Also within a producer's batch."""
+    letters.send_batch(*numbers(10))
+    query.run(max_rows_per_batch="4")
+    assert [(0, numbers(4)), (1, numbers(4, 8)), (2, numbers(8, 10))] == query.log
+
+
+def test_offsets_are_the_last_ids(letters, query):
+    """A person can read them in the checkpoint."""
+    ids = letters.send(*numbers(3))
+    query.run()
+    written = Path(query.checkpoint, "offsets", "0").read_text().splitlines()
+    assert {letters.dead: ids[-1]} == json.loads(written[-1])
+
+
+def test_a_failed_micro_batch_is_done_again(letters, query):
+    """With exactly its rows, although more have come since."""
+    letters.send(*numbers(4))
+    query.fail_at = 1
+    with pytest.raises(StreamingQueryException):
+        query.run(max_rows_per_batch="2")
+    letters.send(*numbers(4, 6))
+
+    query.fail_at = None
+    query.run()
+
+    assert (0, numbers(2)) == query.log[0]
+    assert [(1, numbers(2, 4))] * 2 == query.log[1:3]
+    assert numbers(4, 6) == [each for _, batch in query.log[3:] for each in batch]
+
+
+def test_only_what_is_in_the_checkpoint_is_acknowledged(letters, query, admin):
+    """A query that runs on and on is one micro-batch behind; its next start catches up."""
+    letters.send(*numbers(3))
+    query.start()
+    eventually(lambda: query.read() == numbers(3), PATIENCE)
+    assert 3 == admin.backlog(letters.dead, NAME)
+
+    letters.send(*numbers(3, 5))
+    eventually(lambda: query.read() == numbers(5), PATIENCE)
+    eventually(lambda: admin.backlog(letters.dead, NAME) == 2)
+    query.stop()
+
+    query.run()
+    assert numbers(5) == query.read()
+    eventually(lambda: admin.backlog(letters.dead, NAME) == 0)
+
+
+def test_topics_and_partitions_that_appear_are_read(letters, query, admin, namespace):
+    """None is there at the start, and none is created by looking."""
+    query.start(discovery__seconds="0")
+    eventually(lambda: query.running.lastProgress is not None, PATIENCE)
+    assert [] == admin.topics(namespace)
+
+    admin.create_partitioned_topic(letters.dead, 1)
+    letters.send(b"a", to=f"{letters.dead}-partition-0")
+    eventually(lambda: query.read() == [b"a"], PATIENCE)
+    admin.call("POST", letters.dead.replace("://", "/") + "/partitions", 2)
+    letters.send(b"b", to=f"{letters.dead}-partition-1")
+    eventually(lambda: query.read() == [b"a", b"b"], PATIENCE)
+
+
+def test_a_stream_may_start_at_the_end(letters, query):
+    """And goes on from there at its next start."""
+    letters.send(*numbers(3))
+    query.run(starting="latest")
+    assert [] == query.read()
+    letters.send(*numbers(3, 5))
+    query.run(starting="latest")
+    assert numbers(3, 5) == query.read()
+
+
+def test_two_queries_on_one_subscription_are_refused(spark, letters, query, tmp_path):
+    """With an error that says what to do."""
+    letters.send(b"a")
+    query.start()
+    eventually(lambda: query.read() == [b"a"], PATIENCE)
+    second = Query(spark, letters.options, str(tmp_path / "second"))
+    with pytest.raises(StreamingQueryException, match=r"PULSAR_SOURCE_SUBSCRIPTION_BUSY.*subscri"):
+        second.run()
+    second.run(subscription__reader="second")
+    assert [b"a"] == second.read()
+
+
+def test_wrong_options_are_named(query):
+    """When the query starts."""
+    with pytest.raises(StreamingQueryException, match="starting='now': expected one of earliest"):
+        query.run(starting="now")
