@@ -21,6 +21,9 @@ import pulsar
 from pulsar_retry.consumer.plan import Plan, topic_list
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
 
+#: What pulsar-client raises to a role that may not read the topic, or not list the namespace.
+MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
+
 _log = logging.getLogger("pulsar_retry")
 
 
@@ -51,8 +54,7 @@ def exists(client: pulsar.Client, topic: str) -> bool:
     pulsar-client logs errors that are none where it does.
 
     Raises:
-        pulsar.AuthorizationError: the role may not list the namespace, or not read the topic.
-        pulsar.PulsarException: the broker was not reached.
+        pulsar.PulsarException: one of `MAY_NOT_LOOK`, or the broker was not reached.
     """
     topic = logical(topic)  # pulsar-client compares the pattern with names without partitions
     name = TopicName.parse(topic)
@@ -104,7 +106,10 @@ def _unsubscribe(client: pulsar.Client, topic: str, subscription: str) -> None:
 def _old_exists(client: pulsar.Client, topic: str) -> bool:
     try:
         return exists(client, topic)
-    except pulsar.AuthorizationError:
-        # What is left to ask finds partitioned topics only, as the Go client does.
+    except MAY_NOT_LOOK:
         _log.warning("may not look for the old-style topic %s; asking for its partitions", topic)
+    try:
+        # What is left to ask finds partitioned topics only, as the Go client does.
         return bool(client.get_topic_partitions(topic) != [topic])
+    except MAY_NOT_LOOK:
+        return False  # whoever may not ask even this could not write there

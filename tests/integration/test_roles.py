@@ -1,0 +1,57 @@
+"""Consumers whose role has just the rights that it needs."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+import uuid
+
+import pulsar
+import pytest
+from reading import SOON
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """Give a broker that lets nobody in without a token."""
+    with Standalone(fast_start=True, auth=True) as broker:
+        yield broker
+
+
+def connect(guarded, token):
+    """Return a client that has *token*."""
+    return pr.Client(guarded.service_url, pulsar.AuthenticationToken(token), logger=QUIET)
+
+
+def grant(guarded, topic, role, actions):
+    """Let *role* do *actions* on *topic*, and nothing else anywhere."""
+    request = urllib.request.Request(  # noqa: S310 - the test's broker
+        f"{guarded.admin_url}/admin/v2/persistent/public/default/{topic}/permissions/{role}",
+        json.dumps(actions).encode(),
+        {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener.open(request, timeout=30).close()
+
+
+def test_rights_on_the_topics_are_enough(guarded, caplog):
+    """The role may neither list the namespace nor look at old-style topics."""
+    topic = uuid.uuid4().hex
+    names = [topic, f"{topic}-billing-RETRY", f"{topic}-billing-DLQ"]
+    with connect(guarded, guarded.admin_token) as administrator:
+        for name in names:  # rights are given on topics that exist
+            administrator.create_producer(name)
+            grant(guarded, name, "billing", ["produce", "consume"])
+    with connect(guarded, guarded.token("billing")) as client:
+        consumer = client.subscribe(
+            topic, "billing", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+        )
+        client.create_producer(topic).send(b"order")
+        consumer.reconsume_later(consumer.receive(SOON), delay=0.01)
+        assert 2 == pr.attempt_of(consumer.receive(SOON))
+    assert "may not look for the old-style topic" in caplog.text
