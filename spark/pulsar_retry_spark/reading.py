@@ -14,7 +14,7 @@ from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.positions import Position
-from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, PulsarSourceError, refusals_of
 from pulsar_retry_spark.source_rows import RowBuffer
 from pulsar_retry_spark.source_topics import Partition
 
@@ -25,14 +25,6 @@ _BATCH_BYTES = 8 << 20
 #: Entries before a start that are read again: the chunks of one message may lie on both sides of
 #: it, with other messages between them, and only who has read the first chunk gets the message.
 LOOK_BACK = 16
-
-#: What pulsar-client raises while a broker restarts.
-BROKER_IS_AWAY = (
-    pulsar.ConnectError,
-    pulsar.NotConnected,
-    pulsar.Timeout,
-    pulsar.ServiceUnitNotReady,
-)
 
 #: Milliseconds between two looks at what keeps a message that is there from coming.
 _WAIT = 1_000
@@ -74,14 +66,13 @@ def read_batches(
     """Read *piece* as record batches of *schema*, some columns of `source_rows.SCHEMA`.
 
     Raises:
-        PulsarSourceError: messages are missing, or do not come.
-        pulsar.PulsarException: the broker was not reached, or refuses.
+        PulsarSourceError: messages are missing or do not come, or the broker refuses.
     """
     constants = {"kind": piece.partition.kind, "topic": piece.partition.topic}
     rows = RowBuffer(schema, constants)
     number = piece.partition.number
     count = size = 0
-    with lease(connection) as cached:
+    with refusals_of(f"{piece.partition.name} was not read"), lease(connection) as cached:
         for position, raw in messages(cached.client, piece, queue):
             rows.add(raw, _id_text(position, number, raw))
             count += 1

@@ -19,6 +19,7 @@ from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.parsing import unknown_name
 from pulsar_retry_spark.positions import END, Position
 from pulsar_retry_spark.reading import Piece, read_batches
+from pulsar_retry_spark.source_errors import refusals_of
 from pulsar_retry_spark.source_filters import SLACK, Selection
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_rows import SCHEMA
@@ -89,8 +90,13 @@ class FailureReader(DataSourceReader):
         self._selection = Selection()
 
     def partitions(self) -> list[InputPartition]:
-        """Find the topics and their ends; one task for each of their partitions."""
-        with lease(quiet(self._options.connection)) as cached:
+        """Find the topics and their ends; one task for each of their partitions.
+
+        Raises:
+            PulsarSourceError: the broker was not reached, or refuses.
+        """
+        connection = quiet(self._options.connection)
+        with refusals_of("there was no looking for topics"), lease(connection) as cached:
             found = filter(self._selection.has, existing(cached.client, self._options.topics))
             partitions = {each.name: each for each in found}
             ends = last_positions(cached.client, partitions)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
+
+import pulsar
 
 from pulsar_retry_spark.errors import PulsarFailuresError
 
-__all__ = ["PulsarSourceError"]
+__all__ = ["BROKER_IS_AWAY", "PulsarSourceError", "refusals_of"]
+
+#: What pulsar-client raises while a broker restarts.
+BROKER_IS_AWAY = (
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.ServiceUnitNotReady,
+    pulsar.Timeout,
+)
 
 
 class PulsarSourceError(PulsarFailuresError):
@@ -14,7 +27,23 @@ class PulsarSourceError(PulsarFailuresError):
 
     - ``DATA_LOSS``: a stream has not read what the broker has deleted.
     - ``SUBSCRIPTION_BUSY``: another query reads by the same subscription.
-    - ``TIMEOUT``: the broker has messages but gives none.
+    - ``TIMEOUT``: the broker does not answer, or has messages but gives none.
+    - others are pulsar-client's names for its errors, such as ``AUTHORIZATION_ERROR``.
     """
 
     prefix: ClassVar[str] = "PULSAR_SOURCE"
+
+
+@contextmanager
+def refusals_of(what: str) -> Iterator[None]:
+    """Turn pulsar-client's errors into ours; *what* was not done.
+
+    Raises:
+        PulsarSourceError: pulsar-client has raised something.
+    """
+    try:
+        yield
+    except pulsar.PulsarException as error:
+        name = type(error).__name__
+        slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+        raise PulsarSourceError(slug, f"{what}: pulsar-client says {name}") from error

@@ -5,13 +5,13 @@ Looking creates nothing and leaves nothing behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.old_names import exists
+from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
 from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.positions import END, Position
@@ -55,8 +55,10 @@ def quiet(connection: Connection) -> Connection:
     return attrs.evolve(connection, log_level="none")
 
 
-def existing(client: pulsar.Client, topics: Iterable[SourceTopic]) -> list[Partition]:
-    """Return the partitions of those *topics* that exist.
+def existing(
+    client: pulsar.Client, topics: Iterable[SourceTopic], known: Container[str] = ()
+) -> list[Partition]:
+    """Return the partitions of those *topics* that exist; those that are *known* do.
 
     A role that may read a topic but not list its namespace has it taken for existing; where it is
     not and the broker creates topics by itself, reading creates it.
@@ -66,7 +68,7 @@ def existing(client: pulsar.Client, topics: Iterable[SourceTopic]) -> list[Parti
     """
 
     def partitions(topic: SourceTopic) -> list[Partition]:
-        name = _existing_name(client, topic)
+        name = _existing_name(client, topic, known)
         names = [] if name is None else client.get_topic_partitions(name)
         return [Partition.of(topic, each) for each in names]
 
@@ -74,12 +76,12 @@ def existing(client: pulsar.Client, topics: Iterable[SourceTopic]) -> list[Parti
         return [each for found in threads.map(partitions, topics) for each in found]
 
 
-def _existing_name(client: pulsar.Client, topic: SourceTopic) -> str | None:
+def _existing_name(client: pulsar.Client, topic: SourceTopic, known: Container[str]) -> str | None:
+    names = [name for name in (topic.old_name, topic.name) if name is not None]
     try:
-        if topic.old_name is not None and exists(client, topic.old_name):
-            return topic.old_name
-        return topic.name if exists(client, topic.name) else None
-    except pulsar.AuthorizationError:
+        found = (name for name in names if name in known or exists(client, name))
+        return next(found, None)
+    except MAY_NOT_LOOK:
         return topic.name
 
 

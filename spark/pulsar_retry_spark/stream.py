@@ -24,19 +24,16 @@ from pyspark.sql.streaming.datasource import (
 
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
-from pulsar_retry_spark.reading import (
-    BROKER_IS_AWAY,
-    PATIENCE,
-    Piece,
-    messages,
-    read_batches,
-)
+from pulsar_retry_spark.reading import PATIENCE, Piece, messages, read_batches
 from pulsar_retry_spark.reading_subscription import ReadingSubscription
+from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, refusals_of
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_topics import Partition, existing, quiet
 
 #: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
+
+_NOT_PLANNED = "no micro-batch was planned"
 
 Positions = dict[str, Position]
 
@@ -77,8 +74,8 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next micro-batch ends; *start*, where there is none.
 
         Raises:
-            PulsarSourceError: another query has the subscription, or data is lost.
-            pulsar.PulsarException: the broker was not reached, or refuses.
+            PulsarSourceError: another query has the subscription, data is lost, or the broker was
+                not reached or refuses.
         """
         if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
             return start
@@ -91,13 +88,13 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one task for each partition that has something to read.
 
         Raises:
-            PulsarSourceError: another query has the subscription, or data is lost.
-            pulsar.PulsarException: the broker was not reached, or refuses.
+            PulsarSourceError: as for `latestOffset`.
         """
-        if not self._finished:
-            self._planner_from(start)  # a batch is done again: what it reads must not be deleted
-        if not LATEST.items() <= start.items() and LATEST.items() <= end.items():
-            return []
+        if self._planner is None and not self._finished:
+            with refusals_of(_NOT_PLANNED):
+                self._planner_from(start)  # a batch is done again: it must not be deleted meanwhile
+        if LATEST.items() <= end.items() and not LATEST.items() <= start.items():
+            return []  # what was there at the start is left out
         befores, ends = from_offset(start), from_offset(end)
         return [
             InputPartition(self._piece(name, befores.get(name), last))
@@ -111,10 +108,15 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_batches(options.connection, partition.value, self._columns, options.queue)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Acknowledge what is in the checkpoint."""
+        """Acknowledge what is in the checkpoint.
+
+        Raises:
+            PulsarSourceError: as for `latestOffset`.
+        """
         if not self._finished:
-            planner = self._planner_from(end)
-            _patiently(lambda: planner.acknowledge(from_offset(end)))
+            with refusals_of("nothing was acknowledged"):
+                planner = self._planner_from(end)
+                _patiently(lambda: planner.acknowledge(from_offset(end)))
 
     def stop(self) -> None:
         """Close what is open. Spark does not call it, but ends the process."""
@@ -192,7 +194,8 @@ class Planner:
         """Look for topics and partitions now and then, and subscribe to those that are new."""
         if time.monotonic() < self._look_again_at:
             return
-        for partition in existing(self._client, self._options.topics):
+        known = {each.topic for each in self._partitions.values()}
+        for partition in existing(self._client, self._options.topics, known):
             if partition.name not in self._partitions:
                 after = positions.get(partition.name)
                 self._subscription.add(partition, after, latest=latest)

@@ -1,0 +1,85 @@
+"""Reading where roles have few rights, without Spark."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+import uuid
+
+import pulsar
+import pytest
+from sourcing import Letters
+
+from pulsar_retry.standalone import Standalone
+from pulsar_retry_spark.source import batch_reader, schema
+from pulsar_retry_spark.source_errors import PulsarSourceError
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """Give a broker that lets nobody in without a token."""
+    with Standalone(fast_start=True, auth=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+def letters(guarded):
+    """Give a dead letter that the administrator has written."""
+    client = pulsar.Client(
+        guarded.service_url, pulsar.AuthenticationToken(guarded.admin_token), logger=QUIET
+    )
+    topic = f"persistent://public/default/{uuid.uuid4().hex}"
+    letters = Letters(guarded.service_url, topic, client)
+    letters.send(b"a")
+    yield letters
+    client.close()
+
+
+@pytest.fixture
+def read(guarded, letters):
+    """Return a function that reads as the role "reader"."""
+
+    def read(**options):
+        token = {"auth.token": guarded.token("reader"), "kind": "dead_letter"}
+        reader = batch_reader(letters.options | token | options, schema())
+        return [
+            payload
+            for each in reader.partitions()
+            for batch in reader.read(each)
+            for payload in batch.column("payload").to_pylist()
+        ]
+
+    return read
+
+
+def grant(guarded, topic, role, actions):
+    """Let *role* do *actions* on *topic*, and nothing else anywhere."""
+    path = topic.removeprefix("persistent://")
+    request = urllib.request.Request(  # noqa: S310 - the test's broker
+        f"{guarded.admin_url}/admin/v2/persistent/{path}/permissions/{role}",
+        json.dumps(actions).encode(),
+        {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener.open(request, timeout=30).close()
+
+
+def test_who_may_read_the_topic_alone_reads_it(guarded, letters, read):
+    """To list the namespace is another right, without which the topic is taken for existing."""
+    grant(guarded, letters.dead, "reader", ["consume"])
+    assert [b"a"] == read()
+
+
+def test_who_may_not_read_the_topic_is_told(read):
+    """By an error, and not by an empty frame."""
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_AUTHORIZATION_ERROR\] there was"):
+        read()
+
+
+def test_a_broker_that_is_not_there_is_an_error(read):
+    """After as long as the client is told to try."""
+    options = {"service.url": "pulsar://localhost:1", "client.operation_timeout_seconds": "1"}
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_[A-Z_]+\] there was no looking"):
+        read(**options)
