@@ -106,7 +106,8 @@ def test_only_what_is_in_the_checkpoint_is_acknowledged(letters, query, admin):
 
     letters.send(*numbers(3, 5))
     eventually(lambda: query.read() == numbers(5), PATIENCE)
-    eventually(lambda: admin.backlog(letters.dead, NAME) == 2)
+    # One or two: Spark may have begun a micro-batch between the two letters.
+    eventually(lambda: admin.backlog(letters.dead, NAME) in {1, 2}, PATIENCE)
     query.stop()
 
     query.run()
