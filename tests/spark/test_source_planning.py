@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import pulsar
@@ -15,8 +17,9 @@ from sourcing import Letters, Micro, forget
 
 import pulsar_retry as pr
 from pulsar_retry import ConfigError
-from pulsar_retry_spark import reading_subscription
+from pulsar_retry_spark import reading, reading_subscription, source_topics
 from pulsar_retry_spark import stream as stream_module
+from pulsar_retry_spark.source import batch_reader, schema
 from pulsar_retry_spark.source_errors import PulsarSourceError
 
 NAME = "pulsar-failures"
@@ -289,6 +292,48 @@ def test_chunks_on_both_sides_of_an_offset_are_one_message(letters, micro):
     # As if the stream had stopped at the first chunk, for another's message there.
     stream.offset = {letters.dead: f"{ledger}:{entry}:-1"}
     assert [large] == stream.run()
+
+
+@pytest.fixture
+def torso(letters, admin, monkeypatch):
+    """Give a topic at whose end there are some chunks of a message, whose producer has died."""
+    monkeypatch.setattr(reading, "_UNCERTAIN_PATIENCE", 1.0)
+    monkeypatch.setattr(source_topics, "_PATIENCE", 1_000)
+    letters.send(b"before")
+    code = """if True:
+        import sys, pulsar
+        producer = pulsar.Client(sys.argv[1]).create_producer(
+            sys.argv[2], batching_enabled=False, chunking_enabled=True
+        )
+        producer.send(bytes(200_000_000))"""
+    command = [sys.executable, "-c", code, letters.url, letters.dead]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        eventually(lambda: admin.stats(letters.dead)["msgInCounter"] > 2)
+        child.kill()
+    eventually(lambda: not admin.stats(letters.dead)["publishers"][1:])
+
+
+@pytest.mark.usefixtures("torso")
+def test_a_message_that_will_never_be_whole_is_no_row(letters, micro):
+    """It ends neither a stream nor a batch, and what comes after it is read."""
+    stream = micro()
+    assert [b"before"] == stream.run()
+    assert [] == stream.run()
+    assert [b"before"] == read_batch(letters)
+    letters.send(b"after")
+    assert [b"after"] == stream.run()
+    assert [b"before", b"after"] == read_batch(letters)
+
+
+def read_batch(letters):
+    """Return the payloads that a batch query reads."""
+    reader = batch_reader(letters.options, schema())
+    return [
+        payload
+        for each in reader.partitions()
+        for batch in reader.read(each)
+        for payload in batch.column("payload").to_pylist()
+    ]
 
 
 # -- what goes wrong --------------------------------------------------------------------------
