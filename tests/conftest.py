@@ -196,6 +196,14 @@ class Admin:
         backlog: int = self.stats(topic)["subscriptions"][subscription]["msgBacklog"]
         return backlog
 
+    def has_stored_acks(self, topic: str, subscription: str) -> bool:
+        """Tell whether acknowledgements outlive an unload of *topic*.
+
+        The first one is counted in memory at once, and written when the cursor has a ledger.
+        """
+        cursors = self.get(f"{_path(topic)}/internalStats")["cursors"]
+        return bool(cursors[subscription]["state"] == "Open")
+
     def set_topic_policy(self, topic: str, policy: str, value: object) -> None:
         """Set a policy by its path, such as `maxProducers` or `maxMessageSize`."""
         self.call(HTTPMethod.POST, f"{_path(topic)}/{policy}", value)

@@ -13,12 +13,17 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 
 __all__ = ["BROKER_IS_AWAY", "PulsarSourceError", "refusals_of"]
 
-#: What pulsar-client raises while a broker restarts.
+#: What pulsar-client raises while a broker stops, is away or starts. The broker's own errors come
+#: from one that is closing its topics or has not yet reached its metadata.
 BROKER_IS_AWAY = (
+    pulsar.BrokerMetadataError,
+    pulsar.BrokerPersistenceError,
     pulsar.ConnectError,
     pulsar.NotConnected,
     pulsar.ServiceUnitNotReady,
     pulsar.Timeout,
+    pulsar.TooManyLookupRequestException,
+    pulsar.UnknownError,
 )
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
-from pulsar_retry_spark.reading import PATIENCE, Piece, messages, read_batches
+from pulsar_retry_spark.reading import Piece, messages, read_batches
 from pulsar_retry_spark.reading_subscription import ReadingSubscription
 from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, refusals_of
 from pulsar_retry_spark.source_options import SourceOptions
@@ -32,6 +32,10 @@ from pulsar_retry_spark.source_topics import Partition, existing, quiet
 
 #: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
+
+#: Seconds that a broker may be away. pulsar-client comes back to one that was away for a minute up
+#: to a minute later.
+_PATIENCE = 180.0
 
 _NOT_PLANNED = "no micro-batch was planned"
 
@@ -247,7 +251,7 @@ class Planner:
 
 def _patiently(call: Callable[[], _Result]) -> _Result:
     """Return what *call* returns, once the broker is back if it is away."""
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + _PATIENCE
     while True:
         try:
             return call()

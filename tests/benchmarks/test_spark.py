@@ -9,15 +9,11 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
-from typing import Self
 
 import pulsar
 import pytest
@@ -26,6 +22,7 @@ from comparing import Stopwatch, compare
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from watching import Family
 
 from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures
@@ -50,6 +47,13 @@ def spark() -> Iterator[SparkSession]:
     with local_session("bench", master=f"local[{CORES}]", memory="2g") as session:
         register(session)
         yield session
+
+
+@pytest.fixture(scope="module")
+def family(spark: SparkSession) -> Iterator[Family]:
+    """Give what looks at Spark's JVM and its Python workers."""
+    with Family(spark.sparkContext._gateway.proc.pid) as watched:
+        yield watched
 
 
 def failed_rows(spark: SparkSession, count: int, action: str = "dead_letter") -> DataFrame:
@@ -108,7 +112,7 @@ def wire(broker: RunningBroker, namespace: str, failed: DataFrame) -> dict[str, 
 
 @pytest.mark.usefixtures("report")
 @pytest.mark.parametrize("action", ["dead_letter", "retry"])
-def test_rows_per_second(benchmark, broker, namespace, spark, action):
+def test_rows_per_second(benchmark, broker, namespace, spark, family, action):
     """The sink against what people write by hand, and against pulsar-client alone.
 
     All send the same messages to one topic, but for the first, which sends FEW_ROWS of them.
@@ -117,7 +121,6 @@ def test_rows_per_second(benchmark, broker, namespace, spark, action):
     few = cached(failed.limit(FEW_ROWS).repartition(PARTITIONS))
     properties = wire(broker, namespace, failed)
     delay = DELAY if action == "retry" else None
-    jvm = jvm_of(spark)
 
     def target() -> sending.Target:
         topic = options_for(broker, namespace)["topic"]
@@ -125,7 +128,7 @@ def test_rows_per_second(benchmark, broker, namespace, spark, action):
 
     def sink(write: Callable[..., object]) -> Stopwatch:
         options = options_for(broker, namespace)
-        with Stopwatch(ROWS, lambda: cpu_of(jvm)) as watch:
+        with Stopwatch(ROWS, family.cpu) as watch:
             write(failed, options)
         return watch
 
@@ -136,7 +139,7 @@ def test_rows_per_second(benchmark, broker, namespace, spark, action):
             source = ((r.key, bytes(r.payload), {"DEDUPE_ID": r.dedupe_id}) for r in rows)
             send(where, source)
 
-        with Stopwatch(rows, lambda: cpu_of(jvm)) as watch:
+        with Stopwatch(rows, family.cpu) as watch:
             frame.foreachPartition(partition)
         return watch
 
@@ -231,70 +234,13 @@ def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path):
 
 
 @pytest.mark.usefixtures("report")
-def test_memory(benchmark, broker, namespace, spark):
+def test_memory(benchmark, broker, namespace, spark, family):
     """What the largest Python worker and the JVM hold at most, while more and more is written."""
-    jvm = jvm_of(spark)
     for rows in [10**power for power in range(5, 8) if 10**power <= MEMORY_ROWS]:
         failed = failed_rows(spark, rows)
-        with Peaks(jvm) as peaks:
-            took = timed(lambda frame=failed: write(frame, options_for(broker, namespace)))
+        family.forget()
+        took = timed(lambda frame=failed: write(frame, options_for(broker, namespace)))
         benchmark.extra_info[f"{rows:,} rows"] = (
-            f"worker {peaks.worker >> 20} MiB, JVM {peaks.jvm >> 20} MiB, {rows / took:,.0f}/s"
+            f"worker {family.largest >> 20} MiB, JVM {family.head >> 20} MiB, {rows / took:,.0f}/s"
         )
     benchmark.pedantic(lambda: None)  # what is measured is not time
-
-
-class Peaks:
-    """The most bytes that a JVM and the largest of its Python workers held, in a block of code."""
-
-    def __init__(self, jvm: int) -> None:
-        self.jvm = self.worker = 0
-        self._pid = jvm
-        self._end = threading.Event()
-        self._watcher = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Self:
-        self._watcher.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._end.set()
-        self._watcher.join()
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.1):
-            self.jvm = max(self.jvm, resident(self._pid))
-            workers = [w for daemon in children(self._pid) for w in children(daemon)]
-            self.worker = max(self.worker, *map(resident, workers), 0)
-
-
-def jvm_of(spark: SparkSession) -> int:
-    """Return the process of Spark's JVM, whose descendants are the Python workers."""
-    return spark.sparkContext._gateway.proc.pid
-
-
-def cpu_of(pid: int) -> float:
-    """Return the seconds of processor time of a process and its descendants, ended ones too."""
-    try:
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]
-    except OSError:
-        return 0.0
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children(pid)))
-
-
-def children(pid: int) -> list[int]:
-    """Return the processes that *pid* started, of any of its threads."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def resident(pid: int) -> int:
-    """Return the bytes of memory that a process holds; 0: it is gone."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

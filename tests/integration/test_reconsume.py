@@ -233,6 +233,7 @@ def test_the_count_survives_an_unload(subscribe, publish, admin, topic):
     consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
 
     eventually(lambda: admin.backlog(topic, "billing") == 0)  # acknowledgements go out in groups
+    eventually(lambda: admin.has_stored_acks(topic, "billing"))
     admin.unload(topic)
     admin.unload(f"{topic}-billing-RETRY")
 
