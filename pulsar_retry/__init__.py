@@ -5,6 +5,10 @@ from pulsar_retry.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.errors import (
     AcknowledgeError,
+    AdminConflictError,
+    AdminError,
+    AdminForbiddenError,
+    AdminNotFoundError,
     AlreadySettledError,
     BatchSettleError,
     ConfigError,
@@ -14,6 +18,7 @@ from pulsar_retry.errors import (
     LeaseExpired,
     LetterPublishError,
     PulsarRetryError,
+    RedriveError,
     SettleError,
     StandaloneError,
     WorkerCrashedError,
@@ -44,6 +49,10 @@ from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_a
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
     "AcknowledgeError",
+    "AdminConflictError",
+    "AdminError",
+    "AdminForbiddenError",
+    "AdminNotFoundError",
     "AlreadySettledError",
     "Attempt",
     "Backoff",
@@ -81,6 +90,7 @@ __all__ = [
     "Outcome",
     "PulsarRetryError",
     "Quarantine",
+    "RedriveError",
     "Reject",
     "Report",
     "Retry",

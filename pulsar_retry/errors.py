@@ -3,6 +3,10 @@
 ::
 
     PulsarRetryError
+    ├── AdminError                           the REST API was not reached, or refuses
+    │   ├── AdminConflictError               … because what is there is in the way
+    │   ├── AdminForbiddenError              … because this role may not, or is not known
+    │   └── AdminNotFoundError               … because there is no such thing
     ├── ConfigError (also a ValueError)      an argument, before anything is opened
     ├── ForkedError (also a RuntimeError)    a client used in a forked child process
     ├── SettleError (a PulsarException)      a message could not be handed on; it will come back
@@ -14,6 +18,7 @@
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
     ├── HandlerError                         what a handler in another process raised
     │   └── WorkerCrashedError               … or its process died
+    ├── RedriveError                         a redrive could not begin, or had to stop
     └── StandaloneError                      the embedded Pulsar did not download, start or stop
 
 What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
@@ -30,6 +35,10 @@ from _pulsar import AlreadyClosed, PulsarException
 
 __all__ = [
     "AcknowledgeError",
+    "AdminConflictError",
+    "AdminError",
+    "AdminForbiddenError",
+    "AdminNotFoundError",
     "AlreadySettledError",
     "BatchSettleError",
     "ConfigError",
@@ -39,6 +48,7 @@ __all__ = [
     "LeaseExpired",
     "LetterPublishError",
     "PulsarRetryError",
+    "RedriveError",
     "SettleError",
     "StandaloneError",
     "WorkerCrashedError",
@@ -67,6 +77,38 @@ class ConfigError(PulsarRetryError, ValueError):
     def bad(cls, argument: str, value: object, accepted: str) -> ConfigError:
         """Return the error in its one form: the argument, its value and what is accepted."""
         return cls(f"{argument}={shown(value, repr)}: expected {accepted}")
+
+
+class AdminError(PulsarRetryError):
+    """The REST API of a cluster was not reached, or refuses.
+
+    Attributes:
+        status: The status of HTTP; None: there was no answer.
+        path: What was asked for, after ``/admin/v2/``.
+        reason: What the broker says, or why there is no answer.
+    """
+
+    def __init__(self, status: int | None, path: str, reason: str) -> None:
+        super().__init__(status, path, reason)  # a copy is made from these
+        self.status = status
+        self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        status = "" if self.status is None else f" ({self.status})"
+        return f"{self.path}: {self.reason}{status}"
+
+
+class AdminConflictError(AdminError):
+    """What is there is in the way: it exists already, or is in use."""
+
+
+class AdminForbiddenError(AdminError):
+    """The role of this token may not do that, or there is no valid token."""
+
+
+class AdminNotFoundError(AdminError):
+    """There is no such tenant, namespace, topic, subscription or message."""
 
 
 class ForkedError(PulsarRetryError, RuntimeError):
@@ -111,6 +153,10 @@ class HandlerError(PulsarRetryError):
 
 class WorkerCrashedError(HandlerError):
     """The process of a handler died with a message in hand. This uses up an attempt."""
+
+
+class RedriveError(PulsarRetryError):
+    """A redrive could not begin, or had to stop. Every dead letter is in its topic or redriven."""
 
 
 class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped

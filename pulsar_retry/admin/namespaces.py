@@ -1,0 +1,95 @@
+"""What is asked of namespaces."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import attrs
+
+from pulsar_retry.admin.transport import Transport, quoted
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.wire.names import logical
+
+_NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
+
+
+@attrs.frozen
+class Retention:
+    """How long messages are kept that every subscription has acknowledged.
+
+    Attributes:
+        minutes: For so long; 0: not at all, -1: for ever.
+        megabytes: So many at most; 0: none, -1: any number.
+    """
+
+    minutes: int = 0
+    megabytes: int = 0
+
+    @classmethod
+    def read(cls, facts: Any) -> Retention | None:
+        """Read the JSON of the REST API; None: nothing is said."""
+        if not facts:
+            return None
+        return cls(int(facts["retentionTimeInMinutes"]), int(facts["retentionSizeInMB"]))
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Whether a message is gone when every subscription has acknowledged it."""
+        return self.minutes == 0 or self.megabytes == 0
+
+    def json(self) -> dict[str, int]:
+        """Return it as the REST API takes it."""
+        return {"retentionTimeInMinutes": self.minutes, "retentionSizeInMB": self.megabytes}
+
+
+class Namespaces:
+    """Namespaces, ``tenant/namespace``. Thread-safe; everything raises `AdminError`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def names(self, tenant: str) -> list[str]:
+        """Return the namespaces of a tenant, ``tenant/namespace``, sorted."""
+        names: list[str] = self._transport.json("GET", f"namespaces/{quoted(tenant)}")
+        return sorted(names)
+
+    def topics(self, namespace: str, *, domain: str = "persistent") -> list[str]:
+        """Return the full names of the topics, sorted; a partitioned topic is one of them.
+
+        It takes two calls, however many topics there are. Topics of the system are left out.
+        """
+        path = f"{domain}/{path_of(namespace)}"
+        single: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
+        return sorted({logical(each) for each in single} | set(self.partitioned(namespace)))
+
+    def partitioned(self, namespace: str, *, domain: str = "persistent") -> list[str]:
+        """Return the full names of the partitioned topics, sorted."""
+        path = f"{domain}/{path_of(namespace)}/partitioned"
+        names: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
+        return sorted(names)
+
+    def retention(self, namespace: str) -> Retention | None:
+        """Return the retention that is set here; None: the broker's default holds."""
+        return Retention.read(self.policy(namespace, "retention"))
+
+    def set_retention(self, namespace: str, retention: Retention) -> None:
+        """Set the retention of all topics that have none of their own."""
+        path = f"namespaces/{path_of(namespace)}/retention"
+        self._transport.json("POST", path, retention.json())
+
+    def policy(self, namespace: str, name: str) -> Any:
+        """Return a policy by its path, such as ``messageTTL``; None: it is not set."""
+        return self._transport.json("GET", f"namespaces/{path_of(namespace)}/{name}")
+
+
+def path_of(namespace: str) -> str:
+    """Return a namespace as a path, quoted.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = _NAMESPACE.fullmatch(namespace)
+    if match is None:
+        raise ConfigError.bad("namespace", namespace, "tenant/namespace")
+    return quoted(*match.groups())

@@ -1,0 +1,205 @@
+"""HTTP to the REST API: who we are, redirects to the owner of a topic, retries, and errors."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import urllib3
+
+from pulsar_retry.admin.endpoint import Endpoint
+from pulsar_retry.errors import (
+    AdminConflictError,
+    AdminError,
+    AdminForbiddenError,
+    AdminNotFoundError,
+    shown,
+)
+from pulsar_retry.wire.names import TopicName
+
+#: Seconds to wait for a connection, and for an answer: partitions may have to be loaded for it.
+_TIMEOUT = urllib3.Timeout(connect=5, read=30)
+#: Requests that change nothing are sent again while a broker restarts or hands a topic over.
+_RETRIES = urllib3.Retry(
+    total=4,
+    redirect=False,
+    backoff_factor=0.2,
+    status_forcelist=(429, 502, 503, 504),
+    allowed_methods={"GET", "HEAD"},
+    raise_on_status=False,
+)
+#: Brokers that a request is sent on to, one after the other.
+_MAX_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 307, 308})
+_BAD = 400
+#: Characters of a broker's reason that are shown.
+_MAX_REASON = 500
+
+_ERRORS: Mapping[int, type[AdminError]] = {
+    401: AdminForbiddenError,
+    403: AdminForbiddenError,
+    404: AdminNotFoundError,
+    409: AdminConflictError,
+    412: AdminConflictError,
+}
+
+
+@attrs.frozen
+class Reply:
+    """An answer.
+
+    Attributes:
+        body: Its body.
+        headers: Its headers, their names in lower case.
+    """
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Transport:
+    """Sends requests to /admin/v2/…. Thread-safe.
+
+    A proxy that the environment names is used, but never for loopback.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, connections: int = 16) -> None:
+        """Open nothing yet; *connections* are kept open at most."""
+        self._endpoint = endpoint
+        self._root = endpoint.admin_url.rstrip("/")
+        self._pool = _pool(endpoint, self._root, connections)
+
+    def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
+        """Send *body* as JSON and return the JSON of the answer; None: it is empty.
+
+        Args:
+            method: GET, PUT, POST or DELETE.
+            path: What follows ``/admin/v2/``, quoted.
+            body: None: no body.
+            query: What follows the question mark; None leaves one out.
+
+        Raises:
+            AdminError: the API was not reached, or refuses.
+        """
+        reply = self.send(method, path, body, **query)
+        try:
+            return json.loads(reply.body) if reply.body.strip() else None
+        except ValueError:
+            raise AdminError(200, path, "the answer is no JSON: is this Pulsar?") from None
+
+    def send(self, method: str, path: str, body: object = None, **query: object) -> Reply:
+        """As `json`, but return the answer as it is."""
+        url = f"{self._root}/admin/v2/{path}"
+        if said := {name: _text(each) for name, each in query.items() if each is not None}:
+            url += "?" + urllib.parse.urlencode(said)
+        content = None if body is None else json.dumps(body).encode()
+        for _ in range(_MAX_REDIRECTS):
+            response = self._request(method, url, path, content)
+            target = response.headers.get("location")
+            if response.status not in _REDIRECTS or target is None:
+                return _checked(response, path)
+            url = self._followed(url, target, path)
+        raise AdminError(None, path, f"more than {_MAX_REDIRECTS} redirects")
+
+    def _request(self, method: str, url: str, path: str, content: bytes | None) -> Any:
+        headers = {"Accept": "*/*"}
+        token = self._endpoint.read_token()
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            return self._pool.request(
+                method,
+                url,
+                body=content,
+                headers=headers,
+                timeout=_TIMEOUT,
+                retries=_RETRIES,
+                redirect=False,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
+
+    @staticmethod
+    def _followed(url: str, target: str, path: str) -> str:
+        """Return where a broker sends us on to, which is the owner of the topic.
+
+        Our token goes there as well, as it does with the Java client, but never without TLS where
+        the first request had it.
+        """
+        target = urllib.parse.urljoin(url, target)
+        if url.startswith("https:") and not target.startswith("https:"):
+            raise AdminError(None, path, "refused to be redirected from https to http")
+        return target
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.clear()
+
+
+def topic_path(topic: str, *parts: str) -> str:
+    """Return the path of a topic, ``persistent/tenant/namespace/topic/…``, quoted."""
+    name = TopicName.parse(topic)
+    return quoted(name.domain, name.tenant, name.namespace, name.local, *parts)
+
+
+def quoted(*parts: str) -> str:
+    """Return a path of *parts*, each quoted."""
+    return "/".join(urllib.parse.quote(part, safe="") for part in parts)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pool(endpoint: Endpoint, root: str, connections: int) -> urllib3.PoolManager:
+    parts = urllib.parse.urlsplit(root)
+    options: dict[str, Any] = {"maxsize": connections, "block": False}
+    if parts.scheme == "https":
+        options["ssl_context"] = _tls(endpoint)
+    proxy = urllib.request.getproxies().get(parts.scheme)
+    host = parts.hostname or ""
+    if proxy is None or _is_loopback(host) or urllib.request.proxy_bypass(host):
+        return urllib3.PoolManager(**options)
+    return urllib3.ProxyManager(proxy, **options)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=endpoint.tls_trust_certs_file)
+    if endpoint.tls_allow_insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _checked(response: Any, path: str) -> Reply:
+    if response.status < _BAD:
+        headers = {name.lower(): text for name, text in response.headers.items()}
+        return Reply(response.data, headers)
+    kind = _ERRORS.get(response.status, AdminError)
+    raise kind(response.status, path, _reason(response))
+
+
+def _reason(response: Any) -> str:
+    """Return what the broker says: ``{"reason": …}``, or a page of Jetty's."""
+    try:
+        facts = json.loads(response.data)
+        reason = facts["reason"] if isinstance(facts, dict) else str(facts)
+    except (ValueError, KeyError):
+        reason = response.reason or ""
+    return str(reason)[:_MAX_REASON]
+
+
+def _cause(error: urllib3.exceptions.HTTPError) -> str:
+    reason = getattr(error, "reason", None) or error
+    return f"{type(reason).__name__}: {shown(reason)}"[:_MAX_REASON]

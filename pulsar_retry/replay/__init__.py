@@ -1,0 +1,13 @@
+"""Dead letters back to work, and history once more: one subscription with all that belongs to it.
+
+Everything here takes a `Cluster`, or a `Subscription` in one: the main topic, the retry topic and
+the dead-letter topic together.
+"""
+
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.subscription import Subscription
+
+__all__ = [
+    "Cluster",
+    "Subscription",
+]

@@ -1,0 +1,147 @@
+"""How to reach a cluster, by both of its protocols."""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.client import Client
+from pulsar_retry.errors import ConfigError
+
+#: The ports of the REST API where the service URL has those of the binary protocol.
+_ADMIN = {"pulsar": ("http", 8080), "pulsar+ssl": ("https", 8443)}
+_SCHEMES = (*_ADMIN, "http", "https")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+@attrs.frozen(kw_only=True)
+class Cluster:
+    """Where a cluster is, who we are, and which certificates are trusted. No `repr` shows a token.
+
+    Attributes:
+        service_url: What clients connect to, such as ``pulsar://localhost:6650``; several hosts
+            have commas between them.
+        admin_url: The REST API. None: the first host, at port 8080, with TLS 8443.
+        token: A token, or a function that returns the one of now.
+        token_file: A file that holds it, read again at each use.
+        tls_trust_certs_file: The certificates that are trusted; None: the system's.
+        tls_allow_insecure: Whether any certificate will do, for any host.
+    """
+
+    service_url: str = attrs.field(default="pulsar://localhost:6650", kw_only=False)
+    _admin_url: str | None = None
+    token: str | Callable[[], str] | None = attrs.field(default=None, repr=False)
+    token_file: str | None = None
+    tls_trust_certs_file: str | None = None
+    tls_allow_insecure: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        parts = urllib.parse.urlsplit(self.service_url)
+        if parts.scheme not in _SCHEMES or not parts.netloc:
+            accepted = "a URL such as pulsar://localhost:6650"
+            raise ConfigError.bad("service_url", self.service_url, accepted)
+        root = urllib.parse.urlsplit(self.admin_url)
+        if root.scheme not in {"http", "https"} or not root.netloc:
+            accepted = "a URL such as http://localhost:8080"
+            raise ConfigError.bad("admin_url", self.admin_url, accepted)
+        if self.token is not None and self.token_file is not None:
+            raise ConfigError("token_file: expected no file beside a token")
+
+    @property
+    def admin_url(self) -> str:
+        """The root of the REST API."""
+        return self._admin_url or _by_custom(self.service_url)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster:
+        """Take ``PULSAR_SERVICE_URL``, ``PULSAR_ADMIN_URL``, ``PULSAR_TOKEN`` and so on.
+
+        The others are ``PULSAR_TOKEN_FILE``, ``PULSAR_TLS_TRUST_CERTS_FILE`` and
+        ``PULSAR_TLS_ALLOW_INSECURE`` (``true`` or ``false``). What is not set has its default.
+
+        Raises:
+            ConfigError: one of them is not acceptable.
+        """
+        names = ("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file")
+        said: dict[str, Any] = {
+            name: text for name in names if (text := environment.get(f"PULSAR_{name.upper()}"))
+        }
+        insecure = environment.get("PULSAR_TLS_ALLOW_INSECURE", "").strip().lower()
+        if insecure not in _TRUE + _FALSE:
+            raise ConfigError.bad("PULSAR_TLS_ALLOW_INSECURE", insecure, "true or false")
+        return cls(**said, tls_allow_insecure=insecure in _TRUE)
+
+    def read_token(self) -> str | None:
+        """Return the token of now; None: there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or is empty.
+        """
+        if self.token_file is None:
+            return self.token() if callable(self.token) else self.token
+        try:
+            token = Path(self.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"token_file={self.token_file!r} cannot be read: {error}") from None
+        if not token:
+            raise ConfigError.bad("token_file", self.token_file, "a file that holds a token")
+        return token
+
+    def client(self, **arguments: Any) -> Client:
+        """Open a client; whoever opens it closes it. *arguments* are those of `pulsar.Client`."""
+        arguments.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+        return Client(
+            self.service_url,
+            authentication=self._authentication(),
+            tls_trust_certs_file_path=self.tls_trust_certs_file,
+            tls_allow_insecure_connection=self.tls_allow_insecure,
+            tls_validate_hostname=not self.tls_allow_insecure,
+            **arguments,
+        )
+
+    def admin(self) -> AdminClient:
+        """Return a client of the REST API."""
+        return AdminClient(self)
+
+    def _authentication(self) -> pulsar.AuthenticationToken | None:
+        token = self.read_token()
+        if token is None:
+            return None
+        fixed = isinstance(self.token, str)
+        return pulsar.AuthenticationToken(token if fixed else _renewed(self.read_token, token))
+
+
+def _renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:
+    """Return a function that reads the token again, and gives the last one if it can't.
+
+    pulsar-client calls it on a thread of its own, where an exception would end the process.
+    """
+    last = token
+
+    def current() -> str:
+        nonlocal last
+        try:
+            last = read() or last
+        except Exception:  # noqa: BLE001 - see above; the broker will refuse the old token
+            return last
+        return last
+
+    return current
+
+
+def _by_custom(service_url: str) -> str:
+    """Return where the REST API is by custom: on the first host."""
+    scheme, _, hosts = service_url.partition("://")
+    first = hosts.split(",", 1)[0].split("/", 1)[0]
+    if scheme not in _ADMIN:
+        return f"{scheme}://{first}"
+    host = urllib.parse.urlsplit(f"//{first}").hostname or ""
+    kind, port = _ADMIN[scheme]
+    return f"{kind}://[{host}]:{port}" if ":" in host else f"{kind}://{host}:{port}"

@@ -1,0 +1,84 @@
+"""A retry-enabled subscription as one thing: its main topic, its retry topic and its DLQ."""
+
+from __future__ import annotations
+
+import attrs
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName
+
+
+def _full(topic: str, argument: str) -> str:
+    return str(TopicName.parse(topic, argument))
+
+
+@attrs.frozen(init=False)
+class Subscription:
+    """A subscription with its letters, in a cluster.
+
+    Attributes:
+        cluster: The cluster.
+        topic: The full name of the main topic.
+        name: The subscription.
+        retry_letter_topic: The full name of its retry topic.
+        dead_letter_topic: The full name of its DLQ.
+    """
+
+    cluster: Cluster
+    topic: str
+    name: str
+    retry_letter_topic: str
+    dead_letter_topic: str
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        name: str,
+        *,
+        naming: Naming | str = Naming.PULSAR,
+        retry_letter_topic: str | None = None,
+        dead_letter_topic: str | None = None,
+    ) -> None:
+        """Name a subscription; nothing is opened.
+
+        Args:
+            cluster: Where it is.
+            topic: The topic that it consumes, by any of its names.
+            name: The subscription.
+            naming: How its letters' topics are named where they are not given.
+            retry_letter_topic: The retry topic.
+            dead_letter_topic: The DLQ.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        if not isinstance(name, str) or not name:
+            raise ConfigError.bad("subscription", name, "the name of a subscription")
+        full = _full(topic, "topic")
+        letters = Naming.of(naming).topics(full, name)
+        retry, dead = retry_letter_topic or letters.retry, dead_letter_topic or letters.dead_letter
+        self.__attrs_init__(
+            cluster,
+            full,
+            name,
+            _full(retry, "retry_letter_topic"),
+            _full(dead, "dead_letter_topic"),
+        )
+
+    @property
+    def letters(self) -> LetterTopics:
+        """The two topics of its letters."""
+        return LetterTopics(self.retry_letter_topic, self.dead_letter_topic)
+
+    def partitions(self, admin: AdminClient) -> list[str]:
+        """Return the full names of the main topic's partitions, or its own if it has none."""
+        return admin.topics.partition_names(self.topic)
+
+    def retry_partitions(self, admin: AdminClient) -> list[str]:
+        """Return the same of the retry topic; nothing if there is no such topic."""
+        if not admin.topics.exists(self.retry_letter_topic):
+            return []
+        return admin.topics.partition_names(self.retry_letter_topic)
