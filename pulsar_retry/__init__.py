@@ -1,5 +1,7 @@
 """Retry letters, dead letters and delay levels for Apache Pulsar consumers."""
 
+from typing import TYPE_CHECKING
+
 from pulsar_retry._version import __version__
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.consumer import Consumer
@@ -109,3 +111,11 @@ __all__ = [
     "delivery_attempt",
     "explain",
 ]
+
+if TYPE_CHECKING:
+    from pulsar_retry import admin as admin
+    from pulsar_retry import replay as replay
+else:
+    from pulsar_retry import _parts
+
+    __getattr__ = _parts.part

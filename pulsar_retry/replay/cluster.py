@@ -94,16 +94,22 @@ class Cluster:
             raise ConfigError.bad("token_file", self.token_file, "a file that holds a token")
         return token
 
-    def client(self, **arguments: Any) -> Client:
-        """Open a client; whoever opens it closes it. *arguments* are those of `pulsar.Client`."""
-        arguments.setdefault("logger", pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    def client(self, *, operation_timeout_seconds: int = 30, io_threads: int = 1) -> Client:
+        """Open a client that logs errors alone; whoever opens it closes it.
+
+        Args:
+            operation_timeout_seconds: As `pulsar.Client` has it.
+            io_threads: Likewise.
+        """
         return Client(
             self.service_url,
+            operation_timeout_seconds=operation_timeout_seconds,
+            io_threads=io_threads,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
             authentication=self._authentication(),
             tls_trust_certs_file_path=self.tls_trust_certs_file,
             tls_allow_insecure_connection=self.tls_allow_insecure,
             tls_validate_hostname=not self.tls_allow_insecure,
-            **arguments,
         )
 
     def admin(self) -> AdminClient:

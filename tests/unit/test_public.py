@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from types import ModuleType
@@ -129,6 +131,24 @@ def test_every_argument_is_named(name: str, value: Any) -> None:
 def test_every_public_name_is_documented(name: str, value: Any) -> None:
     """Classes, functions, methods and properties have a docstring of their own."""
     assert value.__doc__, name
+
+
+def test_parts_are_imported_when_they_are_asked_for() -> None:
+    """`pr.replay` needs no import of its own, and costs those nothing who do not use it."""
+    program = """
+import sys
+import pulsar_retry as pr
+assert not {"urllib3", "pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
+assert pr.replay.Cluster().admin_url == "http://localhost:8080"
+assert pr.admin.AdminClient
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_misspelt_name_is_an_error() -> None:
+    """The package's own `__getattr__` says what Python would."""
+    with pytest.raises(AttributeError, match="module 'pulsar_retry' has no attribute 'replya'"):
+        pr.replya  # noqa: B018 - it is the look-up that is tested
 
 
 def test_the_version_is_the_distributions() -> None:
