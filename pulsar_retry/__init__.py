@@ -1,6 +1,6 @@
 """Retry letters, dead letters and delay levels for Apache Pulsar consumers."""
 
-from typing import TYPE_CHECKING
+import typing
 
 from pulsar_retry._version import __version__
 from pulsar_retry.client import Client
@@ -112,7 +112,7 @@ __all__ = [
     "explain",
 ]
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from pulsar_retry import admin as admin
     from pulsar_retry import replay as replay
 else:
