@@ -19,6 +19,9 @@
     ├── HandlerError                         what a handler in another process raised
     │   └── WorkerCrashedError               … or its process died
     ├── RedriveError                         a redrive could not begin, or had to stop
+    ├── SeekError                            a seek was refused, or could not be finished
+    │   └── RetentionError                   … because the broker has its messages no more
+    ├── SnapshotError                        a snapshot is not there, or cannot be made or restored
     └── StandaloneError                      the embedded Pulsar did not download, start or stop
 
 What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
@@ -49,7 +52,10 @@ __all__ = [
     "LetterPublishError",
     "PulsarRetryError",
     "RedriveError",
+    "RetentionError",
+    "SeekError",
     "SettleError",
+    "SnapshotError",
     "StandaloneError",
     "WorkerCrashedError",
 ]
@@ -157,6 +163,18 @@ class WorkerCrashedError(HandlerError):
 
 class RedriveError(PulsarRetryError):
     """A redrive could not begin, or had to stop. Every dead letter is in its topic or redriven."""
+
+
+class SeekError(PulsarRetryError):
+    """A seek was refused, or could not be finished. Run it again: nothing is lost."""
+
+
+class RetentionError(SeekError):
+    """A seek asks for messages that the broker does not have any more."""
+
+
+class SnapshotError(PulsarRetryError):
+    """A snapshot is not there, cannot be made, or cannot be restored."""
 
 
 class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped

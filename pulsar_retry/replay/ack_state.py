@@ -1,0 +1,237 @@
+"""What a subscription has acknowledged in one partition, as a value. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+import attrs
+
+from pulsar_retry.errors import SnapshotError
+
+#: How the broker writes acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
+_RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
+_VERSION = 1
+
+
+class Place(NamedTuple):
+    """An entry of one partition. Sorts as the partition does."""
+
+    ledger: int
+    entry: int
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read ``ledger:entry``."""
+        ledger, entry = text.split(":")
+        return cls(int(ledger), int(entry))
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}"
+
+
+class Range(NamedTuple):
+    """Entries of one ledger, *first* to *last*, both included."""
+
+    ledger: int
+    first: int
+    last: int
+
+
+@attrs.frozen
+class Log:
+    """What the broker holds of one partition.
+
+    Attributes:
+        ledgers: Ids and numbers of entries, in order.
+        last: The last entry; -1 as its entry where its ledger is empty.
+    """
+
+    ledgers: tuple[tuple[int, int], ...]
+    last: Place
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Log:
+        """Read the internal statistics of a topic."""
+        last = Place.parse(facts["lastConfirmedEntry"])
+        ledgers = [(int(each["ledgerId"]), int(each["entries"])) for each in facts["ledgers"]]
+        if ledgers:
+            # The one that is written to is counted apart.
+            ledger, entries = ledgers[-1]
+            ledgers[-1] = (ledger, max(entries, int(facts.get("currentLedgerEntries", 0))))
+        return cls(tuple(ledgers), last)
+
+    @property
+    def first(self) -> Place:
+        """The first entry that is there, or that will be."""
+        return Place(self.ledgers[0][0], 0) if self.ledgers else Place(self.last.ledger, 0)
+
+    def places(self, after: Place) -> Iterator[Place]:
+        """Yield the entries past *after*, in order."""
+        for ledger, entries in self.ledgers:
+            begin = after.entry + 1 if ledger == after.ledger else 0
+            if ledger >= after.ledger:
+                yield from (Place(ledger, entry) for entry in range(begin, entries))
+
+    def count(self, after: Place) -> int:
+        """Return how many entries there are past *after*."""
+        return sum(
+            max(0, entries - (after.entry + 1 if ledger == after.ledger else 0))
+            for ledger, entries in self.ledgers
+            if ledger >= after.ledger
+        )
+
+    def before(self, place: Place) -> Place:
+        """Return the mark-delete place that makes *place* the next entry."""
+        return Place(place.ledger, place.entry - 1)
+
+
+@attrs.frozen
+class AckState:
+    """What is acknowledged: everything up to *mark*, and some ranges past it.
+
+    Acknowledged messages of a batch whose others are not are not part of it: the broker does not
+    tell them.
+
+    Attributes:
+        mark: The last entry up to which everything is acknowledged; an entry of -1: nothing of its
+            ledger is.
+        ranges: What is acknowledged past it; sorted, disjoint and not adjacent.
+    """
+
+    mark: Place
+    ranges: tuple[Range, ...] = ()
+
+    @classmethod
+    def of(cls, mark: Place, ranges: Iterable[Range]) -> Self:
+        """Make a state of *ranges* in any order, overlapping or not."""
+        return cls(mark, tuple(_merged(_past(mark, each) for each in ranges)))
+
+    @classmethod
+    def read(cls, cursor: Mapping[str, Any], log: Log) -> AckState:
+        """Read a cursor of a topic's internal statistics."""
+        entries = dict(log.ledgers)
+        ranges: list[Range] = []
+        for match in _RANGE.finditer(cursor["individuallyDeletedMessages"]):
+            low_ledger, low, ledger, high = map(int, match.groups())
+            if low_ledger == ledger:
+                ranges.append(Range(ledger, low + 1, high))
+                continue
+            # From the middle of one ledger into another, over all between. What is not known to be
+            # there is not acknowledged either.
+            ranges.append(Range(ledger, 0, high))
+            for between in entries:
+                if low_ledger <= between < ledger:
+                    begin = low + 1 if between == low_ledger else 0
+                    ranges.append(Range(between, begin, entries[between] - 1))
+        return cls.of(Place.parse(cursor["markDeletePosition"]), ranges)
+
+    def is_acknowledged(self, place: Place) -> bool:
+        """Tell whether *place* is acknowledged."""
+        return place <= self.mark or any(
+            each.ledger == place.ledger and each.first <= place.entry <= each.last
+            for each in self.ranges
+        )
+
+    def acknowledged(self, log: Log) -> Iterator[Place]:
+        """Yield the acknowledged entries past the mark that *log* still has."""
+        entries = dict(log.ledgers)
+        for ledger, first, last in self.ranges:
+            for entry in range(first, min(last + 1, entries.get(ledger, 0))):
+                yield Place(ledger, entry)
+
+    def unacknowledged(self, log: Log) -> Iterator[Place]:
+        """Yield the entries of *log* that are not acknowledged, in order."""
+        gone = set(self.acknowledged(log))
+        return (place for place in log.places(self.mark) if place not in gone)
+
+    def backlog(self, log: Log) -> int:
+        """Return how many entries of *log* are not acknowledged."""
+        return log.count(self.mark) - sum(1 for _ in self.acknowledged(log))
+
+    def missing(self, other: AckState) -> Iterator[Place]:
+        """Yield what is acknowledged past the mark here, and not in *other*."""
+        for ledger, first, last in self.ranges:
+            for entry in range(first, last + 1):
+                if not other.is_acknowledged(place := Place(ledger, entry)):
+                    yield place
+
+    # -- as text ----------------------------------------------------------------------------------
+
+    def encode(self) -> str:
+        """Return it as text: a version, the mark, and the ranges, deflated where that is shorter.
+
+        Ranges are written as differences, so that ten thousand of them take some kilobytes.
+        """
+        numbers: list[int] = []
+        ledger, at = 0, 0
+        for each in self.ranges:
+            if each.ledger != ledger:
+                at = 0
+            numbers += (each.ledger - ledger, each.first - at, each.last - each.first)
+            ledger, at = each.ledger, each.last
+        plain = json.dumps(numbers, separators=(",", ":"))[1:-1]
+        packed = base64.b64encode(zlib.compress(plain.encode(), 9)).decode()
+        ranges = f"z{packed}" if len(packed) < len(plain) else f"p{plain}"
+        return f"{_VERSION};{self.mark};{ranges}"
+
+    @classmethod
+    def decode(cls, text: str) -> AckState:
+        """Read what `encode` wrote.
+
+        Raises:
+            SnapshotError: it is of another version, or broken.
+        """
+        version, _, rest = text.partition(";")
+        if version != str(_VERSION):
+            raise SnapshotError(
+                f"a snapshot of version {version[:20]!r}: this one reads {_VERSION}"
+            )
+        try:
+            mark, _, ranges = rest.partition(";")
+            return cls(Place.parse(mark), tuple(_ranges(ranges)))
+        except (ValueError, IndexError, zlib.error, binascii.Error) as error:
+            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+
+
+def _past(mark: Place, each: Range) -> Range:
+    """Return the part of a range past *mark*; it may be empty."""
+    if each.ledger < mark.ledger:
+        return Range(each.ledger, 0, -1)
+    if each.ledger == mark.ledger and each.first <= mark.entry:
+        return Range(each.ledger, mark.entry + 1, each.last)
+    return each
+
+
+def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
+    """Yield ranges in order, those that touch as one, empty ones not at all."""
+    held: Range | None = None
+    for each in sorted(each for each in ranges if each.first <= each.last):
+        if held is not None and held.ledger == each.ledger and each.first <= held.last + 1:
+            held = held._replace(last=max(held.last, each.last))
+            continue
+        if held is not None:
+            yield held
+        held = each
+    if held is not None:
+        yield held
+
+
+def _ranges(text: str) -> Iterator[Range]:
+    kind, body = text[0], text[1:]
+    if kind not in "pz":
+        raise ValueError(f"unknown encoding {kind!r}")
+    plain = body if kind == "p" else zlib.decompress(base64.b64decode(body, validate=True)).decode()
+    numbers = [int(each) for each in plain.split(",")] if plain else []
+    ledger, at = 0, 0
+    for step, gap, length in zip(*[iter(numbers)] * 3, strict=True):
+        if step:
+            at = 0
+        ledger, first = ledger + step, at + gap
+        at = first + length
+        yield Range(ledger, first, at)
