@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import Board, Item, Slot
 from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.valve import Valve
 
 
 class LoopThread:
@@ -22,10 +24,25 @@ class LoopThread:
         settler: Settler,
         handler: Callable[[Any], Awaitable[Any]],
         concurrency: int,
+        *,
+        valve: Valve | None = None,
+        around: AbstractAsyncContextManager[object] | None = None,
     ) -> None:
+        """Make a loop that does not run yet.
+
+        Args:
+            board: Where messages are taken from.
+            settler: Settles them.
+            handler: Called with each message.
+            concurrency: How many at a time.
+            valve: Lets them out; None: at once.
+            around: Entered on the loop before the first message, left after the last one.
+        """
         self._board = board
         self._settler = settler
         self._handler = handler
+        self._valve = valve
+        self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
         board.slots.extend(self._slots)
         self.thread = threading.Thread(target=self._run, name="pulsar-retry-loop", daemon=True)
@@ -34,7 +51,8 @@ class LoopThread:
         asyncio.run(self._work())
 
     async def _work(self) -> None:
-        await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
+        async with self._around:
+            await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
 
     async def _handle_all(self, slot: Slot) -> None:
         """Do what a `WorkerThread` does."""
@@ -52,6 +70,14 @@ class LoopThread:
                 slot.work = None
                 awake.clear()
                 if board.lie_down(wake):
+                    await awake.wait()
+                continue
+            if self._valve is not None and not self._valve.enter():
+                board.ready.appendleft(item)
+                slot.work = None
+                awake.clear()
+                board.idle.append(wake)  # the receiving thread wakes workers when it opens
+                if not board.closed:
                     await awake.wait()
                 continue
             await self._handle(slot, item)

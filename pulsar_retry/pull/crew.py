@@ -39,7 +39,14 @@ def hire(options: Options, board: Board, settler: Settler) -> Crew:
                 options.quarantine,
                 counts_redeliveries=options.redelivery == LETTERS,
             )
-        loop = LoopThread(board, settler, handler, options.concurrency)
+        loop = LoopThread(
+            board,
+            settler,
+            handler,
+            options.concurrency,
+            valve=options.valve,
+            around=options.around,
+        )
         loop.thread.start()
         return Crew([loop.thread])
     workers = [_worker(options, board, settler) for _ in range(options.concurrency)]

@@ -18,6 +18,7 @@ from pulsar_retry.pull.lease import Lease, LeaseClock
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.switch import Switch
+from pulsar_retry.pull.valve import Valve
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -67,6 +68,7 @@ class Intake:
         lanes: OrderedLanes | None,
         lane_limits: Lanes,
         switch: Switch | None,
+        valve: Valve | None,
         probe: Callable[[], object],
     ) -> None:
         """Make the intake; *probe* asks the broker for the topics and raises what it says."""
@@ -79,6 +81,7 @@ class Intake:
         self._lanes = lanes
         self._by_letter = lane_limits.overflow == LETTER
         self._switch = switch
+        self._valve = valve
         self._probe = probe
         self._denials = 0
         self._interval = min(_LOOK, lease.minimum / 4)
@@ -117,7 +120,10 @@ class Intake:
             return False
         if self._switch is not None and not self._is_let_in(self._switch):
             return False
-        return self._gate.is_open(*self._board.held())
+        count, size = self._board.held()
+        if self._valve is not None and self._valve.room(count) < 1:
+            return False
+        return self._gate.is_open(count, size)
 
     def _is_let_in(self, switch: Switch) -> bool:
         switch.acknowledged(sum(slot.done for slot in self._board.slots))
@@ -147,6 +153,8 @@ class Intake:
         put_up = board.ready.append
         count, size = board.held()
         room = min(1 if self._is_trying else self._goes, self._limits.max_messages - count)
+        if self._valve is not None:
+            room = min(room, self._valve.room(count))
         space = self._limits.max_bytes - size
         received, total = 0, 0
         try:
@@ -238,6 +246,8 @@ class Intake:
         wait = self._next_look - now
         if self._switch is not None:
             wait = min(wait, self._switch.wait() or wait)
+        if self._valve is not None:
+            wait = min(wait, self._valve.wait())
         if self._lanes is not None:
             surplus, due = self._lanes.tick()
             for work in surplus:

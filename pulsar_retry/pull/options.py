@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import attrs
@@ -24,6 +25,7 @@ from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.letters import checked_redact
 from pulsar_retry.pull.process_workers import pickled, recipe
 from pulsar_retry.pull.quarantine import Quarantine
+from pulsar_retry.pull.valve import Valve
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
@@ -63,6 +65,9 @@ class Options:
     delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
     consumer_name: str | None = None
     letter_send_timeout: Duration = 30.0
+    #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
+    valve: Valve | None = None
+    around: AbstractAsyncContextManager[object] | None = None
 
     @property
     def letters(self) -> DeadLetterPolicy:

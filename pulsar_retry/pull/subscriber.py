@@ -233,6 +233,8 @@ class Subscriber:
         options, board = self._options, self._board
         lanes = OrderedLanes(options.lanes, board, kind) if is_ordered(kind) else None
         switch = None if options.breaker is None else Switch(options.breaker, board.notify)
+        if options.valve is not None:
+            options.valve.attach(board.notify)
         settler = Settler(
             board,
             consumer,
@@ -251,6 +253,7 @@ class Subscriber:
             lanes=lanes,
             lane_limits=options.lanes,
             switch=switch,
+            valve=options.valve,
             probe=self._probe,
         )
         with self._lock:
@@ -277,7 +280,8 @@ class Subscriber:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
         board, handed_back = self._board, 0
         while (stop := self._stop) is not None and stop.mode != ABANDON:
-            if stop.mode == HAND_BACK:
+            valve = self._options.valve
+            if stop.mode == HAND_BACK or (valve is not None and valve.is_shut()):
                 handed_back += self._take_down(intake)
             left = stop.deadline - time.monotonic()
             if left <= 0 or not board.held()[0]:

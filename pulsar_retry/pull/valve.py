@@ -1,0 +1,29 @@
+"""What lets messages in and out of a subscriber, beside flow control: how many, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Valve(Protocol):
+    """Holds a subscriber back. Thread-safe: several of its threads ask.
+
+    The receiving thread asks before it receives (`room`), a worker before it begins to handle
+    (`enter`). What was let in and not yet out waits; a subscriber that is stopped gives it back.
+    """
+
+    def attach(self, changed: Callable[[], None]) -> None:
+        """Have *changed* called when it may let more through than before."""
+
+    def room(self, in_hand: int) -> int:
+        """Return how many more may be received now, with so many in hand."""
+
+    def wait(self) -> float:
+        """Return the seconds until there may be more room, if nothing else happens."""
+
+    def enter(self) -> bool:
+        """Tell whether a message may be handled now; then it counts as being handled."""
+
+    def is_shut(self) -> bool:
+        """Tell whether nothing is let through for now, however little is in hand."""
