@@ -24,17 +24,20 @@ class Topics:
 
     def exists(self, topic: str) -> bool:
         """Tell whether a topic exists, partitioned or not. Creates nothing."""
-        if self.partitions(topic):
-            return True
         try:
-            # The list of subscriptions loads a topic that exists, and creates none.
-            self._transport.json("GET", topic_path(topic, "subscriptions"))
+            if not self.partitions(topic):
+                # Older brokers say 0 of what is not there. This loads a topic, and creates none.
+                self._transport.json("GET", topic_path(topic, "subscriptions"))
         except AdminNotFoundError:
             return False
         return True
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions; 0: it is not partitioned, or not there."""
+        """Return the number of partitions; 0: it is not partitioned.
+
+        Raises:
+            AdminNotFoundError: there is no such topic. Brokers before 3.0 return 0 then.
+        """
         path = topic_path(topic, "partitions")
         facts = self._transport.json("GET", path, checkAllowAutoCreation=False)
         return int(facts["partitions"])
