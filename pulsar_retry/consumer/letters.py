@@ -222,7 +222,7 @@ class LetterRouter:
             )
             flight.producer, flight.key = producer, key
             flight.deadline = time.monotonic() + self.patience
-            producer.send(_build(raw, letter), flight)
+            producer.send(build_letter(raw, letter), flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:
@@ -309,7 +309,7 @@ def log_failure(future: Future[None]) -> None:
     future.add_done_callback(done)
 
 
-def _build(raw: Any, letter: Letter) -> Any:
+def build_letter(raw: Any, letter: Letter) -> Any:
     """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message."""
     builder = _pulsar.MessageBuilder()
     if raw.has_null_value():
