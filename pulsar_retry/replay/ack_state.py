@@ -115,7 +115,6 @@ class AckState:
     @classmethod
     def read(cls, cursor: Mapping[str, Any], log: Log) -> AckState:
         """Read a cursor of a topic's internal statistics."""
-        entries = dict(log.ledgers)
         ranges: list[Range] = []
         for match in _RANGE.finditer(cursor["individuallyDeletedMessages"]):
             low_ledger, low, ledger, high = map(int, match.groups())
@@ -125,10 +124,10 @@ class AckState:
             # From the middle of one ledger into another, over all between. What is not known to be
             # there is not acknowledged either.
             ranges.append(Range(ledger, 0, high))
-            for between in entries:
+            for between, count in log.ledgers:
                 if low_ledger <= between < ledger:
                     begin = low + 1 if between == low_ledger else 0
-                    ranges.append(Range(between, begin, entries[between] - 1))
+                    ranges.append(Range(between, begin, count - 1))
         return cls.of(Place.parse(cursor["markDeletePosition"]), ranges)
 
     def is_acknowledged(self, place: Place) -> bool:
