@@ -74,6 +74,8 @@ def _settings(name: str, master: str, memory: str, folder: str) -> dict[str, str
         "spark.master": master,
         "spark.driver.memory": memory,
         "spark.local.dir": folder,
+        # Over TCP a batch of rows waits 40 ms for an acknowledgement that the kernel delays.
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
