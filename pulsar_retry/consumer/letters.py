@@ -164,6 +164,7 @@ class LetterRouter:
         come_back: Callable[[Any, bool], None],
         timer: NackTimer,
         one_thread: bool,
+        keep_writer_schema: bool = False,
     ) -> None:
         """Make the router of one consumer.
 
@@ -176,10 +177,13 @@ class LetterRouter:
             come_back: See `LetterRouter`.
             timer: Looks after letters without a receipt.
             one_thread: Whether *client* has one I/O thread.
+            keep_writer_schema: Publish with the schema that a message was written with, also where
+                *schema* is not Avro.
         """
         self._client = client
         self._schema = schema
-        self._keeps_writer_schema = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
+        is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
+        self._keeps_writer_schema = keep_writer_schema or is_avro
         self._timer = timer
         self._watched = False
         self._subscription = dead_letter_subscription
