@@ -7,12 +7,16 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import Board, Item, Slot
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.valve import Valve
+
+#: How often a lane has retried the message that a handler is called with.
+RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
 class LoopThread:
@@ -85,6 +89,8 @@ class LoopThread:
     async def _handle(self, slot: Slot, item: Item) -> None:
         slot.work = item
         settler, loop = self._settler, asyncio.get_running_loop()
+        if (entry := item[2]) is not None:
+            RETRIES_IN_PLACE.set(entry.retries)
         # In a task of its own, so that an expired lease can cancel it and not the worker.
         task = loop.create_task(_awaited(self._handler, item[0]))
 

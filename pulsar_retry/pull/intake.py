@@ -105,12 +105,18 @@ class Intake:
         while not is_over():
             wait = self.look()
             if not self._may_receive():
+                self._let_out()
                 self._board.wait(wait)
             elif self._board.idle and not self._board.ready:
                 self._learn()
                 self._fill(wait)
             else:
                 self._await_workers(wait)
+
+    def _let_out(self) -> None:
+        """Wake workers for what was put up while the valve let nothing out, and is ready still."""
+        if self._valve is not None and self._board.ready and self._board.idle:
+            self._board.wake(min(self._valve.free(), len(self._board.ready)))
 
     # -- receiving ------------------------------------------------------------------------------
 

@@ -19,6 +19,9 @@ class Valve(Protocol):
     def room(self, in_hand: int) -> int:
         """Return how many more may be received now, with so many in hand."""
 
+    def free(self) -> int:
+        """Return how many messages `enter` would let through now."""
+
     def wait(self) -> float:
         """Return the seconds until there may be more room, if nothing else happens."""
 
