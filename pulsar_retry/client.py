@@ -19,7 +19,7 @@ from pulsar_retry.pull.delivery import Delivery
 from pulsar_retry.pull.flow import FlowControl
 from pulsar_retry.pull.lanes import Lanes
 from pulsar_retry.pull.lease import Lease
-from pulsar_retry.pull.options import checked_options, effective, with_handler
+from pulsar_retry.pull.options import checked_options, checked_policy, effective, with_handler
 from pulsar_retry.pull.puller import Puller
 from pulsar_retry.pull.quarantine import Quarantine
 from pulsar_retry.pull.subscriber import Subscriber
@@ -39,6 +39,24 @@ class Client(consumer_client.Client):
     Takes every argument of `pulsar.Client` and does everything it does; it is a context manager
     too. Thread-safe. It cannot be used in a process forked after it was made (`ForkedError`).
     """
+
+    _retry_policy: RetryPolicy | None = None
+
+    @property
+    def retry_policy(self) -> RetryPolicy | None:
+        """What subscribers and pulls of this client leave open; None: nothing is said here.
+
+        Set it before they are made: a subscriber keeps what was said then. It is no argument of
+        the client, whose arguments are those of `pulsar.Client`.
+
+        Raises:
+            ConfigError: it is set to what is no `RetryPolicy` nor None.
+        """
+        return self._retry_policy
+
+    @retry_policy.setter
+    def retry_policy(self, policy: RetryPolicy | None) -> None:
+        self._retry_policy = checked_policy(policy)
 
     def subscriber(
         self,
@@ -76,7 +94,8 @@ class Client(consumer_client.Client):
                 ``async def``. Returning acknowledges. It may raise, or return, `Retry`, `Reject`,
                 `Drop` or `Defer`; anything else that it raises is judged by the retry policy.
             retry_policy: Which failures are retried, how often and when. What it leaves open is
-                decided by environment variables (`RetryPolicy.describe`) and defaults.
+                decided by the client's `retry_policy`, environment variables and defaults
+                (`Subscriber.describe`).
             dead_letter_policy: The letters' topics, and the number of attempts where the retry
                 policy has none. Where it names no ``initial_subscription_name``, ``pulsar-retry``
                 is made on the dead-letter topic, for the broker deletes what nobody subscribes to.
@@ -113,6 +132,7 @@ class Client(consumer_client.Client):
         """
         options = with_handler(
             checked_options(
+                client_policy=self._retry_policy,
                 topic=topic,
                 subscription=subscription,
                 handler=handler,
@@ -191,6 +211,7 @@ class Client(consumer_client.Client):
         count, wait = whole("max_messages", max_messages), seconds("timeout", timeout)
         deadline = positive("ack_deadline", ack_deadline)
         options = checked_options(
+            client_policy=self._retry_policy,
             topic=topic,
             subscription=subscription,
             retry_policy=retry_policy,
@@ -202,7 +223,7 @@ class Client(consumer_client.Client):
             schema=schema,
             naming=naming,
         )
-        policy = effective(options.retry_policy, options.dead_letter_policy)
+        policy = effective(options, of_call=True)
         key = (str(topic), subscription, redelivery, consumer_type)
         with _pullers_lock:
             pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})

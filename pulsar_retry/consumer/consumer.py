@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
@@ -15,18 +16,18 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import fork
-from pulsar_retry.consumer.letter import Letter, Wish, dead_lettered, reconsumed
+from pulsar_retry.consumer.letter import Letter, Told, Wish, dead_lettered, reconsumed
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, raw_of, whole_of
+from pulsar_retry.consumer.raw import id_of, publish_time, raw_of, whole_of
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.properties import Origin, message_id_text
+from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -254,9 +255,10 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             message: The message.
             reason: A short, stable name of what is wrong, for filters and metrics; travels as
                 ``FAILURE_REASON``.
-            error: What was raised; its class travels as ``FAILURE_ERROR`` and its text, cut at
-                2048 characters, as ``FAILURE_MESSAGE``.
-            properties: More properties. The system's cannot be changed.
+            error: What was raised; its class, text, traceback and fingerprint travel in the
+                ``FAILURE_`` properties, which take 8 KiB at most.
+            properties: More properties. The system's cannot be changed; ``FAILURE_STAGE`` says
+                where it failed (``handler`` else).
 
         Raises:
             ConfigError: there is no dead-letter policy, or an argument is not acceptable.
@@ -276,15 +278,12 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         raw = whole_of(message)
-        letter = dead_lettered(
-            self._plan,
-            raw.properties(),
-            self._origin(raw),
-            custom=properties,
-            reason=reason,
-            error=error,
+        told = Told(error, attempt_of(raw), datetime.now(UTC), publish_time(raw))
+        carried, origin = raw.properties(), self._origin(raw)
+        return self._hand_on(
+            raw,
+            dead_lettered(self._plan, carried, origin, custom=properties, reason=reason, told=told),
         )
-        return self._hand_on(raw, letter)
 
     def _wish(self, delay: Duration | None, level: int | None) -> Wish:
         try:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 import attrs
 
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.actions import DeadLetter, decide_reconsume
+from pulsar_retry.policy.actions import (
+    RETRIES_EXHAUSTED,
+    DeadLetter,
+    RetryLater,
+    decide_reconsume,
+)
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.wire.codecs import Codec, read_envelope
+from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import (
+    FAILURE_CRASHES,
+    FAILURE_STAGE,
+    FAILURE_WRITER,
     Origin,
     check_custom,
     dead_letter_properties,
@@ -69,6 +80,54 @@ class Wish:
         return cls(delay, level)
 
 
+@attrs.frozen
+class Told:
+    """What a letter tells of the failure that made it: the one way in which envelopes are written.
+
+    Attributes:
+        error: What was raised; None if nothing was.
+        attempt: The attempt that failed.
+        when: When that was.
+        published: When the message was published.
+        stage: Where it failed.
+        codec: Whose readers the letter is for.
+        redact: What of the texts may leave the process; None: all.
+    """
+
+    error: BaseException | None
+    attempt: int
+    when: datetime
+    published: datetime
+    stage: str = "handler"
+    codec: Codec = Codec.PULSAR
+    redact: Redact | None = None
+
+    def on(
+        self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what a letter keeps of *carried*, and the properties of its envelope.
+
+        Args:
+            carried: The message's properties, with the envelope of an earlier failure, perhaps.
+            origin: Where it was delivered from.
+            reason: Why it is dead; None if it is retried.
+        """
+        envelope = read_envelope(carried).after(
+            self.error,
+            attempt=self.attempt,
+            when=self.when,
+            origin=origin,
+            published=self.published,
+            stage=self.stage,
+            reason=reason,
+        )
+        kept = self.codec.strip(carried)
+        if reason is not None:  # whoever brings a dead letter back begins anew
+            kept.pop(FAILURE_WRITER, None)
+            kept.pop(FAILURE_CRASHES, None)
+        return kept, self.codec.write(envelope, redact=self.redact)
+
+
 def reconsumed(
     plan: Plan,
     wish: Wish,
@@ -99,6 +158,117 @@ def reconsumed(
         delay = plan.levels.delay(level)
     action = decide_reconsume(count, plan.policy.max_redeliver_count, delay)
     dead = isinstance(action, DeadLetter)
+    return _counted(
+        plan, carried, origin, count, delay=delay, level=level, custom=custom, dead=dead
+    )
+
+
+def retried(
+    plan: Plan,
+    action: RetryLater,
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    failures: int,
+    told: Told,
+    custom: Mapping[str, str],
+) -> Letter:
+    """Return the letter for a message whose retry a policy has decided.
+
+    Its count is not compared with N: the policy has done that.
+
+    Args:
+        plan: The subscription's.
+        action: When it is to come back. Where the attempt is not counted, the envelope of the
+            last failure stays.
+        carried: The message's properties.
+        origin: Where it was delivered from.
+        failures: How many of its attempts have failed: its new count.
+        told: What the letter tells.
+        custom: More properties.
+    """
+    if action.counted:
+        carried, envelope = told.on(carried, origin)
+        custom = {**custom, **envelope}
+    level = _NO_LEVEL if action.level is None else action.level
+    return _counted(
+        plan,
+        carried,
+        origin,
+        failures,
+        delay=action.delay,
+        level=level,
+        custom=custom,
+        dead=False,
+    )
+
+
+def dead_lettered(
+    plan: Plan,
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    custom: Mapping[str, str] | None = None,
+    reason: str | None = None,
+    told: Told | None = None,
+) -> Letter:
+    """Return the dead letter for a message that no count decided about: a nack, or the caller.
+
+    Raises:
+        ConfigError: there is no dead-letter policy, *reason* is no text, or *custom* would change
+            a system property.
+    """
+    if plan.policy is None:
+        raise ConfigError("dead_letter needs enable_retry=True or a dead_letter_policy")
+    if reason is not None and not isinstance(reason, str):
+        raise ConfigError.bad("reason", reason, "a str")
+    check_custom(custom, carried)
+    if told is not None:
+        if stage := (custom or {}).get(FAILURE_STAGE):
+            told = attrs.evolve(told, stage=stage)
+        carried, envelope = told.on(carried, origin, reason)
+        custom = {**(custom or {}), **envelope}
+    return Letter(
+        topic=plan.dead_letter_topic(origin.topic),
+        properties=dead_letter_properties(carried, origin, custom=custom),
+        dead=True,
+    )
+
+
+def used_up(
+    plan: Plan, carried: Mapping[str, str], origin: Origin, *, failures: int, told: Told
+) -> Letter:
+    """Return the dead letter for a message whose retries a policy found used up.
+
+    As in Java its count is one more than its retries; without retry letters it has none.
+    """
+    if plan.topics is None:
+        return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, told=told)
+    carried, envelope = told.on(carried, origin, RETRIES_EXHAUSTED)
+    return _counted(
+        plan,
+        carried,
+        origin,
+        failures,
+        delay=0.0,
+        level=_NO_LEVEL,
+        custom=envelope,
+        dead=True,
+    )
+
+
+def _counted(
+    plan: Plan,
+    carried: Mapping[str, str],
+    origin: Origin,
+    count: int,
+    *,
+    delay: float,
+    level: int,
+    custom: Mapping[str, str] | None,
+    dead: bool,
+) -> Letter:
+    assert plan.topics is not None  # noqa: S101 - nobody gets here without retries
     return Letter(
         topic=plan.topics.dead_letter if dead else plan.topics.retry,
         properties=letter_properties(
@@ -113,33 +283,4 @@ def reconsumed(
         # TDMQ: on Exclusive and Failover subscriptions a retry comes back at once.
         delay=0.0 if dead or not plan.shared else delay,
         dead=dead,
-    )
-
-
-def dead_lettered(
-    plan: Plan,
-    carried: Mapping[str, str],
-    origin: Origin,
-    *,
-    custom: Mapping[str, str] | None = None,
-    reason: str | None = None,
-    error: BaseException | None = None,
-) -> Letter:
-    """Return the dead letter for a message that no count decided about: a nack, or the caller.
-
-    Raises:
-        ConfigError: there is no dead-letter policy, *reason* is no text, or *custom* would change
-            a system property.
-    """
-    if plan.policy is None:
-        raise ConfigError("dead_letter needs enable_retry=True or a dead_letter_policy")
-    if reason is not None and not isinstance(reason, str):
-        raise ConfigError.bad("reason", reason, "a str")
-    check_custom(custom, carried)
-    return Letter(
-        topic=plan.dead_letter_topic(origin.topic),
-        properties=dead_letter_properties(
-            carried, origin, custom=custom, reason=reason, error=error
-        ),
-        dead=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import _pulsar
@@ -35,3 +36,8 @@ def whole_of(message: Any) -> Any:
     if not isinstance(raw, _pulsar.Message):
         raise ConfigError.bad("message", message, "a message as it was received, not its id")
     return raw
+
+
+def publish_time(message: Any) -> datetime:
+    """Return when a message, raw or not, was published."""
+    return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)

@@ -1,4 +1,4 @@
-"""What can be done with a message: the closed set of actions that every shell executes."""
+"""What can be done with a failed message: the closed set of actions that every shell executes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ import attrs
 
 
 @attrs.frozen
-class Ack:
-    """Acknowledge: done."""
-
-
-@attrs.frozen
-class RetryNow:
-    """Give it to the handler again at once, without leaving the process."""
-
-
-@attrs.frozen
 class RetryLater:
-    """Bring it back after *delay* seconds.
+    """Bring it back after *delay* seconds, 0 for at once.
+
+    There is no retry that stays in the process: its count would not outlive it.
 
     Attributes:
         delay: Seconds.
@@ -48,12 +40,13 @@ class Discard:
 
 @attrs.frozen
 class Stop:
-    """Stop consuming; the message stays unacknowledged."""
+    """Stop consuming; the message stays unacknowledged and is redelivered."""
 
     reason: str
 
 
-Action = Ack | RetryNow | RetryLater | DeadLetter | Discard | Stop
+#: What `decide` can say of a message that was not processed; one that was is acknowledged.
+Action = RetryLater | DeadLetter | Discard | Stop
 
 #: The reason of a dead letter whose retries are used up.
 RETRIES_EXHAUSTED = "retries-exhausted"

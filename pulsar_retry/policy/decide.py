@@ -8,6 +8,7 @@ from pulsar_retry.policy.actions import (
     DeadLetter,
     Discard,
     RetryLater,
+    Stop,
     exhausted,
 )
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Reject, Retry
@@ -19,6 +20,8 @@ NOT_RETRYABLE = "not-retryable"
 TOO_OLD = "too-old"
 #: The reason of a message that is forgotten for its error.
 UNWANTED = "unwanted"
+#: The reason to stop for an error that the policy stops for.
+FATAL = "fatal"
 
 
 def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
@@ -34,7 +37,7 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
         failure: What happened.
 
     Returns:
-        `RetryLater`, `DeadLetter` or `Discard` (`pulsar_retry.policy.actions`).
+        One of `pulsar_retry.policy.actions`.
     """
     match failure.error:
         case Reject(reason=reason):
@@ -51,6 +54,8 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
             retry = policy.after(attempt, failure.key)
         case error:
             verdict = policy.verdict(error)
+            if verdict == "stop":
+                return Stop(FATAL)
             if verdict == "drop":
                 return Discard(UNWANTED)
             if verdict == "dead_letter":

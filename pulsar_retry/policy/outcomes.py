@@ -112,10 +112,18 @@ def outcome_of(result: Any) -> Outcome | None:
     return result if isinstance(result, Outcome) else None
 
 
+def unwrapped(error: Exception) -> Exception:
+    """Return the outcome where it is the only error of a group, as a `TaskGroup` raises it."""
+    inner: BaseException = error
+    while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
+        inner = inner.exceptions[0]
+    return inner if isinstance(inner, Outcome) else error
+
+
 def _exception(value: Exception) -> Exception:
     if not isinstance(value, Exception):
         raise ConfigError.bad("error", value, "an Exception, of which an Outcome is one")
-    return value
+    return unwrapped(value)
 
 
 def _aware(value: datetime) -> datetime:
@@ -134,7 +142,8 @@ class Failure:
     """A message that was not processed: what a policy decides about.
 
     Attributes:
-        error: What the handler raised, or the `Outcome` that it raised or returned.
+        error: What the handler raised, or the `Outcome` that it raised or returned; also one that
+            is alone in an exception group.
         when: When that was; what `Defer` counts from.
         age: Seconds since the message was first published, for ``max_age``.
         key: What tells the message from others, for jitter: the id that it was published with.

@@ -27,7 +27,19 @@ _NO_LIMIT = 2**31 - 1
 #: Pub/Sub's bounds of a backoff, in seconds.
 _PUBSUB_MAXIMUM = 600.0
 
-Verdict = Literal["retry", "dead_letter", "drop"]
+Verdict = Literal["retry", "dead_letter", "drop", "stop"]
+
+#: Which verdict on a member of an exception group is the group's: what retrying cannot help is
+#: not helped by another error beside it, and nothing is dropped for a part of what went wrong.
+_STRONGEST: tuple[Verdict, ...] = ("stop", "dead_letter", "retry", "drop")
+
+#: The lists, and the verdict of each.
+_LISTS: tuple[tuple[str, Verdict], ...] = (
+    ("retry_on", "retry"),
+    ("dead_letter_on", "dead_letter"),
+    ("drop_on", "drop"),
+    ("stop_on", "stop"),
+)
 Kinds = type[Exception] | Iterable[type[Exception]]
 
 
@@ -79,14 +91,19 @@ def _drop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
     return _kinds("drop_on", value)
 
 
+def _stop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
+    return _kinds("stop_on", value)
+
+
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
     """Which failures are retried, how often and when. A value; every part may be left out.
 
     What is None is not said here: then the client's policy, the environment or the default
-    decides (`describe`). An error is judged by the nearest of its classes that one of the three
+    decides (`describe`). An error is judged by the nearest of its classes that one of the four
     lists names, so a subclass can be told from its base; the same class in two of them is refused.
-    The errors that it was raised from do not count, nor do those within an exception group.
+    If they name none, the error that it was raised from (``raise … from``) is judged, and so on;
+    then the members of an exception group: it is as bad as the worst of them.
 
     Attributes:
         max_attempts: After how many attempts, the first one included, a message is dead; math.inf
@@ -101,9 +118,11 @@ class RetryPolicy:
         delay_levels: The table for ``Retry(level=…)``. Default: that of a `Levels` backoff, or
             TDMQ's.
         retry_on: Errors to retry; then what no list names is dead-lettered. Default: all that the
-            other two do not name.
+            others do not name.
         dead_letter_on: Errors that go to the dead-letter topic at once. Default: none.
         drop_on: Errors of messages to be acknowledged and forgotten. Default: none.
+        stop_on: Errors that end the subscription, for no other message would fare better: `result`
+            raises them, and the message is redelivered. Default: none.
 
     Raises:
         ConfigError: a value is not acceptable, or two contradict each other.
@@ -119,13 +138,14 @@ class RetryPolicy:
         default=None, converter=_dead_letter_on
     )
     drop_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_drop_on)
+    stop_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_stop_on)
 
     def __attrs_post_init__(self) -> None:
         """Refuse parts that contradict each other."""
         if self.jitter is not None and self.backoff is not None:
             self.jitter.check(self.backoff)
         seen: dict[type[Exception], str] = {}
-        for name in ("retry_on", "dead_letter_on", "drop_on"):
+        for name, _ in _LISTS:
             for kind in getattr(self, name) or ():
                 if seen.setdefault(kind, name) != name:
                     raise ConfigError.bad(name, kind, f"classes that {seen[kind]} does not name")
@@ -246,14 +266,27 @@ class RetryPolicy:
 
     def verdict(self, error: Exception) -> Verdict:
         """Return what becomes of a message whose handler raised *error*."""
-        for kind in type(error).__mro__:
-            if kind in (self.retry_on or ()):
-                return "retry"
-            if kind in (self.dead_letter_on or ()):
-                return "dead_letter"
-            if kind in (self.drop_on or ()):
-                return "drop"
+        return self._named(error, frozenset()) or self._unnamed
+
+    @property
+    def _unnamed(self) -> Verdict:
         return "retry" if self.retry_on is None else "dead_letter"
+
+    def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
+        """Return the verdict of the lists; None if they name neither it nor what it came from."""
+        for kind in type(error).__mro__:
+            for name, verdict in _LISTS:
+                if kind in (getattr(self, name) or ()):
+                    return verdict
+        seen |= {id(error)}  # an error may be its own cause's cause
+        cause = error.__cause__
+        if cause is not None and id(cause) not in seen and (found := self._named(cause, seen)):
+            return found
+        if isinstance(error, BaseExceptionGroup):
+            found_all = [self._named(each, seen) for each in error.exceptions]
+            if any(found_all):
+                return min((each or self._unnamed for each in found_all), key=_STRONGEST.index)
+        return None
 
     def at_level(self, level: int) -> RetryLater:
         """Return the retry at a delay level."""
@@ -345,5 +378,6 @@ _DEFAULTS = MappingProxyType(
         "retry_on": None,  # all that the others do not name
         "dead_letter_on": (),
         "drop_on": (),
+        "stop_on": (),
     }
 )

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
+
+import attrs
 
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
+from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Work
+
+
+@attrs.define(eq=False)
+class Pulled:
+    """A message that is out, as the puller sees it.
+
+    Attributes:
+        work: The message.
+        policy: What its pull says about failures.
+        settled: Whether its caller has settled it.
+    """
+
+    work: Work
+    policy: RetryPolicy
+    settled: bool = False
+
+    def __str__(self) -> str:
+        return f"the delivery of {self.work.message.message_id()}"
 
 
 class Desk(Protocol):
     """What deliveries are settled at."""
 
-    def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge its message."""
+    def acknowledge(self, pulled: Pulled) -> None:
+        """Acknowledge a message."""
 
-    def fail(self, delivery: Delivery, error: Exception) -> None:
+    def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy says about *error*."""
 
-    def modify(self, delivery: Delivery, duration: Duration) -> None:
-        """Have it expire *duration* from now."""
+    def modify(self, pulled: Pulled, duration: Duration) -> None:
+        """Have its lease end *duration* from now."""
 
 
 class Delivery:
@@ -34,13 +55,11 @@ class Delivery:
         attempt: Which attempt this is, 1 for the first (Pub/Sub's ``delivery_attempt``).
     """
 
-    def __init__(self, desk: Desk, work: Work, attempt: int, policy: Any) -> None:
-        self.message = work.message
+    def __init__(self, desk: Desk, pulled: Pulled, attempt: int) -> None:
+        self.message = pulled.work.message
         self.attempt = attempt
         self._desk = desk
-        self._work = work
-        self._policy = policy
-        self._is_settled = False
+        self._pulled = pulled
 
     def __repr__(self) -> str:
         return f"<Delivery of {self.message.message_id()}, attempt {self.attempt}>"
@@ -53,7 +72,7 @@ class Delivery:
             LeaseExpired: it was in hand for too long; it comes back.
             pulsar.PulsarException: the consumer is closed.
         """
-        self._desk.acknowledge(self)
+        self._desk.acknowledge(self._pulled)
 
     def nack(
         self,
@@ -81,7 +100,7 @@ class Delivery:
             outcome = error
         elif error is not None:
             outcome.__cause__ = error
-        self._desk.fail(self, outcome)
+        self._desk.fail(self._pulled, outcome)
 
     def dead_letter(self, reason: str = "rejected", *, error: Exception | None = None) -> None:
         """Move the message to the dead-letter topic now.
@@ -97,7 +116,7 @@ class Delivery:
         """
         outcome = Reject(reason)
         outcome.__cause__ = error
-        self._desk.fail(self, outcome)
+        self._desk.fail(self._pulled, outcome)
 
     def modify(self, seconds: Duration) -> None:
         """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``).
@@ -111,4 +130,4 @@ class Delivery:
             LeaseExpired: the lease is over.
             ConfigError: it is no duration.
         """
-        self._desk.modify(self, seconds)
+        self._desk.modify(self._pulled, seconds)

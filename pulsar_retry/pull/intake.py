@@ -100,9 +100,12 @@ class Intake:
 
         Raises:
             pulsar.PulsarException: the subscription cannot go on.
+            Exception: a handler has raised what the policy stops for.
         """
         self._goes = len(self._board.slots)
         while not is_over():
+            if self._settler.fatal is not None:
+                raise self._settler.fatal
             wait = self.look()
             if not self._may_receive():
                 self._let_out()
@@ -155,7 +158,7 @@ class Intake:
     def _fill(self, wait: float) -> None:
         """Receive until nothing comes, or as much as the workers can take in a moment."""
         board, receive, lanes = self._board, self._receive, self._lanes
-        settler, own_letters = self._settler, len(self._settler.own_letters)
+        settler, own_letters = self._settler, self._settler.own_letters
         put_up = board.ready.append
         count, size = board.held()
         room = min(1 if self._is_trying else self._goes, self._limits.max_messages - count)
@@ -166,7 +169,7 @@ class Intake:
         try:
             message = self._first(wait)
             while True:
-                if not (own_letters and settler.is_superfluous(message)):
+                if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
                     received += 1
                     total += length

@@ -40,12 +40,13 @@ KEEPER = "pulsar-retry"
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """The arguments of `Client.subscriber` and `Client.pull`; see there."""
+    """The arguments of `Client.subscriber` and `Client.pull`, and the client's policy."""
 
     topic: Any
     subscription: str
     handler: Callable[[Any], Any] | None = None
     retry_policy: RetryPolicy | None = None
+    client_policy: RetryPolicy | None = None
     dead_letter_policy: DeadLetterPolicy | None = None
     flow_control: FlowControl = attrs.Factory(FlowControl)
     concurrency: int = 10
@@ -133,31 +134,42 @@ def with_handler(options: Options) -> Options:
     return attrs.evolve(options, workers=workers, quarantine=quarantine)
 
 
-def effective(
-    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
-) -> RetryPolicy:
+def effective(options: Options, *, of_call: bool = False) -> RetryPolicy:
     """Return the retry policy with nothing left open.
+
+    Args:
+        options: The options.
+        of_call: Whether it is a call that says them, and not a subscriber.
 
     Raises:
         ConfigError: it is none, or the environment says something that is not acceptable.
     """
-    return _said(retry_policy, dead_letter_policy).resolved(environment=os.environ)
+    said, client = _said(options), options.client_policy
+    if of_call:
+        return RetryPolicy().resolved(call=said, client=client, environment=os.environ)
+    return said.resolved(client=client, environment=os.environ)
 
 
-def origins(
-    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
-) -> tuple[Setting, ...]:
-    """Return each value of the retry policy with its origin."""
-    return _said(retry_policy, dead_letter_policy).describe(environment=os.environ)
+def origins(options: Options) -> tuple[Setting, ...]:
+    """Return each value of a subscriber's retry policy with its origin."""
+    return _said(options).describe(client=options.client_policy, environment=os.environ)
 
 
-def _said(
-    retry_policy: RetryPolicy | None, dead_letter_policy: DeadLetterPolicy | None
-) -> RetryPolicy:
-    policy = RetryPolicy() if retry_policy is None else retry_policy
-    if not isinstance(policy, RetryPolicy):
+def _said(options: Options) -> RetryPolicy:
+    policy = checked_policy(options.retry_policy) or RetryPolicy()
+    letters = options.dead_letter_policy
+    return policy if letters is None else policy.within(letters)
+
+
+def checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
+    """Return *policy*.
+
+    Raises:
+        ConfigError: it is none, nor None.
+    """
+    if policy is not None and not isinstance(policy, RetryPolicy):
         raise ConfigError.bad("retry_policy", policy, "a pulsar_retry.RetryPolicy or None")
-    return policy if dead_letter_policy is None else policy.within(dead_letter_policy)
+    return policy
 
 
 def _is_async(handler: Callable[[Any], Any]) -> bool:

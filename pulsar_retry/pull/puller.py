@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import cast
+from typing import Any, cast
 
 import pulsar
 
 from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import AlreadySettledError, LeaseExpired
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Work
-from pulsar_retry.pull.delivery import Delivery
+from pulsar_retry.pull.delivery import Delivery, Pulled
 from pulsar_retry.pull.lease import LeaseClock
-from pulsar_retry.pull.letters import LetterWriter
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.settling import Settler
@@ -37,6 +37,7 @@ class Puller:
         self._options = options
         self._lock = threading.RLock()  # guards all below
         self._settler: Settler | None = None
+        self._handover: Handover | None = None
         self._clock = LeaseClock(options.lease)
         self._pulls = 0
         self._used_at = 0.0
@@ -61,13 +62,8 @@ class Puller:
                 left = max(0.0, end - time.monotonic())
                 wait = min(_PAUSE, left) if deliveries else left
                 message = settler.consumer.receive(round(wait * 1000))
-                work = Work(message, 0, None)
-                delivery = Delivery(self, work, settler.attempt(work), policy)
-                with self._lock:
-                    now = time.monotonic()
-                    self._clock.begin(delivery, now)
-                    self._clock.modify(delivery, now, deadline)
-                deliveries.append(delivery)
+                if not settler.is_superfluous(message):
+                    deliveries.append(self._delivery(settler, message, deadline, policy))
         except pulsar.Timeout:
             pass
         finally:
@@ -77,55 +73,64 @@ class Puller:
                 self._check_later()
         return deliveries
 
+    def _delivery(
+        self, settler: Settler, message: Any, deadline: Duration, policy: RetryPolicy
+    ) -> Delivery:
+        pulled = Pulled(Work(message, 0, None), policy)
+        with self._lock:
+            now = time.monotonic()
+            self._clock.begin(pulled, now)
+            self._clock.modify(pulled, now, deadline)
+        return Delivery(self, pulled, settler.attempt(pulled.work))
+
     # -- settling (`delivery.Desk`) ---------------------------------------------------------------
 
-    def acknowledge(self, delivery: Delivery) -> None:
-        """Acknowledge its message."""
-        if (settler := self._ended(delivery)) is not None:
-            settler.consumer.acknowledge(delivery.message)
+    def acknowledge(self, pulled: Pulled) -> None:
+        """Acknowledge a message."""
+        if (settler := self._ended(pulled)) is not None:
+            settler.consumer.acknowledge(pulled.work.message)
 
-    def fail(self, delivery: Delivery, error: Exception) -> None:
+    def fail(self, pulled: Pulled, error: Exception) -> None:
         """Do what the policy of its pull says about *error*, and wait until it is done."""
-        if (settler := self._ended(delivery)) is not None:
-            future = settler.judge(delivery._work, error, delivery._policy)  # noqa: SLF001
+        if (settler := self._ended(pulled)) is not None:
+            future = settler.judge(pulled.work, error, pulled.policy)
             if future is not None:
                 future.result()
 
-    def modify(self, delivery: Delivery, duration: Duration) -> None:
-        """Have it expire *duration* from now."""
+    def modify(self, pulled: Pulled, duration: Duration) -> None:
+        """Have its lease end *duration* from now."""
         with self._lock:
-            if delivery._is_settled:  # noqa: SLF001 - ours
-                raise AlreadySettledError(f"{delivery!r} was settled before")
-            if not self._clock.modify(delivery, time.monotonic(), duration):
-                self._too_late(delivery)
+            _check_open(pulled)
+            if not self._clock.modify(pulled, time.monotonic(), duration):
+                self._too_late(pulled)
             self._check_later()
 
-    def _ended(self, delivery: Delivery) -> Settler | None:
+    def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return what settles it, None if it is too late and that is ignored."""
         with self._lock:
-            if delivery._is_settled:  # noqa: SLF001 - ours
-                raise AlreadySettledError(f"{delivery!r} was settled before")
-            if not self._clock.end(delivery, time.monotonic()):
-                self._too_late(delivery)
+            _check_open(pulled)
+            if not self._clock.end(pulled, time.monotonic()):
+                self._too_late(pulled)
                 return None
-            delivery._is_settled = True  # noqa: SLF001
+            pulled.settled = True
             self._used_at = time.monotonic()
             return self._settler
 
-    def _too_late(self, delivery: Delivery) -> None:
+    def _too_late(self, pulled: Pulled) -> None:
         if self._options.lease.late == "refuse":
-            raise LeaseExpired(f"the lease of {delivery!r} is over: its message comes back")
+            raise LeaseExpired(f"the lease of {pulled} is over: its message comes back")
 
     # -- opening, expiring, closing ---------------------------------------------------------------
 
     def _opened(self) -> Settler:
         if self._settler is None:
             consumer, _ = open_subscription(self._client, self._options)
+            self._handover = Handover(consumer, self._options.codec, self._options.redact)
             self._settler = Settler(
                 Board(),
                 consumer,
                 RetryPolicy(),
-                LetterWriter(consumer, self._options.codec, self._options.redact),
+                self._handover,
                 redelivery=self._options.redelivery,
                 lanes=None,
                 switch=None,
@@ -137,10 +142,9 @@ class Puller:
         """Have `_check` called when the next lease ends, or the consumer is idle for long."""
         now = time.monotonic()
         due = min(self._clock.next_due(), max(now, self._used_at + _IDLE))
-        if due < self._checked_at:
+        if due < self._checked_at and self._handover is not None:
             self._checked_at = due
-            # Later than asked, never earlier: pulsar-client's lead (`nacks`) is taken off there.
-            self._client._nacks.check_later(self, due - now + 0.1)  # noqa: SLF001 - one package
+            self._handover.check_later(self, due - now)
 
     def _check(self) -> None:
         """Do what is due; called by the timer, which must not be kept waiting."""
@@ -153,14 +157,19 @@ class Puller:
             if settler is None:
                 return
             now = time.monotonic()
-            gone = cast("list[Delivery]", self._clock.expired(now))
+            gone = cast("list[Pulled]", self._clock.expired(now))
             idle = not self._pulls and not len(self._clock) and now - self._used_at >= _IDLE
             if idle and not gone:
                 self._settler = None
             else:
                 self._check_later()
-        for delivery in gone:
-            settler.policy = delivery._policy  # noqa: SLF001
-            settler.settle_failure(delivery._work, LeaseExpired(f"nobody settled {delivery!r}"))  # noqa: SLF001
+        for pulled in gone:
+            error = LeaseExpired(f"nobody settled {pulled}")
+            settler.settle_failure(pulled.work, error, pulled.policy)
         if self._settler is None:
             settler.consumer.close()
+
+
+def _check_open(pulled: Pulled) -> None:
+    if pulled.settled:
+        raise AlreadySettledError(f"{pulled} was settled before")

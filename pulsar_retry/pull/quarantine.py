@@ -13,13 +13,10 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.pull.checks import whole
-from pulsar_retry.wire.properties import count_of
+from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 
 #: The reason of a dead letter that was never given to a handler again.
 CRASH_LOOP = "crash-loop"
-
-#: A property of letters: how many worker processes the message has killed.
-FAILURE_CRASHES = "FAILURE_CRASHES"
 
 
 class ClaimStore(Protocol):

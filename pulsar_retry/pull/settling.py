@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
@@ -13,23 +14,33 @@ from typing import Any
 import attrs
 
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.errors import HandlerError, LeaseExpired, WorkerCrashedError, shown
-from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
+from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.errors import (
+    AcknowledgeError,
+    HandlerError,
+    LeaseExpired,
+    WorkerCrashedError,
+    shown,
+)
+from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
 from pulsar_retry.policy.decide import decide
-from pulsar_retry.policy.outcomes import Failure, Outcome, Retry
+from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Item, Slot, Work
-from pulsar_retry.pull.letters import LetterWriter, origin_key, published_at
+from pulsar_retry.pull.letters import chain_key, origin_key, published_at
 from pulsar_retry.pull.ordered import OrderedLanes
-from pulsar_retry.pull.quarantine import FAILURE_CRASHES, crashes_of
-from pulsar_retry.pull.superseded import FAILURE_WRITER, OwnLetters
+from pulsar_retry.pull.quarantine import crashes_of
+from pulsar_retry.pull.superseded import OwnLetters, Stamp
 from pulsar_retry.pull.switch import Switch
-from pulsar_retry.wire.properties import reconsume_times
+from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
 #: How handlers are given messages again after a failure.
 LETTERS, NACK = "letters", "nack"
+
+#: The reason of a dead letter that could not wait behind another one.
+LANE_OVERFLOW = "lane-overflow"
 
 
 @attrs.define
@@ -63,6 +74,7 @@ class Settler:
         policy: Decides about failures; may be replaced at any time.
         counts: What was done so far.
         own_letters: The letters that it has published.
+        fatal: What is to end the subscription, if anything.
     """
 
     def __init__(
@@ -70,7 +82,7 @@ class Settler:
         board: Board,
         consumer: Consumer,
         policy: RetryPolicy,
-        letters: LetterWriter,
+        handover: Handover,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
@@ -81,7 +93,7 @@ class Settler:
         self._board = board
         self.consumer = consumer
         self.policy = policy
-        self._letters = letters
+        self._handover = handover
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._switch = switch
@@ -89,6 +101,7 @@ class Settler:
         self._lock = threading.Lock()
         self.counts = Counts()
         self.own_letters = OwnLetters()
+        self.fatal: BaseException | None = None
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -126,10 +139,12 @@ class Settler:
 
     # -- carrying out -----------------------------------------------------------------------------
 
-    def settle_failure(self, work: Work, error: BaseException) -> None:
-        """Do what the policy says about a failed message. Never raises."""
+    def settle_failure(
+        self, work: Work, error: BaseException, policy: RetryPolicy | None = None
+    ) -> None:
+        """Do what *policy*, or the subscriber's, says about a failed message. Never raises."""
         try:
-            self.judge(work, error, self.policy)
+            self.judge(work, error, policy or self.policy)
         except Exception as trouble:  # noqa: BLE001 - a worker must go on, and the message come back
             self._come_back(work, trouble)
 
@@ -139,75 +154,118 @@ class Settler:
         Returns:
             The end of the hand-off, where there is one.
         """
-        if self._switch is not None and not isinstance(error, Outcome):
+        failure, attempt = _failure(work, error), self.attempt(work)
+        if self._switch is not None and not _is_chosen(error):
             self._switch.failed()
-        failure = _failure(work, error)
-        action = decide(policy, self.attempt(work), failure)
+        action = decide(policy, attempt, failure)
         _log_failure(action, failure)
-        return self._carry_out(work, action, failure)
+        return self._carry_out(work, action, failure, attempt)
 
     def attempt(self, work: Work) -> int:
         """Return which attempt it is: what is durable, and in nack mode the redeliveries."""
-        count = 1 + reconsume_times(work.message.properties())
+        return 1 + self._failures(work)
+
+    def _failures(self, work: Work) -> int:
+        """Return how many attempts have failed before."""
+        count = reconsume_times(work.message.properties())
         if self._nacks:
             count += work.message.redelivery_count()
+        elif not self.own_letters.is_empty:
+            count = max(count, self.own_letters.failures(chain_key(work.message)))
         return count + (work.entry.retries if work.entry is not None else 0)
 
     def hand_on(self, work: Work, *, letter: bool) -> None:
         """Move a message out of a lane that may not be parked any more. Never raises."""
-        failure = _failure(work, Outcome("the lane has overflowed"))
         # What only waited behind a failed message has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
-        work = work._replace(entry=None)
-        action: Action = RetryLater(counted=has_failed) if letter else DeadLetter("lane-overflow")
+        action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
-            self._carry_out(work, action, failure)
+            failure = _failure(work, Outcome("the lane has overflowed"))
+            failures = self._failures(work) + (letter and not has_failed)
+            self._carry_out(work._replace(entry=None), action, failure, failures)
         except Exception as trouble:  # noqa: BLE001 - as above
-            self._come_back(work, trouble)
+            self._come_back(work._replace(entry=None), trouble)
 
-    def _carry_out(self, work: Work, action: Action, failure: Failure) -> Future[None] | None:
-        attempt = self.attempt(work)
+    def _carry_out(
+        self, work: Work, action: Action, failure: Failure, attempt: int
+    ) -> Future[None] | None:
+        """Do what was decided about the *attempt*-th failure of a message."""
         match action:
             case DeadLetter() if (wait := self._suspended()) is not None:
                 self._again(work, wait)
             case DeadLetter():
-                future = self._letters.dead(work.message, action, failure, attempt=attempt)
-                self._follow(work, "dead_lettered", future)
-                return future
+                return self._dead_letter(work, action, failure, attempt)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
                 self._again(work, delay)
             case RetryLater(delay=delay) if self._nacks:
                 self._again(work, delay)
             case RetryLater():
-                custom, began = _crashes(work, failure), time.time()
-                custom[FAILURE_WRITER] = self.own_letters.writer
-                future = self._letters.retry(
-                    work.message, action, failure, attempt=attempt, custom=custom
-                )
-                count = reconsume_times(work.message.properties()) + action.counted
-                future.add_done_callback(partial(self._remember, failure.key, count, began))
-                self._follow(work, "retried", future)
-                return future
+                return self._retry(work, action, failure, attempt)
+            case Stop():
+                self._end_all(work, failure)
             case _:  # Discard
                 self._acknowledge(work, "dropped")
         return None
 
-    def _remember(self, key: str, count: int, began: float, future: Future[None]) -> None:
-        if future.exception() is None:
-            self.own_letters.add(key, count, began)
+    def _dead_letter(
+        self, work: Work, action: DeadLetter, failure: Failure, failures: int
+    ) -> Future[None]:
+        future = self._handover.dead(work.message, action, failure, failures=failures)
+        if not self._nacks:
+            key = chain_key(work.message)
+            self._when_out(future, partial(self.own_letters.dead, key, failures))
+        future.add_done_callback(partial(self._ended, work, "dead_lettered"))
+        return future
+
+    def _retry(
+        self, work: Work, action: RetryLater, failure: Failure, attempt: int
+    ) -> Future[None]:
+        failures = attempt if action.counted else attempt - 1
+        stamp, began = self.own_letters.stamp(), time.time()
+        custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
+        future = self._handover.retry(
+            work.message, action, failure, failures=failures, custom=custom
+        )
+        remember = partial(
+            self.own_letters.published,
+            chain_key(work.message),
+            stamp,
+            failures,
+            at=began,
+            delay=action.delay,
+        )
+        self._when_out(future, remember)
+        future.add_done_callback(partial(self._ended, work, "retried"))
+        return future
+
+    @staticmethod
+    def _when_out(future: Future[None], then: Callable[[], None]) -> None:
+        """Call *then* when a letter is published, whatever becomes of its original."""
+
+        def done(future: Future[None]) -> None:
+            if isinstance(future.exception(), AcknowledgeError | None):
+                then()
+
+        future.add_done_callback(done)
+
+    def _end_all(self, work: Work, failure: Failure) -> None:
+        """Have the subscription end; the message stays as it is, and is redelivered then."""
+        self.fatal = self.fatal or failure.error
+        self.consumer.negative_acknowledge(work.message)
+        self._board.settled(work)
 
     def is_superfluous(self, message: Any) -> bool:
         """Tell whether *message* is a letter with a newer one; then acknowledge it."""
-        if not self.consumer._is_letter(message):  # noqa: SLF001 - shells of one package
+        if self.own_letters.is_empty or not self._handover.is_letter(message):
             return False
         try:
             properties, time_ms = message.properties(), message.publish_timestamp()
         except UnicodeDecodeError:
             return False
-        key, count = origin_key(message), reconsume_times(properties)
-        writer = properties.get(FAILURE_WRITER)
-        if not self.own_letters.supersede(key, count, time_ms / 1000, writer):
+        stamp = Stamp.read(properties.get(FAILURE_WRITER))
+        count = reconsume_times(properties)
+        if not self.own_letters.supersede(chain_key(message), count, time_ms / 1000, stamp):
             return False
         self.consumer.acknowledge(message)
         self._count("superseded")
@@ -234,9 +292,6 @@ class Settler:
         if self._switch is not None:
             self._switch.succeeded()
         self._next(work)
-
-    def _follow(self, work: Work, kind: str, future: Future[None]) -> None:
-        future.add_done_callback(partial(self._ended, work, kind))
 
     def _ended(self, work: Work, kind: str, future: Future[None]) -> None:
         """Take the end of a hand-off, on any thread."""
@@ -291,6 +346,11 @@ def _failure(work: Work, error: BaseException) -> Failure:
         age=now - published_at(work.message),
         key=origin_key(work.message),
     )
+
+
+def _is_chosen(error: BaseException) -> bool:
+    """Tell whether it is an outcome, which a handler chose, and no error."""
+    return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
 
 
 def _log_failure(action: Action, failure: Failure) -> None:

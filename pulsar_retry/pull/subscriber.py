@@ -13,6 +13,7 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.plan import topic_list
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
@@ -21,7 +22,6 @@ from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import Crew, hire
 from pulsar_retry.pull.intake import Intake
-from pulsar_retry.pull.letters import LetterWriter
 from pulsar_retry.pull.opening import is_ordered, open_subscription
 from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.ordered import OrderedLanes
@@ -62,7 +62,7 @@ class Subscriber:
     def __init__(self, client: Client, options: Options) -> None:
         self._client = client
         self._options = options
-        self._policy = effective(options.retry_policy, options.dead_letter_policy)
+        self._policy = effective(options)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop: _Stop | None = None
@@ -183,16 +183,16 @@ class Subscriber:
         Raises:
             ConfigError: it is no policy.
         """
-        policy = effective(retry_policy, self._options.dead_letter_policy)
         with self._lock:
-            self._options = attrs.evolve(self._options, retry_policy=retry_policy)
-            self._policy = policy
+            options = attrs.evolve(self._options, retry_policy=retry_policy)
+            policy = effective(options)
+            self._options, self._policy = options, policy
             if self._settler is not None:
                 self._settler.policy = policy
 
     def describe(self) -> tuple[Setting, ...]:
         """Return each value of the retry policy with its origin."""
-        return origins(self._options.retry_policy, self._options.dead_letter_policy)
+        return origins(self._options)
 
     @property
     def in_hand(self) -> tuple[int, int]:
@@ -239,7 +239,7 @@ class Subscriber:
             board,
             consumer,
             self._policy,
-            LetterWriter(consumer, options.codec, options.redact),
+            Handover(consumer, options.codec, options.redact),
             redelivery=options.redelivery,
             lanes=lanes,
             switch=switch,

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from pulsar_retry.errors import ConfigError, shown
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import logical
 
 RECONSUMETIMES = "RECONSUMETIMES"
@@ -49,6 +49,9 @@ FAILURE_TASK = "FAILURE_TASK"
 FAILURE_TIME = "FAILURE_TIME"
 #: The row's columns that have no property of their own (JSON).
 FAILURE_EXTRA = "FAILURE_EXTRA"
+#: Which process has published a letter, and how many worker processes its message has killed.
+FAILURE_WRITER = "FAILURE_WRITER"
+FAILURE_CRASHES = "FAILURE_CRASHES"
 #: How many bytes a payload had that was cut to fit.
 FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
 #: Equal for messages that stand for the same failure, so that duplicates can be told.
@@ -71,9 +74,6 @@ SYSTEM_PROPERTIES = frozenset(
 
 #: What no property of a user's may be called, beside what starts with `FAILURE`.
 RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {DELAY, DEDUPE_ID, REDRIVE_COUNT}
-
-#: Characters of a reason, and of an error's text, that travel with a dead letter.
-MAX_FAILURE_MESSAGE = 2048
 
 #: How pulsar-client prints a message id.
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
@@ -252,32 +252,14 @@ def letter_properties(
 
 
 def dead_letter_properties(
-    carried: Mapping[str, str],
-    origin: Origin,
-    *,
-    custom: Mapping[str, str] | None = None,
-    reason: str | None = None,
-    error: BaseException | None = None,
+    carried: Mapping[str, str], origin: Origin, *, custom: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the properties of a dead letter that no retry count decided about.
 
-    That is the nack path's, as in Java without a count or a delay of its own, and that of
-    `dead_letter`, with the reason and the error.
+    That is the nack path's and that of `dead_letter`: as in Java, without a count or a delay of
+    its own.
     """
-    properties = _with_origin(dict(carried), origin)
-    if custom:
-        properties.update(custom)
-    if reason is not None:
-        properties[FAILURE_REASON] = _failure_text(reason)
-    if error is not None:
-        properties[FAILURE_ERROR] = _failure_text(type(error).__qualname__)
-        properties[FAILURE_MESSAGE] = _failure_text(shown(error))
-    return properties
-
-
-def _failure_text(text: str) -> str:
-    """Return *text* cut, and without lone surrogates: they are no UTF-8 and kill their reader."""
-    return text[:MAX_FAILURE_MESSAGE].encode("utf-8", "replace").decode("utf-8")
+    return _with_origin(dict(carried), origin) | dict(custom or {})
 
 
 @attrs.frozen

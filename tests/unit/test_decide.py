@@ -14,6 +14,7 @@ from pulsar_retry.policy.actions import (
     DeadLetter,
     Discard,
     RetryLater,
+    Stop,
     decide_reconsume,
     exhausted,
     last_delivery,
@@ -178,3 +179,88 @@ def test_jitter_is_the_messages_own() -> None:
         for key in ("1:1:-1", "1:1:-1", "1:2:-1")
     )
     assert first == again != other
+
+
+LISTS = pr.RetryPolicy(
+    retry_on=TimeoutError, dead_letter_on=ValueError, drop_on=KeyError, stop_on=PermissionError
+)
+BY_CLASS = {
+    TimeoutError: RetryLater(10),
+    ValueError: DeadLetter("not-retryable"),
+    KeyError: Discard("unwanted"),
+    PermissionError: Stop("fatal"),
+}
+
+
+def caused(error: Exception, cause: BaseException) -> Exception:
+    """Return *error* as ``raise error from cause`` has it."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("kind", BY_CLASS)
+def test_what_no_list_names_is_judged_by_its_cause(kind: type[Exception]) -> None:
+    """However many libraries have wrapped it."""
+    error = caused(RuntimeError("wrapped"), caused(LookupError("again"), kind()))
+    assert BY_CLASS[kind] == pr.decide(LISTS, 1, failed(error))
+
+
+def test_the_error_itself_comes_before_its_cause() -> None:
+    """Whoever wraps an error knows more about it."""
+    error = caused(ValueError("not a price"), TimeoutError())
+    assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(error))
+
+
+def test_what_was_only_being_handled_is_no_cause() -> None:
+    """`raise … from` is said on purpose, an error within an `except` is not."""
+    error = RuntimeError()
+    error.__context__ = TimeoutError()
+    assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(error))
+
+
+def test_causes_may_go_round() -> None:
+    """Nobody should, but somebody can."""
+    first, second = RuntimeError(), LookupError()
+    caused(first, caused(second, first))
+    assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(first))
+
+
+@pytest.mark.parametrize(
+    ("members", "worst"),
+    [
+        ([TimeoutError(), PermissionError(), ValueError()], PermissionError),
+        ([TimeoutError(), ValueError(), KeyError()], ValueError),
+        ([KeyError(), TimeoutError()], TimeoutError),
+        ([KeyError(), KeyError()], KeyError),
+        ([ExceptionGroup("inner", [caused(RuntimeError(), KeyError())])], KeyError),
+        ([TimeoutError(), RuntimeError()], ValueError),  # no list names it: dead, by `retry_on`
+    ],
+)
+def test_a_group_is_as_bad_as_its_worst_member(
+    members: list[Exception], worst: type[Exception]
+) -> None:
+    """Retrying does not help against one of them; dropping is for all of them or none."""
+    group = ExceptionGroup("several", members)
+    assert BY_CLASS[worst] == pr.decide(LISTS, 1, failed(group))
+
+
+def test_a_group_of_which_no_member_is_named() -> None:
+    """Is judged as any error that no list names."""
+    group = ExceptionGroup("several", [RuntimeError(), LookupError()])
+    assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(group))
+    policy = pr.RetryPolicy(drop_on=KeyError)
+    assert RetryLater(10) == pr.decide(policy, 1, failed(group))
+    mixed = ExceptionGroup("several", [KeyError(), RuntimeError()])
+    assert RetryLater(10) == pr.decide(policy, 1, failed(mixed))
+
+
+def test_an_outcome_from_a_task_group() -> None:
+    """A task that raises one is alone in the group: it decides."""
+    group = ExceptionGroup("tasks", [ExceptionGroup("inner", [pr.Reject("invalid")])])
+    assert DeadLetter("invalid") == pr.decide(LISTS, 1, failed(group))
+
+
+def test_two_tasks_that_say_different_things() -> None:
+    """Neither of them decides; the policy does."""
+    group = ExceptionGroup("tasks", [pr.Reject("invalid"), TimeoutError()])
+    assert DeadLetter("not-retryable") == pr.decide(LISTS, 1, failed(group))

@@ -122,7 +122,7 @@ def test_what_a_message_carries_is_not_changed_in_place(carried: dict[str, str])
     """The caller's mapping stays as it was."""
     before = dict(carried)
     letter_properties(carried, ORIGIN, count=1, delay=1, retry_topic=RETRY_TOPIC)
-    dead_letter_properties(carried, ORIGIN, custom={"a": "b"}, reason="r", error=ValueError())
+    dead_letter_properties(carried, ORIGIN, custom={"a": "b"})
     assert before == carried
 
 
@@ -216,49 +216,6 @@ def test_the_nack_paths_dead_letter_has_no_count() -> None:
         "ORIGIN_MESSAGE_ID": "12:34:3:5",
         "REAL_SUBSCRIPTION": "billing",
     } == dead_letter_properties({}, ORIGIN)
-
-
-def test_a_dead_letter_by_hand_says_why() -> None:
-    """The reason, the error's class and its text; the count stays as it was."""
-    carried = {"RECONSUMETIMES": "7"}
-    letter = dead_letter_properties(
-        carried, ORIGIN, custom={"line": "4"}, reason="invalid", error=KeyError("price")
-    )
-    assert {
-        "RECONSUMETIMES": "7",
-        "line": "4",
-        "FAILURE_REASON": "invalid",
-        "FAILURE_ERROR": "KeyError",
-        "FAILURE_MESSAGE": "'price'",
-    }.items() <= letter.items()
-
-
-@given(st.text(st.characters(), max_size=30) | st.integers(2040, 5000).map("x".__mul__))
-def test_the_text_of_an_error_is_bounded_and_encodable(text: str) -> None:
-    """At most 2048 characters, and never a lone surrogate: no client could read it."""
-    message = dead_letter_properties({}, ORIGIN, error=ValueError(text))["FAILURE_MESSAGE"]
-    assert text[:2048].encode("utf-8", "replace") == message.encode("utf-8")
-
-
-def test_a_reason_is_encodable_and_bounded() -> None:
-    """It may be the text of an error, too."""
-    letter = dead_letter_properties({}, ORIGIN, reason="\ud800" + "x" * 5000)
-    assert "?" + "x" * 2047 == letter["FAILURE_REASON"]
-
-
-def test_an_error_that_cannot_be_shown_is_no_obstacle() -> None:
-    """The message must reach the dead-letter topic all the same."""
-
-    class Broken(Exception):  # noqa: N818
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    Broken.__qualname__ = "\ud800Broken"
-    letter = dead_letter_properties({}, ORIGIN, error=Broken())
-    assert ("?Broken", "<?Broken that cannot be shown>") == (
-        letter["FAILURE_ERROR"],
-        letter["FAILURE_MESSAGE"],
-    )
 
 
 @pytest.mark.parametrize(

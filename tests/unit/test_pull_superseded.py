@@ -1,28 +1,46 @@
-"""Letters that a newer one makes superfluous, without a broker."""
+"""What a process remembers of its letters, without a broker."""
 
 from __future__ import annotations
 
 import pytest
 
-from pulsar_retry.pull.superseded import OwnLetters
+from pulsar_retry.pull.superseded import OwnLetters, Stamp
+
+ANOTHER = Stamp("another", 7)
+
+
+class Clock:
+    """A clock that goes when it is told."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
 
 
 @pytest.fixture
-def own() -> OwnLetters:
-    """Give a process that has published the second retry of a message at the time 100."""
-    own = OwnLetters()
-    own.add("a", 2, 100.0)
+def clock() -> Clock:
+    """Give a clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def own(clock: Clock) -> OwnLetters:
+    """Give a process that has published the letter after two failures at the time 100."""
+    own = OwnLetters(clock=clock)
+    own.published("a", own.stamp(), 2, at=100.0, delay=5.0)
     return own
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_older_letter_of_another_process_is_superfluous(own: OwnLetters, count: int) -> None:
+@pytest.mark.parametrize("failures", [1, 2])
+def test_an_older_letter_of_another_process_is_superfluous(own: OwnLetters, failures: int) -> None:
     """The newer one stands for the same attempts, and is still to come."""
-    assert own.supersede("a", count, 99.9, "another")
+    assert own.supersede("a", failures, 99.9, ANOTHER)
 
 
 @pytest.mark.parametrize(
-    ("key", "count", "time", "why"),
+    ("key", "failures", "time", "why"),
     [
         ("a", 3, 99.9, "it is at a later attempt"),
         ("a", 2, 100.0, "it is not older"),
@@ -30,21 +48,69 @@ def test_an_older_letter_of_another_process_is_superfluous(own: OwnLetters, coun
         ("b", 2, 99.9, "it is another message's"),
     ],
 )
-def test_what_is_needed(own: OwnLetters, key: str, count: int, time: float, why: str) -> None:
+def test_what_is_needed(own: OwnLetters, key: str, failures: int, time: float, why: str) -> None:
     """When in doubt it is handled: a duplicate beats a loss."""
-    assert not own.supersede(key, count, time, "another"), why
+    assert not own.supersede(key, failures, time, ANOTHER), why
 
 
 def test_whose_letter_it_is_must_be_known(own: OwnLetters) -> None:
-    """Neither our own, whatever the clock says, nor Java's, which says nothing."""
-    assert not own.supersede("a", 2, 0.0, own.writer)
+    """Java's says nothing."""
     assert not own.supersede("a", 2, 0.0, None)
 
 
-def test_memory_is_bounded() -> None:
+def test_the_older_of_its_own_letters_is_superfluous(own: OwnLetters) -> None:
+    """By their order, whatever the clocks and the counts say; the last one never is."""
+    older, newer = own.stamp(), own.stamp()
+    own.published("a", newer, 1, at=50.0, delay=0.0)
+    own.published("a", older, 3, at=150.0, delay=0.0)
+    assert own.supersede("a", 3, 150.0, older)
+    assert not own.supersede("a", 1, 50.0, newer)
+
+
+def test_attempts_go_on_from_what_is_known(own: OwnLetters, clock: Clock) -> None:
+    """Of a message that comes twice after a kill; not of one that comes much later on purpose."""
+    assert (2, 0) == (own.failures("a"), own.failures("b"))
+    own.published("a", own.stamp(), 1, at=101.0, delay=5.0)
+    assert 2 == own.failures("a")
+    clock.now += 64.9
+    assert 2 == own.failures("a")
+    clock.now += 0.1
+    assert 0 == own.failures("a")
+    own.published("a", own.stamp(), 1, at=200.0, delay=5.0)
+    assert 1 == own.failures("a")
+
+
+def test_a_dead_letter_counts_and_drops_nothing(own: OwnLetters) -> None:
+    """A retry letter that is left may be the one that a subscription was set back for."""
+    letter = own.stamp()
+    own.published("a", letter, 3, at=110.0, delay=0.0)
+    own.dead("a", 4)
+    own.dead("b", 1)
+    assert (4, 1) == (own.failures("a"), own.failures("b"))
+    assert not own.supersede("a", 3, 110.0, letter)
+    assert not own.supersede("b", 1, 0.0, ANOTHER)
+
+
+def test_memory_is_bounded(clock: Clock) -> None:
     """The oldest are forgotten: then both letters are handled."""
-    own = OwnLetters(most=2)
+    own = OwnLetters(most=2, clock=clock)
+    assert own.is_empty
     for key in ("a", "b", "a", "c"):
-        own.add(key, 1, 100.0)
-    assert [True, False, True] == [own.supersede(key, 1, 0.0, "another") for key in "abc"]
-    assert 2 == len(own)
+        own.published(key, own.stamp(), 1, at=100.0, delay=0.0)
+    assert not own.is_empty
+    assert [True, False, True] == [own.supersede(key, 1, 0.0, ANOTHER) for key in "abc"]
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "a", "a.", ".1", "a.x", "a.-1", "a.\u0661", "a." + "9" * 20]
+)
+def test_garbage_is_no_stamp(text: str | None) -> None:
+    """Such a letter is handled."""
+    assert Stamp.read(text) is None
+
+
+def test_a_stamp_is_read_as_it_is_written(own: OwnLetters) -> None:
+    """And no two are the same."""
+    first, second = own.stamp(), own.stamp()
+    assert (first, second) == (Stamp.read(str(first)), Stamp.read(str(second)))
+    assert first != second

@@ -199,6 +199,7 @@ def test_a_policy_that_says_nothing() -> None:
         "retry_on": None,
         "dead_letter_on": (),
         "drop_on": (),
+        "stop_on": (),
     } == {each.name: each.value for each in RetryPolicy().describe()}
     assert {"default"} == {each.origin for each in RetryPolicy().describe()}
 
@@ -221,7 +222,7 @@ def test_each_value_is_said_by_someone() -> None:
         "backoff = immediate (client)",
         "jitter = full (environment)",
     ] == [str(each) for each in settings][:4]
-    assert "drop_on = (<class 'KeyError'>,) (client)" == str(settings[-1])
+    assert "drop_on = (<class 'KeyError'>,) (client)" == str(settings[-2])
 
 
 def test_a_resolved_policy_has_these_values() -> None:

@@ -101,9 +101,14 @@ def test_a_letter_of_the_consumer_is_decoded():
 
 
 def test_a_dead_letter_with_a_reason_is_decoded():
-    """What `dead_letter` was told, and no attempt, for no retry counted it."""
+    """What its properties say, and no attempt where they do not."""
     origin = Origin("t", "3:4:-1", "s")
-    read = row(**dead_letter_properties({}, origin, reason="bad", error=ValueError("no amount")))
+    told = {
+        "FAILURE_REASON": "bad",
+        "FAILURE_ERROR": "ValueError",
+        "FAILURE_MESSAGE": "no amount",
+    }
+    read = row(**dead_letter_properties({}, origin, custom=told))
     assert ("bad", "ValueError", "no amount", None) == (
         read["reason"],
         read["error"],

@@ -1,0 +1,92 @@
+# ruff: noqa: SLF001 - this is where the shells above reach into a consumer, and nowhere else
+"""The seam between a consumer and the shells above it, which decide by policies of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
+from pulsar_retry.consumer.nacks import Checker
+from pulsar_retry.consumer.raw import publish_time, raw_of
+from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
+from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.envelope import Redact
+from pulsar_retry.wire.properties import Origin
+
+
+class Handover:
+    """Hands messages of a consumer on, as somebody else has decided. Thread-safe.
+
+    Its letters are those of `Consumer.reconsume_later` and `Consumer.dead_letter`; so is the order
+    in which they are published and the messages acknowledged.
+    """
+
+    def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
+        self._consumer = consumer
+        self._plan = consumer._plan
+        self._codec = codec
+        self._redact = redact
+
+    def is_letter(self, message: Any) -> bool:
+        """Tell whether *message* came from the retry topic."""
+        return self._consumer._is_letter(message)
+
+    def check_later(self, owner: Checker, delay: float) -> None:
+        """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""
+        # Later than asked, never earlier: pulsar-client's lead (`nacks`) is taken off there.
+        self._consumer._nacks.check_later(owner, delay + 0.1)
+
+    def retry(
+        self,
+        message: Any,
+        action: RetryLater,
+        failure: Failure,
+        *,
+        failures: int,
+        custom: Mapping[str, str],
+    ) -> Future[None]:
+        """Publish a retry letter, then acknowledge the message.
+
+        Args:
+            message: The message.
+            action: When it is to come back.
+            failure: What happened.
+            failures: How many of its attempts have failed: its new count.
+            custom: More properties.
+        """
+        raw, carried, origin, told = self._parts(message, failure, failures)
+        letter = retried(
+            self._plan, action, carried, origin, failures=failures, told=told, custom=custom
+        )
+        return self._consumer._hand_on(raw, letter)
+
+    def dead(
+        self, message: Any, action: DeadLetter, failure: Failure, *, failures: int
+    ) -> Future[None]:
+        """Publish a dead letter, then acknowledge the message."""
+        raw, carried, origin, told = self._parts(message, failure, failures)
+        letter: Letter
+        if action.reason == RETRIES_EXHAUSTED:
+            letter = used_up(self._plan, carried, origin, failures=failures, told=told)
+        else:
+            letter = dead_lettered(self._plan, carried, origin, reason=action.reason, told=told)
+        return self._consumer._hand_on(raw, letter)
+
+    def _parts(
+        self, message: Any, failure: Failure, failures: int
+    ) -> tuple[Any, dict[str, str], Origin, Told]:
+        """Return the raw message, what it carries, where it is from, and what is to be told."""
+        raw = raw_of(message)
+        told = Told(
+            failure.cause,
+            failures,
+            failure.when,
+            publish_time(raw),
+            codec=self._codec,
+            redact=self._redact,
+        )
+        return raw, raw.properties(), self._consumer._origin(raw), told
