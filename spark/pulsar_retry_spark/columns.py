@@ -6,6 +6,7 @@ Only ``payload`` is needed. A null says nothing: the row is treated as if it had
 |---|---|---|
 | payload | binary, string | the message; null: a tombstone |
 | key | string, binary | its key |
+| ordering_key | string, binary | its ordering key, which Key_Shared subscriptions go by |
 | action | string | ``retry`` or ``dead_letter``; null: by ``retryable`` and ``attempt`` |
 | topic | string | where it goes instead of the subscription's topics |
 | reason, stage | string | why and where it failed, in a word |
@@ -42,6 +43,7 @@ _TIME = ("timestamp", "timestamp_ntz")
 COLUMNS: dict[str, tuple[str, ...]] = {
     "payload": _BYTES,
     "key": _BYTES,
+    "ordering_key": _BYTES,
     "action": _TEXT,
     "topic": _TEXT,
     "reason": _TEXT,
@@ -70,6 +72,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 ALIASES = {
     "__eventtime": "event_time",
     "__key": "key",
+    "__orderingkey": "ordering_key",
     "__messageproperties": "headers",
     "__topic": "topic",
     "rules": "rule",

@@ -52,8 +52,8 @@ def _joined(column: pa.Array) -> pa.Array:
     return pa.array(joined, pa.large_string())
 
 
-def payloads(column: pa.Array) -> pa.Array:
-    """Return payloads as bytes, untouched."""
+def binaries(column: pa.Array) -> pa.Array:
+    """Return payloads, or ordering keys, as bytes, untouched."""
     return column if _is_binary(column.type) else column.cast(pa.large_binary())
 
 

@@ -50,13 +50,14 @@ class Frame:
         decisions: What decides about each row.
         payloads: The payloads; None: a tombstone.
         keys: The keys.
+        ordering_keys: The ordering keys, in bytes.
         headers: The rows' own properties.
         origins: Topic, message id and source (JSON) of each row; None: there are no such columns.
         dedupe_ids: What tells duplicates.
         waits: Milliseconds after which a row is to come back, and the time (ms since 1970) before
             which it is not to; None: there are no such columns.
         event_times: Milliseconds since 1970.
-        sizes: Bytes of each row's payload, key and texts.
+        sizes: Bytes of each row's payload, keys and texts.
         payload_bytes: Bytes of all payloads.
         reasons: The reasons alone.
     """
@@ -66,6 +67,7 @@ class Frame:
     decisions: Iterable[Decision]
     payloads: Iterable[bytes | None]
     keys: Iterable[str | None]
+    ordering_keys: Iterable[bytes | None]
     headers: Iterable[dict[str, str] | None]
     origins: Iterable[Origin | None]
     dedupe_ids: Iterable[str | None]
@@ -88,7 +90,7 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
     properties = {name: read.texts(ours) for ours, name in _TEXTS.items() if read.has(ours)}
     reasons = properties.get(FAILURE_REASON, read.nulls)
     properties |= read.further(extra)
-    payloads = read.payloads()
+    payloads = read.binaries("payload")
     topics = read.strings("topic") if columns.has_targets else read.nulls
     origins: Iterable[Origin | None] = read.nulls
     if read.has("origin_topic", "origin_message_id", "source"):
@@ -111,6 +113,7 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
         ),
         payloads=payloads,
         keys=read.strings("key", decoding.keys),
+        ordering_keys=read.binaries("ordering_key"),
         headers=read.values("headers", decoding.headers),
         origins=origins,
         dedupe_ids=read.strings("dedupe_id"),
@@ -154,9 +157,9 @@ class _Reader:
         """Return a column that becomes a property."""
         return self.strings(name, decoding.texts)
 
-    def payloads(self) -> list[bytes | None]:
-        """Return the payloads."""
-        return self.values("payload", lambda column: self._measured(decoding.payloads(column)))
+    def binaries(self, name: str) -> list[bytes | None]:
+        """Return a column of bytes, untouched; they count."""
+        return self.values(name, lambda column: self._measured(decoding.binaries(column)))
 
     def further(self, form: str) -> dict[str, list[str | None]]:
         """Return the further columns as properties: each by its name, or all in one as JSON."""

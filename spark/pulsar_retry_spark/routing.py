@@ -32,8 +32,8 @@ _MAX_REASONS = 1000
 OTHER_REASONS = "(other)"
 
 #: topic, payload (None: a tombstone), key, properties, event time (ms; None: none), when it is to
-#: be delivered (ms; 0: at once), bytes on the wire at most.
-Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int]
+#: be delivered (ms; 0: at once), bytes on the wire at most, ordering key.
+Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int, bytes | None]
 
 #: Bytes that a message and each of its properties take on the wire beside their contents, at most.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
@@ -133,7 +133,19 @@ class Router:
         self.payload_bytes += frame.payload_bytes
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
         room = _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
-        for decision, payload, key, texts, head, origin, dedupe_id, wait, event_time, size in zip(
+        for (
+            decision,
+            payload,
+            key,
+            texts,
+            head,
+            origin,
+            dedupe_id,
+            wait,
+            event_time,
+            size,
+            ordering_key,
+        ) in zip(
             frame.decisions,
             frame.payloads,
             frame.keys,
@@ -144,6 +156,7 @@ class Router:
             frame.waits,
             frame.event_times,
             frame.sizes,
+            frame.ordering_keys,
             strict=True,
         ):
             if head is not None and decision[2] is None:
@@ -175,6 +188,7 @@ class Router:
                 event_time if event_time and event_time > 0 else None,
                 due,
                 size,
+                ordering_key,
             )
 
     def _count_reasons(self, reasons: list[str | None]) -> None:

@@ -41,7 +41,7 @@ KAFKA = (("topic", "string"), ("partition", "int"), ("offset", "bigint"))
 _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
 
 #: Columns that these name are data of the row, so they stay in its JSON.
-_DATA = frozenset({"event_time", "key"})
+_DATA = frozenset({"event_time", "key", "ordering_key"})
 
 
 def failures(
@@ -50,6 +50,7 @@ def failures(
     reason: Column | str = "reason",
     payload: Column | str | None = None,
     key: Column | str | None = None,
+    ordering_key: Column | str | None = None,
     rule: Column | str | None = None,
     error: Column | str | None = None,
     details: Column | str | None = None,
@@ -83,9 +84,10 @@ def failures(
             structs as *details*.
         payload: Binary or text; a struct, array, map or variant becomes JSON. None:
             `_corrupt_record` where the reader has filled it, else the row as JSON, without the
-            columns that arguments other than *key* and *event_time* name. Its fields are in the
+            columns that arguments other than the keys and *event_time* name. Its fields are in the
             order of *df*, nulls are there, times are UTC to the microsecond.
         key: The message's key, likewise.
+        ordering_key: Its ordering key, likewise: where it has one, Key_Shared goes by that.
         rule: The rules that the row broke: a text or an array.
         error: The error's type or condition.
         details: What more there is to say, a text.
@@ -113,6 +115,7 @@ def failures(
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
         "key": key,
+        "ordering_key": ordering_key,
         "action": action,
         "topic": topic,
         "reason": reason,
@@ -140,8 +143,9 @@ def failures(
         columns["payload"] = _row(df, [each for name, each in given.items() if name not in _DATA])
     else:
         columns["payload"] = _message(columns["payload"], kinds["payload"])
-    if key is not None:
-        columns["key"] = _message(columns["key"], kinds["key"])
+    for name in ("key", "ordering_key"):
+        if name in columns:
+            columns[name] = _message(columns[name], kinds[name])
     where = _source(df) if source is None else _column(df, "source", source)
     if where is not None:
         columns["source"] = where

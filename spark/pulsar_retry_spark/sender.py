@@ -71,7 +71,7 @@ class Sender:
             PulsarFailuresError: one was refused, or receipts stay away.
         """
         lanes, limit, numbering = self._lanes, self._options.max_message_bytes, self._numbering
-        for topic, payload, key, properties, event_time, due, size in rows:
+        for topic, payload, key, properties, event_time, due, size, ordering_key in rows:
             builder = MessageBuilder()
             if payload is None:
                 builder.set_null_value()
@@ -80,6 +80,8 @@ class Sender:
             builder.properties(properties)
             if key:
                 builder.partition_key(key)
+            if ordering_key:
+                builder.ordering_key(ordering_key)
             if event_time:
                 builder.event_timestamp(event_time)
             if due:

@@ -48,6 +48,7 @@ SCHEMA = pa.schema(
     {
         "payload": pa.binary(),
         "key": pa.string(),
+        "ordering_key": pa.binary(),
         "kind": pa.string(),
         "topic": pa.string(),
         "message_id": pa.string(),
@@ -83,6 +84,7 @@ _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 _FIELDS = (
     "payload",
     "key",
+    "ordering_key",
     "message_id",
     "publish_time",
     "event_time",
@@ -141,6 +143,7 @@ class RowBuffer:
             (
                 None if raw.has_null_value() else raw.data(),
                 _key(raw),
+                _ordering_key(raw),
                 message_id,
                 _time(raw.publish_timestamp()),
                 _time(raw.event_timestamp()),
@@ -203,6 +206,14 @@ def _key(raw: Any) -> str | None:
         return raw.partition_key() or None
     except UnicodeDecodeError as error:
         return base64.b64encode(error.object).decode()
+
+
+def _ordering_key(raw: Any) -> bytes | None:
+    """Return the ordering key, any bytes, as it is: nothing on the wire tells texts from others."""
+    try:
+        return raw.ordering_key().encode() or None
+    except UnicodeDecodeError as error:
+        return error.object
 
 
 def _time(milliseconds: int) -> int | None:

@@ -41,7 +41,9 @@ def consumer(client, topic):
 def dead(letters, consumer):
     """Have the consumer dead-letter three orders, of which two can be mended."""
     for order in (b"amount=-1", b"amount=-2", b"garbage"):
-        letters.send(order, to=letters.topic, properties={"shop": "7"}, partition_key="k")
+        letters.send(
+            order, to=letters.topic, properties={"shop": "7"}, partition_key="k", ordering_key="o"
+        )
         message = consumer.receive(SOON)
         consumer.dead_letter(message, reason="garbage" if order == b"garbage" else "negative")
 
@@ -60,9 +62,10 @@ def check(consumer):
     assert {b"amount=1", b"amount=2"} == {message.data() for message in messages}
     for message in messages:
         properties = message.properties()
-        assert (1, "k", "7", "1") == (
+        assert (1, "k", "o", "7", "1") == (
             pr.attempt_of(message),
             message.partition_key(),
+            message._message.ordering_key(),
             properties["shop"],
             properties["REDRIVE_COUNT"],
         )
@@ -96,7 +99,8 @@ def test_rows_are_read_as_they_were_written(spark, letters):
     """Every column that goes out comes back."""
     moment = dt.datetime(2024, 2, 29, 12, 0, 0, 123_000)  # noqa: DTZ001 - in the session's zone
     written = spark.sql(
-        """SELECT X'00FF' AS payload, 'k' AS key, 'dead_letter' AS action, 'bad' AS reason,
+        """SELECT X'00FF' AS payload, 'k' AS key, X'00FE' AS ordering_key,
+        'dead_letter' AS action, 'bad' AS reason,
         'ValueError' AS error, 'no amount' AS details, 'parse' AS stage, array('a', 'b') AS rule,
         3 AS attempt, 1500L AS delay_ms, timestamp'2024-02-29 12:00:00.123' AS event_time,
         'persistent://public/default/o' AS origin_topic, '1:2:-1' AS origin_message_id,
@@ -108,7 +112,17 @@ def test_rows_are_read_as_they_were_written(spark, letters):
 
     (row,) = frame(spark, letters.options).collect()
 
-    for name in ("key", "reason", "error", "details", "stage", "rule", "attempt", "delay_ms"):
+    for name in (
+        "key",
+        "ordering_key",
+        "reason",
+        "error",
+        "details",
+        "stage",
+        "rule",
+        "attempt",
+        "delay_ms",
+    ):
         assert getattr(written.first(), name) == getattr(row, name), name
     assert [b"\x00\xff"] == payloads([row])
     assert (moment, "d1", "persistent://public/default/o", "1:2:-1") == (

@@ -378,6 +378,15 @@ def test_binary_keys_are_texts():
     assert ["ä"] == [m[2] for m in route({"payload": [b""], "key": ["ä".encode()]})]
 
 
+def test_ordering_keys_are_bytes():
+    """They are that on the wire, so any are kept; they count in the size, and tell no row."""
+    assert b"\x00\xff" == one(ordering_key=b"\x00\xff")[7]
+    assert "ö".encode() == one(ordering_key="ö")[7]
+    assert one()[7] is one(ordering_key=pa.nulls(1))[7] is None
+    assert one()[6] + 5 == one(ordering_key="12345")[6]
+    assert properties()["DEDUPE_ID"] == properties(ordering_key="o")["DEDUPE_ID"]
+
+
 @pytest.mark.parametrize(
     ("time", "millis"),
     [
