@@ -1,0 +1,11 @@
+"""Deliver a subscription to an HTTP endpoint as Pub/Sub push does, and verify it there.
+
+It needs the extra: ``pip install "pulsar-retry[push]"``.
+"""
+
+from pulsar_retry.push.dispatcher import Dispatcher
+from pulsar_retry.push.errors import PushNacked
+from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.pacer import Pace
+
+__all__ = ["Dispatcher", "Guard", "Pace", "PushNacked"]

@@ -1,0 +1,219 @@
+"""What is posted: Pub/Sub's envelope, or the bare payload with headers. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from pulsar_retry._version import __version__
+from pulsar_retry.wire.codecs import READ, read_envelope
+from pulsar_retry.wire.properties import (
+    FAILURE,
+    FAILURE_PUBLISH_TIME,
+    RESERVED_PROPERTIES,
+    message_id_text,
+    origin_message_id,
+    redrive_count,
+)
+
+#: What no attribute is called: it is the letters' own.
+_OURS = READ | RESERVED_PROPERTIES
+
+#: Pub/Sub's bounds of attributes, which keep headers within what servers take.
+_MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
+
+#: RFC 9110, 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: RFC 9110, 5.5: no control character, and no blank at either end.
+_VALUE = re.compile(r"(?![ \t])[^\x00-\x08\x0a-\x1f\x7f]*(?<![ \t])")
+#: Headers that are the request's own, or that others on the way act upon.
+_FORBIDDEN = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "cookie",
+        "expect",
+        "forwarded",
+        "host",
+        "http2-settings",
+        "idempotency-key",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "via",
+    }
+)
+_FORBIDDEN_STARTS = ("proxy-", "x-forwarded-", "x-goog-", "x-pulsar-retry-", "webhook-", "sec-")
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+Header = tuple[bytes, bytes]
+
+
+@attrs.frozen
+class Pushed:
+    """A message as a receiver is told of it: the same at each attempt, but for the attempt.
+
+    Attributes:
+        data: The payload; None for a null value.
+        attributes: The properties that its producer gave it.
+        message_id: The id it was first published with.
+        published_ms: When it was first published, in milliseconds since 1970.
+        ordering_key: The ordering key, else the partition key; empty for none.
+        redrives: How often it was brought back from a dead-letter topic.
+    """
+
+    data: bytes | None
+    attributes: Mapping[str, str]
+    message_id: str
+    published_ms: int
+    ordering_key: str = ""
+    redrives: int = 0
+
+    @classmethod
+    def of(cls, message: Any) -> Pushed:
+        """Read a `pulsar.Message`.
+
+        Raises:
+            UnicodeDecodeError: its properties are no UTF-8.
+        """
+        properties = message.properties()
+        published = message.publish_timestamp()
+        if FAILURE_PUBLISH_TIME in properties:
+            first = read_envelope(properties).published
+            if first is not None:
+                published = (first - _EPOCH) // timedelta(milliseconds=1)
+        return cls(
+            None if message.has_null_value() else message.data(),
+            {
+                name: value
+                for name, value in properties.items()
+                if name not in _OURS and not name.startswith(FAILURE)
+            },
+            origin_message_id(properties) or message_id_text(message.message_id()),
+            published,
+            message.ordering_key() or message.partition_key(),
+            redrive_count(properties),
+        )
+
+    @property
+    def publish_time(self) -> str:
+        """When it was first published (RFC 3339, UTC, to the millisecond)."""
+        moment = _EPOCH + timedelta(milliseconds=self.published_ms)
+        return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+
+    @property
+    def key(self) -> str:
+        """What stays the same when the same delivery is attempted again."""
+        return f"{self.message_id}-{self.redrives}" if self.redrives else self.message_id
+
+
+def subscription_name(topic: object, subscription: str) -> str:
+    """Return ``projects/<tenant>/subscriptions/<subscription>``, by the first topic's tenant."""
+    first = topic[0] if isinstance(topic, list) else topic
+    name = str(first)
+    name = name.partition("://")[2] or name
+    tenant = name.split("/")[0] if "/" in name else "public"
+    return f"projects/{tenant}/subscriptions/{subscription}"
+
+
+def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
+    """Return the JSON body: both spellings, as Pub/Sub sends them.
+
+    Args:
+        message: The message. One with a null value has no ``data``.
+        subscription: The subscription's name.
+        attempt: The ``deliveryAttempt``; None: it is not sent.
+    """
+    publish_time = message.publish_time
+    inner: dict[str, Any] = {"attributes": dict(message.attributes)}
+    if message.data is not None:
+        inner["data"] = base64.b64encode(message.data).decode("ascii")
+    inner["messageId"] = inner["message_id"] = message.message_id
+    if message.ordering_key:
+        inner["orderingKey"] = message.ordering_key
+    inner["publishTime"] = inner["publish_time"] = publish_time
+    body: dict[str, Any] = {"message": inner, "subscription": subscription}
+    if attempt is not None:
+        body["deliveryAttempt"] = attempt
+    return json.dumps(body, separators=(",", ":")).encode("ascii")
+
+
+def common_headers(message: Pushed, attempt: int) -> list[Header]:
+    """Return the headers of either mode: who posts, which attempt, and a key to tell duplicates."""
+    return [
+        (b"User-Agent", f"pulsar-retry/{__version__}".encode()),
+        (b"Idempotency-Key", _quoted(message.key)),
+        (b"X-Pulsar-Retry-Attempt", str(attempt).encode()),
+    ]
+
+
+def wrapped_headers() -> list[Header]:
+    """Return the headers of a wrapped body."""
+    return [(b"Content-Type", b"application/json")]
+
+
+def unwrapped_headers(
+    message: Pushed, subscription: str, *, write_metadata: bool
+) -> tuple[list[Header], list[str]]:
+    """Return the headers of a bare payload, and the names of attributes that cannot be headers.
+
+    Attributes are untrusted. One whose name is no header's name, belongs to the request itself or
+    to what Pub/Sub writes, or whose value has a control character, is left out; so is what is
+    beyond 100 attributes, names of 256 and values of 1024 bytes. Nothing is changed to fit.
+    """
+    content_type = (b"Content-Type", b"application/octet-stream")
+    if not write_metadata:
+        return [content_type], []
+    own = {
+        "x-goog-pubsub-subscription-name": subscription,
+        "x-goog-pubsub-message-id": message.message_id,
+        "x-goog-pubsub-publish-time": message.publish_time,
+        "x-goog-pubsub-ordering-key": message.ordering_key,
+    }
+    headers = [header for name, value in own.items() if value and (header := _header(name, value))]
+    taken: dict[str, Header] = {}
+    left_out = []
+    for name, value in message.attributes.items():
+        lower = name.lower()
+        header = _header(name, value) if _may_be(lower) and lower not in taken else None
+        if header is None or len(taken) == _MOST_ATTRIBUTES:
+            left_out.append(name)
+        else:
+            taken[lower] = header
+    taken.setdefault("content-type", content_type)
+    return [*headers, *taken.values()], left_out
+
+
+def _may_be(lower: str) -> bool:
+    """Tell whether an attribute may be a header by its name, in lower case."""
+    return lower not in _FORBIDDEN and not lower.startswith(_FORBIDDEN_STARTS)
+
+
+def _header(name: str, value: str) -> Header | None:
+    if not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+        return None
+    try:
+        raw = value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return None
+    if len(name) > _LONGEST_NAME or len(raw) > _LONGEST_VALUE:
+        return None
+    return name.encode(), raw
+
+
+def _quoted(text: str) -> bytes:
+    """Return *text* as a structured field's string (RFC 8941), which is ASCII without controls."""
+    plain = re.sub(r"[^\x20-\x7e]", "?", text)
+    return b'"' + plain.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'

@@ -1,0 +1,103 @@
+"""Where messages are pushed to."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Self
+from urllib.parse import quote, urlsplit
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+
+_PORTS = {"https": 443, "http": 80}
+#: What a URL may not hold as it is; urlsplit drops some of it in silence.
+_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+
+
+@attrs.frozen
+class Endpoint:
+    """A push endpoint's URL, taken apart.
+
+    Its `str` is the origin alone: paths and queries often hold secrets, and this one is logged.
+
+    Attributes:
+        url: The URL as it was given. It is the default audience of tokens.
+        is_tls: Whether it is ``https``.
+        host: The host, without brackets.
+        port: The port.
+        target: Path and query, percent-encoded.
+    """
+
+    url: str = attrs.field(repr=False)
+    is_tls: bool
+    host: str
+    port: int
+    target: bytes = attrs.field(repr=False)
+
+    @classmethod
+    def of(cls, url: object, *, allow_http: bool = False) -> Self:
+        """Return *url* as an endpoint.
+
+        Args:
+            url: An ``https://`` URL. ``http://`` is accepted where the host is loopback, as in
+                ``http://localhost:8080/push``, or with *allow_http*.
+            allow_http: Whether ``http://`` is accepted for every host.
+
+        Raises:
+            ConfigError: it is none. The message shows no more of it than is needed.
+        """
+        if not isinstance(url, str) or _CONTROL.search(url):
+            raise ConfigError.bad("endpoint", _kind(url), _ACCEPTED)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
+        host, scheme = parts.hostname or "", parts.scheme
+        if scheme not in _PORTS or not host or port == 0:
+            raise ConfigError.bad("endpoint", f"{scheme}://{host}", _ACCEPTED)
+        if parts.username is not None or parts.password is not None or parts.fragment:
+            shown = f"{scheme}://{host}"
+            accepted = _ACCEPTED + ", without user, password and fragment"
+            raise ConfigError.bad("endpoint", shown, accepted)
+        if scheme == "http" and not (allow_http or is_loopback_name(host)):
+            raise ConfigError.bad("endpoint", f"http://{host}", _ACCEPTED)
+        # Percent-encode what is beyond ASCII; what is encoded already stays as it is.
+        target = quote(parts.path or "/", safe=_SAFE)
+        if parts.query:
+            target += "?" + quote(parts.query, safe=_SAFE)
+        return cls(url, scheme == "https", host, port or _PORTS[scheme], target.encode())
+
+    @property
+    def authority(self) -> str:
+        """The ``Host`` header's value."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def scheme(self) -> str:
+        """``https`` or ``http``."""
+        return "https" if self.is_tls else "http"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+
+def is_loopback_name(host: str) -> bool:
+    """Tell whether *host* says itself that it is this machine."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _kind(url: object) -> object:
+    return "a URL with blanks or control characters" if isinstance(url, str) else url
+
+
+_SAFE = "/?:@!$&'()*+,;=-._~%[]"
+_ACCEPTED = "an https:// URL; http:// to loopback, or with allow_http=True"

@@ -1,0 +1,112 @@
+"""Which addresses may be connected to: the guard against server-side request forgery. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.push.endpoint import is_loopback_name
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+#: Where clouds tell machines their secrets, beside the link-local 169.254.169.254.
+_METADATA = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        "fd00:ec2::/32",  # AWS
+        "100.100.100.200/32",  # Alibaba Cloud
+        "168.63.129.16/32",  # Azure
+        "192.0.0.192/32",  # Oracle Cloud
+        "fd20:ce::/32",  # Google Cloud
+    )
+)
+#: Of 64 bits and more that hold an IPv4 address (RFC 6052), the addresses they are translated to.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+#: Shared by the customers of a provider (RFC 6598): as private as the private ones.
+_SHARED = ipaddress.ip_network("100.64.0.0/10")
+
+
+def _allow(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError.bad("allow", value, "host names, addresses or networks")
+    names = tuple(value)
+    if not all(isinstance(each, str) and each.strip() for each in names):
+        raise ConfigError.bad("allow", value, "host names, addresses or networks")
+    return tuple(each.strip().lower().rstrip(".") for each in names)
+
+
+@attrs.frozen(kw_only=True)
+class Guard:
+    """Which endpoints may be connected to. Checked after the look-up of the name, each time.
+
+    Never connected to, unless *allow* names their network: link-local addresses and those of
+    clouds' metadata services, multicast, reserved and unspecified ones. Loopback needs to be named,
+    in *allow* or by the endpoint itself (``localhost``, ``127.0.0.1``): a name that merely resolves
+    to it is refused. The connection is made to the very address that was checked.
+
+    Attributes:
+        allow: Host names (``hooks.example.com``, ``*.example.com``), addresses and networks
+            (``10.0.0.0/8``). With any, nothing else is connected to.
+        private: Whether private addresses (10/8, 192.168/16, fc00::/7, …) may be connected to.
+    """
+
+    allow: tuple[str, ...] = attrs.field(default=(), converter=_allow)
+    private: bool = True
+    _networks: tuple[Network, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Take the networks out of the list."""
+        networks = []
+        for each in self.allow:
+            try:
+                networks.append(ipaddress.ip_network(each))
+            except ValueError:
+                if "/" in each:
+                    raise ConfigError.bad("allow", each, "a network such as 10.0.0.0/8") from None
+        object.__setattr__(self, "_networks", tuple(networks))
+
+    def refusal(self, host: str, address: str) -> str | None:
+        """Return why *address*, to which *host* has resolved, is refused; None: it is not."""
+        try:
+            actual = _actual(ipaddress.ip_address(address.partition("%")[0]))
+        except ValueError:
+            return "no address"
+        if any(actual in network for network in self._networks):
+            return None
+        if self.allow and not self._names(host):
+            return "not on the allow-list"
+        reasons = {
+            "a loopback address behind another name": actual.is_loopback
+            and not is_loopback_name(host),
+            "a link-local or metadata address": actual.is_link_local
+            or any(actual in network for network in _METADATA),
+            "no address of a host": not actual.is_loopback
+            and (actual.is_multicast or actual.is_unspecified or actual.is_reserved),
+            "a private address": not (self.private or actual.is_loopback)
+            and (actual.is_private or actual in _SHARED),
+        }
+        return next((reason for reason, applies in reasons.items() if applies), None)
+
+    def _names(self, host: str) -> bool:
+        host = host.lower().rstrip(".")
+        return any(
+            host == each or (each.startswith("*.") and host.endswith(each[1:]))
+            for each in self.allow
+        )
+
+
+def _actual(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address stands for, if it does."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
+        return inner or address
+    return address

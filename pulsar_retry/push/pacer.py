@@ -1,0 +1,176 @@
+"""The window, the backoff and the pause as the threads of a dispatcher use them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+import attrs
+
+from pulsar_retry.push.backoff import PushBackoff
+from pulsar_retry.push.window import Window
+
+
+@attrs.frozen
+class Ticket:
+    """A request that is outstanding.
+
+    Attributes:
+        round: The window's round in which it was sent.
+        era: Which endpoint it was sent to: outcomes of an earlier one count for nothing.
+        began: When, by the pacer's clock.
+    """
+
+    round: int
+    era: int
+    began: float
+
+
+@attrs.frozen
+class Pace:
+    """What a pacer lets through now.
+
+    Attributes:
+        window: Requests that may be outstanding.
+        outstanding: Requests that are.
+        delay: Seconds from one send to the next; 0: no backoff.
+        latency: Mean latency of successes in seconds.
+        paused: Whether nothing is sent until it is resumed.
+    """
+
+    window: int
+    outstanding: int
+    delay: float
+    latency: float
+    paused: bool
+
+
+def _nobody() -> None:
+    """Stand for whoever is not attached yet."""
+
+
+class Pacer:
+    """A `pulsar_retry.pull.valve.Valve`. Thread-safe."""
+
+    def __init__(self, window: Window, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fresh = window
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._changed: Callable[[], None] = _nobody
+        self._window = attrs.evolve(window)
+        self._backoff = PushBackoff()
+        self._era = 0
+        self._outstanding = 0
+        self._last_sent = -math.inf
+        self._is_paused = False
+
+    # -- what a subscriber asks -------------------------------------------------------------------
+
+    def attach(self, changed: Callable[[], None]) -> None:
+        """Have *changed* called when more may be let through than before."""
+        self._changed = changed
+
+    def room(self, in_hand: int) -> int:
+        """Return how many more may be received: never more than can be sent now."""
+        with self._lock:
+            if self._due_in() > 0:
+                return 0
+            if self._backoff.delay:
+                return int(in_hand <= self._outstanding < int(self._window.size))
+            return int(self._window.size) - in_hand
+
+    def free(self) -> int:
+        """Return how many messages `enter` would let through now."""
+        with self._lock:
+            if self._due_in() > 0:
+                return 0
+            left = int(self._window.size) - self._outstanding
+            return max(0, min(left, 1) if self._backoff.delay else left)
+
+    def wait(self) -> float:
+        """Return the seconds until the backoff allows a send; inf where it is not what holds."""
+        with self._lock:
+            due = self._due_in()
+        return due if due > 0 else math.inf
+
+    def enter(self) -> bool:
+        """Tell whether a request may be sent now; then it is outstanding until `leave`."""
+        with self._lock:
+            if self._due_in() > 0 or self._outstanding >= int(self._window.size):
+                return False
+            self._outstanding += 1
+            self._last_sent = self._clock()
+            return True
+
+    def is_shut(self) -> bool:
+        """Tell whether nothing is sent for now: it is paused, or backs off."""
+        with self._lock:
+            return self._due_in() > 0
+
+    def _due_in(self) -> float:
+        if self._is_paused:
+            return math.inf
+        delay = self._backoff.delay
+        return self._last_sent + delay - self._clock() if delay else 0.0
+
+    # -- what the sender reports ------------------------------------------------------------------
+
+    def begin(self) -> Ticket:
+        """Return the ticket of a request that was let through."""
+        with self._lock:
+            return Ticket(self._window.round, self._era, self._clock())
+
+    def leave(self, ticket: Ticket, *, acked: bool) -> float:
+        """Take note of an outcome; return the request's latency in seconds."""
+        with self._lock:
+            self._outstanding -= 1
+            latency = self._clock() - ticket.began
+            if ticket.era == self._era:
+                if acked:
+                    self._window.succeeded(latency, ticket.round)
+                    self._backoff.succeeded()
+                elif self._window.failed(ticket.round):
+                    # One step for all that was on its way together: they tell the same.
+                    self._backoff.failed()
+        self._changed()
+        return latency
+
+    def forget(self) -> None:
+        """Take note that a request was given up without an outcome: it tells nothing."""
+        with self._lock:
+            self._outstanding -= 1
+        self._changed()
+
+    # -- what its owner says ----------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let nothing through until `resume`."""
+        with self._lock:
+            self._is_paused = True
+
+    def resume(self) -> None:
+        """Go on as before the pause."""
+        with self._lock:
+            self._is_paused = False
+        self._changed()
+
+    def begin_anew(self) -> None:
+        """Forget what was learnt: the endpoint is another one."""
+        with self._lock:
+            self._era += 1
+            self._window = attrs.evolve(self._fresh)
+            self._backoff = PushBackoff()
+        self._changed()
+
+    def pace(self) -> Pace:
+        """Return what it lets through now."""
+        with self._lock:
+            return Pace(
+                int(self._window.size),
+                self._outstanding,
+                self._backoff.delay,
+                self._window.latency,
+                self._is_paused,
+            )

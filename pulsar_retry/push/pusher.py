@@ -1,0 +1,183 @@
+"""The handler of a dispatcher's subscriber: makes a request of a message, and judges the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, Self
+
+import attrs
+
+from pulsar_retry.push.body import (
+    Header,
+    Pushed,
+    common_headers,
+    unwrapped_headers,
+    wrapped,
+    wrapped_headers,
+)
+from pulsar_retry.push.errors import PushNacked
+from pulsar_retry.push.metrics import Tally
+from pulsar_retry.push.pacer import Pacer
+from pulsar_retry.push.poster import Poster
+from pulsar_retry.wire.properties import attempt_of
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Signer(Protocol):
+    """Makes the headers by which a receiver knows who posts. Thread-safe."""
+
+    def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:
+        """Return the headers for a request."""
+
+
+@attrs.frozen(kw_only=True)
+class Form:
+    """What requests look like.
+
+    Attributes:
+        subscription: The subscription's name for receivers.
+        wrapped: Whether the body is Pub/Sub's envelope.
+        write_metadata: Whether an unwrapped body has its metadata in headers.
+        tells_attempt: Whether ``deliveryAttempt`` is sent.
+        audience: Of tokens; None: the endpoint's URL.
+        signers: Who sign.
+    """
+
+    subscription: str
+    wrapped: bool = True
+    write_metadata: bool = False
+    tells_attempt: bool = False
+    audience: str | None = None
+    signers: tuple[Signer, ...] = ()
+
+
+class Pusher:
+    """Called on an event loop with each message; raises what is no acknowledgement.
+
+    It is entered on that loop before the first message and left after the last one. `change` and
+    `give_up` may be called on any thread.
+    """
+
+    def __init__(
+        self,
+        poster: Poster,
+        pacer: Pacer,
+        form: Form,
+        tally: Tally,
+        *,
+        retries_in_place: Callable[[], int],
+    ) -> None:
+        """Make one; *retries_in_place* tells how often a lane has retried the message at hand."""
+        self._poster = poster
+        self._pacer = pacer
+        self._form = form
+        self._tally = tally
+        self._retries_in_place = retries_in_place
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._at_work: set[asyncio.Task[Any]] = set()
+        self._told: set[str] = set()
+        self._has_left = threading.Event()
+
+    @property
+    def poster(self) -> Poster:
+        """Where requests go now."""
+        return self._poster
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._poster.aclose()
+        finally:
+            self._has_left.set()
+
+    async def __call__(self, message: Any) -> None:
+        """Push *message*.
+
+        Raises:
+            PushNacked: it is not acknowledged.
+            Exception: there was no request to be made of it.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine that runs is in one
+        self._at_work.add(task)
+        ticket = self._pacer.begin()
+        try:
+            poster = self._poster
+            answer = await poster.post(*self._request(message, poster))
+        except Exception:
+            self._pacer.leave(ticket, acked=False)
+            self._tally.unsent()
+            raise
+        except BaseException:
+            self._pacer.forget()
+            raise
+        finally:
+            self._at_work.discard(task)
+        latency = self._pacer.leave(ticket, acked=answer.is_ack)
+        self._tally.answered(answer, latency)
+        if not answer.is_ack:
+            raise PushNacked.of(poster.endpoint, answer)
+
+    def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header]]:
+        form, pushed = self._form, Pushed.of(message)
+        attempt = attempt_of(message) + self._retries_in_place()
+        headers = common_headers(pushed, attempt)
+        if form.wrapped:
+            body = wrapped(pushed, form.subscription, attempt if form.tells_attempt else None)
+            headers += wrapped_headers()
+        else:
+            body = pushed.data or b""
+            own, left_out = unwrapped_headers(
+                pushed, form.subscription, write_metadata=form.write_metadata
+            )
+            headers += own
+            self._tell(left_out)
+        audience = form.audience or poster.endpoint.url
+        for signer in form.signers:
+            headers += signer.headers(audience, pushed.key, body)
+        return body, headers
+
+    def _tell(self, left_out: list[str]) -> None:
+        """Log, once for each, attributes that are no headers."""
+        for name in left_out:
+            if name not in self._told and len(self._told) < _MOST_TOLD:
+                self._told.add(name)
+                _log.warning("the attribute %.100r is not sent: it can be no header", name)
+
+    def change(self, poster: Poster) -> None:
+        """Post to another endpoint from now on; what is on its way stays on it."""
+        before, self._poster = self._poster, poster
+        self._pacer.begin_anew()
+        self._on_loop(lambda: _spawn(before.aclose()))
+
+    def give_up(self, timeout: float) -> None:
+        """Break off every request that is on its way; wait until connections are closed."""
+        if self._loop is not None:
+            self._on_loop(lambda: [task.cancel() for task in self._at_work])
+            self._has_left.wait(timeout)
+
+    def _on_loop(self, act: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(act)
+
+
+_closing: set[asyncio.Task[None]] = set()
+
+
+def _spawn(coroutine: Any) -> None:
+    task = asyncio.get_running_loop().create_task(coroutine)
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+#: Attributes that are logged at most: their names are anyone's to choose.
+_MOST_TOLD = 100

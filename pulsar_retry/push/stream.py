@@ -1,0 +1,158 @@
+"""The connection below the HTTP client: to a checked address, watched for interim answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore
+
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.interim import InterimWatch
+
+#: Seconds for one of several addresses to answer. The last one has what is left of the deadline.
+_PER_ADDRESS = 3.0
+
+
+class RefusedAddressError(OSError):
+    """The guard has refused every address of the endpoint."""
+
+
+class Stream(httpcore.AsyncNetworkStream):
+    """A connection as httpcore wants it. For one event loop.
+
+    What is written is sent when an answer is awaited, head and body at once: some servers close a
+    connection of which they have not read everything, and that may cost the answer.
+
+    Attributes:
+        watch: The interim answers to the request that is on its way.
+        is_http2: Whether that is what was agreed upon.
+        has_answered: Whether anything was received since `expect`.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._unsent: list[bytes] = []
+        self.watch = InterimWatch()
+        self.has_answered = False
+        tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+        self.is_http2 = tls is not None and tls.selected_alpn_protocol() == "h2"
+
+    def expect(self) -> None:
+        """Begin to wait for the next answer."""
+        self.watch = InterimWatch()
+        self.has_answered = False
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the server has closed an idle connection, or said what nobody has asked for."""
+        return self._reader.at_eof() or self._writer.transport.is_closing()
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109 - httpcore's
+        """Return what is received, ``b""`` at the end; the caller keeps the time."""
+        await self._send()
+        try:
+            data = await self._reader.read(max_bytes)
+        except (OSError, ssl.SSLError) as error:
+            raise httpcore.ReadError(str(error)) from error
+        if data:
+            self.has_answered = True
+        if not self.is_http2:
+            self.watch.feed(data)
+            if self.watch.is_last:
+                return b""
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - httpcore's
+        """Take *buffer*, to be sent with more."""
+        if self.is_http2:
+            self._writer.write(buffer)
+            await self._drained()
+        elif buffer:
+            self._unsent.append(buffer)
+
+    async def _send(self) -> None:
+        if not self._unsent:
+            return
+        self._writer.write(b"".join(self._unsent))
+        self._unsent.clear()
+        # What the server has said before it closed the connection can still be read.
+        with contextlib.suppress(httpcore.WriteError):
+            await self._drained()
+
+    async def _drained(self) -> None:
+        try:
+            await self._writer.drain()
+        except (OSError, ssl.SSLError) as error:
+            raise httpcore.WriteError(str(error)) from error
+
+    async def aclose(self) -> None:
+        """Close the connection; what is still to be sent is dropped."""
+        self._writer.transport.abort()
+
+    def get_extra_info(self, info: str) -> Any:
+        """Return what httpcore asks about."""
+        match info:
+            case "is_readable":
+                return self.is_stale
+            case "ssl_object" | "socket":
+                return self._writer.get_extra_info(info)
+            case "client_addr" | "server_addr":
+                name = "sockname" if info == "client_addr" else "peername"
+                return self._writer.get_extra_info(name)
+        return None
+
+
+async def dial(endpoint: Endpoint, guard: Guard, tls: ssl.SSLContext | None) -> Stream:
+    """Return a connection to *endpoint*.
+
+    The name is looked up here, and the connection made to an address that was checked: nothing
+    looks it up again in between.
+
+    Raises:
+        OSError: there is none; `RefusedAddressError` where the guard has refused it.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    addresses = _checked(endpoint.host, found, guard)
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_PER_ADDRESS):
+                return await _connect(endpoint, address, tls)
+    return await _connect(endpoint, addresses[-1], tls)
+
+
+def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[str]:
+    """Return the addresses that may be connected to.
+
+    Raises:
+        RefusedAddressError: there is none.
+    """
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    refusals = {each: guard.refusal(host, each) for each in addresses}
+    allowed = [each for each in addresses if refusals[each] is None]
+    if not allowed:
+        why = ", ".join(f"{each}: {refusal}" for each, refusal in refusals.items())
+        raise RefusedAddressError(f"{host} is refused ({why})")
+    return allowed
+
+
+async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None) -> Stream:
+    name = endpoint.host if tls is not None else None
+    reader, writer = await asyncio.open_connection(
+        address, endpoint.port, ssl=tls, server_hostname=name
+    )
+    return Stream(reader, writer)
+
+
+def tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
+    """Return the context of connections: certificates and host names are verified."""
+    context = trust or ssl.create_default_context()
+    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
+    return context
