@@ -5,9 +5,16 @@ the dead-letter topic together.
 """
 
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redrive import Redrive
+from pulsar_retry.replay.redriven import Group, Redriven
 from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [
     "Cluster",
+    "Filter",
+    "Group",
+    "Redrive",
+    "Redriven",
     "Subscription",
 ]

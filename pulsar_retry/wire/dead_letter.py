@@ -16,8 +16,9 @@ from pulsar_retry.wire.properties import (
     WireMessage,
     redrive_count,
 )
+from pulsar_retry.wire.redrive import REDRIVE_ID
 
-_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT}
+_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID}
 
 
 class DeadMessage(WireMessage, Protocol):

@@ -1,0 +1,341 @@
+"""Dead letters back to work."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.client import Client
+from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.errors import ConfigError, RedriveError
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.pace import Pace
+from pulsar_retry.replay.redrive_judge import Judge
+from pulsar_retry.replay.redrive_run import CANCELLED, Run, Work
+from pulsar_retry.replay.redrive_source import (
+    Checkpoint,
+    CheckpointStore,
+    check_exists,
+    ends,
+    find_subscription,
+)
+from pulsar_retry.replay.redrive_survey import Failures, survey
+from pulsar_retry.replay.redrive_targets import RETRY, Targets, checked_target
+from pulsar_retry.replay.redriven import REFUSED, Redriven, first_of_each
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.redrive import Dress
+
+#: How often a message may be brought back, as in Spark's sink.
+MAX_REDRIVES = 5
+
+#: Letters under way at a time, and seconds until one that has no receipt counts as failed.
+_IN_FLIGHT, _SEND_TIMEOUT = 1000, 30.0
+#: Seconds in which a consumer that was killed has to be gone.
+_BUSY_PATIENCE = 10.0
+
+_ALL = Filter()
+
+
+class Redrive:
+    """Brings the letters of a dead-letter topic back to work.
+
+    Each letter is published, its receipt awaited, and then acknowledged in the dead-letter topic:
+    nothing is lost, whenever the process or the broker dies. A redrive that was killed or cancelled
+    goes on when the same one is run again, from any machine. What is published twice then, at most
+    the letters of the last moment, has the same ``DEDUPE_ID``.
+
+    Payload, key, ordering key, event time, schema and the message's own properties stay; attempts
+    start anew. ``REDRIVE_COUNT`` is one more, and `max_redrives` ends what dies again and again.
+    Letters that are left out stay, and so do those that die while it runs.
+    """
+
+    def __init__(
+        self,
+        source: str | Subscription,
+        to: str = RETRY,
+        *,
+        cluster: Cluster | None = None,
+        subscription: str | None = None,
+        dlq_subscription: str | None = None,
+        naming: Naming | str = Naming.PULSAR,
+        where: Filter = _ALL,
+        limit: int | None = None,
+        rate: float | None = None,
+        ramp: Sequence[float] = (),
+        ramp_step: Duration = 10.0,
+        max_failure_ratio: float | None = None,
+        max_redrives: int = MAX_REDRIVES,
+        keep_failure: bool = False,
+        keep_attempts: bool = False,
+        dry_run: bool = False,
+    ) -> None:
+        """Prepare a redrive; nothing is opened.
+
+        Args:
+            source: The dead-letter topic, or a subscription: its letters.
+            to: ``"retry"``: the retry topic of the subscription that failed, so no other
+                subscription sees anything. ``"origin"``: the topic that the message came from, for
+                all its subscriptions. Else a topic.
+            cluster: Where that is; None: the subscription's, or what the environment says.
+            subscription: Whose letters are meant. Where letters do not say whose they are, they are
+                this one's.
+            dlq_subscription: The subscription of the dead-letter topic through which letters are
+                taken; None: its only one, or `pulsar-retry`, made at the earliest letter.
+            naming: How retry topics are named where letters do not say it.
+            where: Which letters are meant.
+            limit: How many at most. A kill may add those of its last half second.
+            rate: Messages per second; None: as many as go.
+            ramp: Rates to begin with, such as ``(1, 10, 100)``.
+            ramp_step: How long each of them holds, in seconds or as a timedelta.
+            max_failure_ratio: Stop when more than this share of the redriven letters, 0 to 1, is
+                dead again in *source*. It needs a rate or a ramp: without, everything is out before
+                the first one is back.
+            max_redrives: A letter that was brought back so often stays.
+            keep_failure: Keep the properties that tell of the failure.
+            keep_attempts: Keep the number of attempts instead of starting anew.
+            dry_run: Only look. Nothing is published, acknowledged or created.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        if isinstance(source, Subscription):
+            self._cluster = cluster or source.cluster
+            self._source = source.dead_letter_topic
+        else:
+            self._cluster = cluster or Cluster.from_environment()
+            self._source = str(TopicName.parse(source, "source"))
+        self._to = checked_target(to, self._source)
+        self._subscription = source if isinstance(source, Subscription) else subscription
+        self._dlq_subscription = dlq_subscription
+        self._naming = Naming.of(naming)
+        self._where = where
+        self._limit = _whole("limit", limit, 1)
+        self._pace = Pace.of(rate, ramp, ramp_step)
+        self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
+        self._max_redrives = _whole("max_redrives", max_redrives, 0)
+        self._keep = (keep_failure, keep_attempts)
+        self._dry_run = dry_run
+        self._cancelled = threading.Event()
+
+    @property
+    def source(self) -> str:
+        """The full name of the dead-letter topic."""
+        return self._source
+
+    def cancel(self) -> None:
+        """Stop: what is under way is settled, then `run` returns. Any thread may call it."""
+        self._cancelled.set()
+
+    def run(self, progress: Callable[[Redriven], None] | None = None) -> Redriven:
+        """Redrive, and return what came of it. Blocks.
+
+        Args:
+            progress: Called about twice a second with how far it is, on this thread.
+
+        Raises:
+            RedriveError: it could not begin, or the dead-letter topic can no longer be read.
+            AdminError: the REST API was not reached, or refuses.
+            pulsar.PulsarException: likewise the broker.
+        """
+        tell = progress or (lambda _: None)
+        started = time.monotonic()
+        with self._cluster.admin() as admin, contextlib.closing(self._cluster.client()) as client:
+            check_exists(admin, self._source)
+            if self._dry_run:
+                done = self._look(admin, client, tell)
+            else:
+                done = self._work(admin, client, tell)
+        return attrs.evolve(done, seconds=time.monotonic() - started)
+
+    # -- only looking -----------------------------------------------------------------------------
+
+    def _look(
+        self, admin: AdminClient, client: Client, tell: Callable[[Redriven], None]
+    ) -> Redriven:
+        through = find_subscription(admin, self._source, self._dlq_subscription, create=False)
+        judge = self._judge(admin, job="")
+        partitions = admin.topics.partition_names(self._source)
+        limit = self._limit or float("inf")
+        found = survey(
+            client,
+            admin,
+            partitions,
+            through,
+            judge=judge,
+            limit=limit,
+            cancelled=self._cancelled,
+            tell=tell,
+        )
+        return attrs.evolve(found, source=self._source)
+
+    def _judge(self, admin: AdminClient, job: str) -> Judge:
+        targets = Targets(admin, self._to, self._source, self._subscription, self._naming)
+        return Judge(
+            self._where,
+            targets,
+            Dress(job, self._to == RETRY, *self._keep),
+            source=self._source,
+            naming=self._naming,
+            max_redrives=self._max_redrives or 0,
+        )
+
+    # -- doing it ---------------------------------------------------------------------------------
+
+    def _work(
+        self, admin: AdminClient, client: Client, tell: Callable[[Redriven], None]
+    ) -> Redriven:
+        through = find_subscription(admin, self._source, self._dlq_subscription, create=True)
+        assert through is not None  # noqa: S101 - it was made
+        with _consumer(client, self._source, through) as consumer:
+            # Nobody else has a consumer now, so nobody else writes a checkpoint.
+            partitions = admin.topics.partition_names(self._source)
+            store = CheckpointStore(admin, partitions[0], through)
+            checkpoint, resumed = self._begin(admin, partitions, store.load())
+            store.save(checkpoint)
+            judge = self._judge(admin, checkpoint.job)
+            router = _router(client)
+            watched = partitions if self._max_failure_ratio is not None else []
+
+            def report(run: Run) -> Redriven:
+                return Redriven(
+                    source=self._source,
+                    job=checkpoint.job,
+                    dry_run=False,
+                    resumed=resumed,
+                    redriven=run.redriven,
+                    failed_again=run.failed_again,
+                    left=dict(run.left),
+                    targets=dict(run.targets),
+                    stopped=run.stopped,
+                    problems=first_of_each([*judge.problems, *run.problems]),
+                )
+
+            with contextlib.closing(Failures(client, watched, checkpoint)) as failures:
+                work = Work(
+                    consumer=consumer,
+                    router=router,
+                    judge=judge,
+                    checkpoint=checkpoint,
+                    pace=self._pace,
+                    limit=self._limit or float("inf"),
+                    max_failure_ratio=self._max_failure_ratio,
+                    passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
+                    failures=failures.count,
+                    save=store.save,
+                    progress=lambda run: tell(report(run)),
+                )
+                run = Run(work, self._cancelled)
+                try:
+                    run.run()
+                finally:
+                    router.give_up()
+                    router.producers.close()
+            if run.stopped not in {CANCELLED, REFUSED}:
+                store.save(None)  # the same command is a new redrive now
+            return report(run)
+
+    def _begin(
+        self, admin: AdminClient, partitions: list[str], found: Checkpoint | None
+    ) -> tuple[Checkpoint, bool]:
+        """Return the checkpoint to work from, and whether it is that of an unfinished redrive."""
+        command = self._command()
+        if found is not None and found.command == command:
+            return found, True
+        return Checkpoint(command, uuid.uuid4().hex[:12], ends(admin, partitions)), False
+
+    def _command(self) -> str:
+        """Return what is equal for the same redrive; how fast it is does not matter."""
+        owner = self._subscription
+        name = owner.name if isinstance(owner, Subscription) else owner
+        what = [self._to, name, self._naming.value, self._limit, self._max_redrives, self._keep]
+        text = json.dumps([*what, attrs.asdict(self._where)], default=str, sort_keys=True)
+        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+
+
+@contextlib.contextmanager
+def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
+    """Give the only consumer of the dead-letter topic's subscription, raw.
+
+    Exclusive, so that no two redrives, and no other consumer, take each other's letters; and there
+    the broker has no bound for letters that are delivered and left.
+    """
+    give_up = time.monotonic() + _BUSY_PATIENCE
+    while True:
+        try:
+            bare = BareClient.subscribe(
+                client,
+                topic,
+                subscription,
+                pulsar.ConsumerType.Exclusive,
+                initial_position=pulsar.InitialPosition.Earliest,
+                consumer_name="pulsar-retry-redrive",
+                batch_index_ack_enabled=True,
+            )
+            break
+        except pulsar.ConsumerBusy:
+            if time.monotonic() > give_up:
+                raise RedriveError(
+                    f"the subscription {subscription} of {topic} has a consumer: stop it, or name "
+                    "another subscription (--dlq-subscription)"
+                ) from None
+            time.sleep(0.2)
+    try:
+        yield bare._consumer  # noqa: SLF001 - raw messages cost less
+    finally:
+        bare.close()
+
+
+def _router(client: Client) -> LetterRouter:
+    return LetterRouter(
+        client,
+        pulsar.schema.BytesSchema(),
+        max_pending=_IN_FLIGHT,
+        send_timeout=_SEND_TIMEOUT,
+        dead_letter_subscription=None,
+        come_back=lambda _raw, _was_letter: None,  # the run keeps it and tries again
+        timer=client._nacks,  # noqa: SLF001 - one per client
+        one_thread=True,
+        keep_writer_schema=True,
+    )
+
+
+def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
+    """Tell whether the broker has read everything of the job for our consumer."""
+    cursor = admin.topics.internal_stats(topic)["cursors"].get(subscription)
+    if cursor is None:
+        raise RedriveError(f"the subscription {subscription} of {topic} is gone")
+    ledger, entry = map(int, cursor["readPosition"].split(":"))
+    end = checkpoint.ends[topic]
+    return (ledger, entry) > (end.ledger, end.entry)
+
+
+def _whole(argument: str, value: int | None, minimum: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise ConfigError.bad(argument, value, f"a whole number, {minimum} or more")
+    return value
+
+
+def _ratio(value: float | None, pace: Pace) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigError.bad("max_failure_ratio", value, "a number from 0 to 1")
+    if not pace.is_bounded:
+        raise ConfigError.bad("max_failure_ratio", value, "a rate or a ramp beside it")
+    return float(value)

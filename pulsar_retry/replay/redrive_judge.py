@@ -1,0 +1,77 @@
+"""What becomes of one dead letter: the decision of a redrive, and of its dry run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redrive_targets import NoTarget, Targets
+from pulsar_retry.replay.redriven import FILTERED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.redrive import Dress, dedupe_id, next_redrive, owner_of
+
+
+class Judge:
+    """Decides which letters are redriven, where to and how.
+
+    Attributes:
+        problems: Why letters have no target, in words.
+    """
+
+    def __init__(
+        self,
+        where: Filter,
+        targets: Targets,
+        dress: Dress,
+        *,
+        source: str,
+        naming: Naming,
+        max_redrives: int,
+    ) -> None:
+        """Make the judge of one redrive; see `Redrive`."""
+        self._where = None if where.takes_all else where
+        self._targets = targets
+        self._dress = dress
+        self._source = source
+        self._naming = naming
+        self._max_redrives = max_redrives
+        self.problems: dict[str, None] = {}
+
+    def judge(self, raw: Any, position: str) -> Letter | str:
+        """Return what to publish for a letter, or why it stays.
+
+        Args:
+            raw: A `_pulsar.Message`.
+            position: Its message id as text; with its topic it tells the letter from all others.
+        """
+        try:
+            properties: dict[str, str] = raw.properties()
+        except UnicodeDecodeError:
+            self.problems[
+                f"{position}: a property is no UTF-8, and pulsar-client cannot read it"
+            ] = None
+            return UNREADABLE
+        if self._where is not None:
+            published = datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
+            if not self._where.matches(properties, key_of(raw), published):
+                return FILTERED
+        count = next_redrive(properties, self._max_redrives)
+        if count is None:
+            return TOO_OFTEN
+        target = self._targets.of(owner_of(self._source, properties, self._naming))
+        if isinstance(target, NoTarget):
+            self.problems[target.problem] = None
+            return target.why
+        dedupe = dedupe_id(properties, f"{self._source} {position}", count)
+        dressed = self._dress.put_on(properties, count=count, dedupe=dedupe, owner=target.owner)
+        return Letter(target.topic, dressed)
+
+
+def key_of(raw: Any) -> str | None:
+    """Return the partition key of a `_pulsar.Message`; bytes that are no text in hexadecimal."""
+    try:
+        return raw.partition_key() or None
+    except UnicodeDecodeError as error:
+        return error.object.hex()

@@ -1,0 +1,285 @@
+"""One run of a redrive: reads dead letters, hands them on, and keeps count.
+
+Every letter is published, its receipt awaited, and only then acknowledged in the dead-letter topic.
+So a process that dies loses none: at most the letters of its last moment are published once more,
+with the same ``DEDUPE_ID``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import _pulsar
+import attrs
+import pulsar
+
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.errors import AcknowledgeError, RedriveError
+from pulsar_retry.replay.pace import Pace
+from pulsar_retry.replay.redrive_judge import Judge
+from pulsar_retry.replay.redrive_source import Checkpoint
+from pulsar_retry.replay.redriven import REFUSED
+
+#: Seconds between two looks at everything but the letters.
+_TICK = 0.5
+#: Seconds until a letter that was not published is tried again, and until that is given up.
+_PAUSE, _PATIENCE = 0.5, 60.0
+#: Milliseconds to wait for a letter, and seconds without one after which the broker is asked.
+_WAIT_MS, _LULL = 200, 1.0
+#: Letters that may be waiting to be tried again.
+_MAX_RETURNED = 1000
+#: A ratio of fewer letters than these says nothing.
+_ENOUGH = 20
+#: No second try helps against these.
+_FINAL = (
+    pulsar.AuthorizationError,
+    pulsar.IncompatibleSchema,
+    pulsar.MessageTooBig,
+    pulsar.TopicTerminated,
+)
+
+LIMIT, CANCELLED, RATIO = "limit", "cancelled", "failure_ratio"
+
+
+@attrs.define
+class Returned:
+    """A letter that was not published, and is to be tried again."""
+
+    raw: Any
+    letter: Letter
+    error: BaseException
+    first: float
+    due: float
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """What a run has to do, and with what.
+
+    Attributes:
+        consumer: The raw consumer of the dead-letter topic.
+        router: Hands letters on.
+        judge: Decides about them.
+        checkpoint: Where the job is.
+        pace: How fast it may be.
+        limit: How many letters may be redriven, by this run and those before it.
+        max_failure_ratio: Which share of them may be dead again.
+        passed: Tells of a partition whether the broker has delivered everything of the job.
+        failures: Returns how many redriven letters are dead again.
+        save: Keeps a checkpoint.
+        progress: Is told twice a second how many were redriven.
+    """
+
+    consumer: Any
+    router: LetterRouter
+    judge: Judge
+    checkpoint: Checkpoint
+    pace: Pace
+    limit: float
+    max_failure_ratio: float | None
+    passed: Callable[[str], bool]
+    failures: Callable[[], int]
+    save: Callable[[Checkpoint], None]
+    progress: Callable[[Run], None]
+
+
+class Run:
+    """Carries out a `Work`, on the thread that calls `run`.
+
+    Attributes:
+        redriven: How many letters were brought back, by killed predecessors too.
+        failed_again: How many of them are dead again.
+        left: How many stay, by the reason.
+        targets: How many went to each topic.
+        stopped: Why it ended early.
+        problems: What stood in the way, in words.
+    """
+
+    def __init__(self, work: Work, cancelled: threading.Event) -> None:
+        self._work = work
+        self._cancelled = cancelled
+        self._lock = threading.Lock()
+        self._back: SimpleQueue[tuple[Any, Letter, BaseException]] = SimpleQueue()
+        self._returned: deque[Returned] = deque()
+        self._seen: set[int] = set()
+        self._open = dict(work.checkpoint.ends)
+        self._sent = 0
+        self._next_tick = 0.0
+        self.redriven = work.checkpoint.redriven
+        self.failed_again = 0
+        self.left: Counter[str] = Counter()
+        self.targets: Counter[str] = Counter()
+        self.stopped: str | None = None
+        self.problems: dict[str, None] = {}
+
+    def run(self) -> None:
+        """Redrive what there is; return when all of it is settled."""
+        started = time.monotonic()
+        room = self._work.limit - self.redriven
+        for raw, position in self._letters():
+            verdict = self._work.judge.judge(raw, position)
+            if isinstance(verdict, str):
+                self.left[verdict] += 1
+                continue
+            if self._sent >= room:
+                self.stopped = LIMIT
+                break
+            self._await_turn(started + self._work.pace.due(self._sent))
+            if self.stopped:
+                break
+            self._sent += 1
+            self._send(raw, verdict)
+        self._drain()
+        self._tick()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def _letters(self) -> Iterator[tuple[Any, str]]:
+        """Yield the letters of the job that are not acknowledged, and where they are."""
+        last = time.monotonic()
+        while self._open and not self.stopped:
+            self._look_around()
+            if len(self._returned) >= _MAX_RETURNED:
+                time.sleep(_TICK / 10)
+                continue
+            try:
+                raw = self._work.consumer.receive(_WAIT_MS)
+            except _pulsar.Timeout:
+                if time.monotonic() - last > _LULL:
+                    self._forget_passed()
+                continue
+            except _pulsar.PulsarException as error:
+                raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
+            last = time.monotonic()
+            found = self._placed(raw)
+            if found is not None:
+                yield raw, found
+
+    def _placed(self, raw: Any) -> str | None:
+        """Return where a letter is; None: it is no part of the job, or comes a second time."""
+        topic, where = raw.topic_name(), raw.message_id()
+        ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
+        end = self._work.checkpoint.ends.get(topic)
+        if end is None or (ledger, entry) > (end.ledger, end.entry):
+            self._open.pop(topic, None)  # the letters of a partition come in order
+            return None
+        number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
+        if number in self._seen:  # the broker was restarted
+            return None
+        self._seen.add(number)
+        return f"{ledger}:{entry}:{where.partition()}:{batch}"
+
+    def _forget_passed(self) -> None:
+        for topic in list(self._open):
+            if self._work.passed(topic):
+                del self._open[topic]
+
+    # -- handing on -------------------------------------------------------------------------------
+
+    def _send(self, raw: Any, letter: Letter) -> None:
+        future = self._work.router.hand_on(raw, self._work.consumer, letter, was_letter=False)
+        future.add_done_callback(partial(self._landed, raw, letter))
+
+    def _landed(self, raw: Any, letter: Letter, future: Future[None]) -> None:
+        """Take the end of a hand-off, on whichever thread it came."""
+        error = future.exception()
+        if error is None or isinstance(error, AcknowledgeError):
+            with self._lock:
+                self.redriven += 1
+                self.targets[letter.topic] += 1
+            if error is None:
+                return
+        self._back.put((raw, letter, error))
+
+    def _take_back(self) -> None:
+        """Try again what was not published, and to acknowledge what was."""
+        with contextlib.suppress(Empty):
+            while True:
+                raw, letter, error = self._back.get_nowait()
+                if isinstance(error, AcknowledgeError):
+                    self._work.consumer.acknowledge_async(raw, lambda _: None)
+                elif isinstance(error.__cause__, _FINAL):
+                    self._refuse(error)
+                else:
+                    now = time.monotonic()
+                    self._returned.append(Returned(raw, letter, error, now, now + _PAUSE))
+        now = time.monotonic()
+        while self._returned and self._returned[0].due <= now and not self.stopped:
+            each = self._returned.popleft()
+            if now - each.first > _PATIENCE:
+                self._refuse(each.error)
+                self.stopped = REFUSED
+            else:
+                self._resend(each)
+
+    def _resend(self, each: Returned) -> None:
+        future = self._work.router.hand_on(
+            each.raw, self._work.consumer, each.letter, was_letter=False
+        )
+
+        def landed(future: Future[None]) -> None:
+            error = future.exception()
+            if error is None or isinstance(error, AcknowledgeError):
+                self._landed(each.raw, each.letter, future)
+            else:
+                each.error, each.due = error, time.monotonic() + _PAUSE
+                self._returned.append(each)
+
+        future.add_done_callback(landed)
+
+    def _refuse(self, error: BaseException) -> None:
+        self.left[REFUSED] += 1
+        self.problems[str(error)] = None
+
+    # -- between letters --------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        if self._cancelled.is_set():
+            self.stopped = self.stopped or CANCELLED
+        if time.monotonic() >= self._next_tick:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._next_tick = time.monotonic() + _TICK
+        self._take_back()
+        self._work.save(attrs.evolve(self._work.checkpoint, redriven=self.redriven))
+        ratio = self._work.max_failure_ratio
+        if ratio is not None:
+            self.failed_again = self._work.failures()
+            if self.failed_again > ratio * max(self.redriven, _ENOUGH):
+                self.stopped = self.stopped or RATIO
+        self._work.progress(self)
+
+    def _await_turn(self, due: float) -> None:
+        """Wait until the next letter may go, or until the redrive is stopped."""
+        while not self.stopped:
+            self._look_around()
+            left = due - time.monotonic()
+            if left <= 0:
+                return
+            self._cancelled.wait(min(left, _TICK / 5))
+
+    def _drain(self) -> None:
+        """Wait for what is under way; what fails now is tried again unless the run was stopped."""
+        give_up = time.monotonic() + _PATIENCE
+        while time.monotonic() < give_up and (
+            self._work.router.flights or not self._back.empty() or self._is_waiting()
+        ):
+            self._take_back()
+            time.sleep(0.005)
+            if time.monotonic() >= self._next_tick:
+                self._tick()
+            if self._cancelled.is_set():
+                self.stopped = self.stopped or CANCELLED
+
+    def _is_waiting(self) -> bool:
+        return bool(self._returned) and self.stopped in {None, LIMIT}

@@ -1,0 +1,104 @@
+"""What a redrive sees by looking alone: its dry run, and what is dead again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.replay.reading import read_letters, reader_of
+from pulsar_retry.replay.redrive_judge import Judge
+from pulsar_retry.replay.redrive_source import Checkpoint
+from pulsar_retry.replay.redriven import Groups, Redriven, first_of_each
+from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.redrive import REDRIVE_ID
+
+#: Seconds between two reports of progress.
+_TICK = 0.5
+_PATIENCE_MS = 10_000
+
+
+def survey(
+    client: pulsar.Client,
+    admin: AdminClient,
+    partitions: list[str],
+    subscription: str | None,
+    *,
+    judge: Judge,
+    limit: float,
+    cancelled: threading.Event,
+    tell: Callable[[Redriven], None],
+) -> Redriven:
+    """Return what a redrive would do; see `Redrive` for the arguments."""
+    groups, left, targets = Groups(), Counter[str](), Counter[str]()
+    stopped = None
+    next_tick = time.monotonic() + _TICK
+
+    def report() -> Redriven:
+        return Redriven(
+            source="",
+            job="",
+            dry_run=True,
+            redriven=targets.total(),
+            left=dict(left),
+            targets=dict(targets),
+            stopped=stopped,
+            problems=first_of_each(judge.problems),
+            groups=groups.all(),
+        )
+
+    for each in read_letters(client, admin, partitions, subscription):
+        verdict = judge.judge(each.raw, str(each.position))
+        if isinstance(verdict, str):
+            left[verdict] += 1
+        elif targets.total() >= limit:
+            stopped = "limit"
+            break
+        else:
+            targets[verdict.topic] += 1
+            groups.add(read_envelope(each.raw.properties()), str(each.position))
+        if cancelled.is_set():
+            stopped = "cancelled"
+            break
+        if time.monotonic() > next_tick:
+            next_tick = time.monotonic() + _TICK
+            tell(report())
+    return report()
+
+
+class Failures:
+    """Counts the letters of a redrive that are dead again, by readers that consume nothing."""
+
+    def __init__(self, client: pulsar.Client, partitions: list[str], job: Checkpoint) -> None:
+        """Begin to look at *partitions* after the ends of the *job*."""
+        self._stack = contextlib.ExitStack()
+        self._job = job.job
+        self._count = 0
+        self._readers: list[Any] = []
+        for topic in partitions:
+            end = job.ends.get(topic)
+            start = (
+                pulsar.MessageId.earliest
+                if end is None
+                else pulsar.MessageId(-1, end.ledger, end.entry, -1)
+            )
+            self._readers.append(self._stack.enter_context(reader_of(client, topic, start)))
+
+    def count(self) -> int:
+        """Return how many there are by now."""
+        for reader in self._readers:
+            while reader.has_message_available():
+                raw = reader.read_next(_PATIENCE_MS)
+                with contextlib.suppress(UnicodeDecodeError):
+                    self._count += raw.properties().get(REDRIVE_ID) == self._job
+        return self._count
+
+    def close(self) -> None:
+        """Close the readers."""
+        self._stack.close()

@@ -1,0 +1,149 @@
+"""Where a dead letter is redriven to, and whether somebody will get it there."""
+
+from __future__ import annotations
+
+import functools
+
+import attrs
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.errors import AdminNotFoundError, ConfigError
+from pulsar_retry.replay.redriven import ANOTHERS, NO_TARGET
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming, TopicName, logical
+from pulsar_retry.wire.redrive import Owner, retry_beside
+
+RETRY = "retry"
+ORIGIN = "origin"
+
+
+@attrs.frozen
+class Target:
+    """A topic to redrive to.
+
+    Attributes:
+        topic: Its full name.
+        owner: Whose the letter is.
+    """
+
+    topic: str
+    owner: Owner
+
+
+@attrs.frozen
+class NoTarget:
+    """There is none.
+
+    Attributes:
+        why: `NO_TARGET` or `ANOTHERS`.
+        problem: The same in words.
+    """
+
+    why: str
+    problem: str
+
+
+class Targets:
+    """Finds targets, and asks for each topic once whether a subscription would get the letter.
+
+    What is published to a topic that has no subscription and no retention is gone at once.
+    """
+
+    def __init__(
+        self,
+        admin: AdminClient,
+        to: str,
+        source: str,
+        subscription: str | Subscription | None,
+        naming: Naming,
+    ) -> None:
+        """Make the finder of one redrive.
+
+        Args:
+            admin: Answers what exists.
+            to: ``retry``, ``origin`` or a topic.
+            source: The dead-letter topic.
+            subscription: Whose letters are meant, and of those that do not say it are.
+            naming: How retry topics are named.
+        """
+        self._admin = admin
+        self._to = to
+        self._source = source
+        self._given = subscription if isinstance(subscription, Subscription) else None
+        name = subscription.name if isinstance(subscription, Subscription) else subscription
+        self._subscription = name
+        self._naming = naming
+        self.of = functools.cache(self._of)
+        self._trouble = functools.cache(self._find_trouble)
+
+    def _of(self, owner: Owner) -> Target | NoTarget:
+        """Return where a letter of *owner* goes. Memorised, for owners are few."""
+        if self._subscription not in {None, owner.subscription} and owner.subscription:
+            return NoTarget(ANOTHERS, f"a letter of subscription {owner.subscription}")
+        owner = attrs.evolve(owner, subscription=owner.subscription or self._subscription)
+        if self._to == RETRY:
+            return self._retry(owner)
+        topic = owner.topic if self._to == ORIGIN else self._to
+        if topic is None:
+            return NoTarget(NO_TARGET, "a letter does not say where it came from: give a topic")
+        trouble = self._trouble(topic, None)
+        return NoTarget(NO_TARGET, trouble) if trouble else Target(topic, owner)
+
+    def _retry(self, owner: Owner) -> Target | NoTarget:
+        names = self._retry_names(owner)
+        if not names:
+            problem = (
+                f"neither a letter nor the name {self._source} says which subscription has failed: "
+                "give --subscription, or another target"
+            )
+            return NoTarget(NO_TARGET, problem)
+        troubles = [self._trouble(name, owner.subscription) for name in names]
+        for name, trouble in zip(names, troubles, strict=True):
+            if trouble is None:
+                return Target(name, attrs.evolve(owner, retry=name))
+        return NoTarget(
+            NO_TARGET, f"{troubles[0]}: is there a consumer with enable_retry? Else use --to origin"
+        )
+
+    def _retry_names(self, owner: Owner) -> list[str]:
+        """Return what the retry topic may be called, the most likely first."""
+        if self._given is not None:
+            return [self._given.retry_letter_topic]
+        names = [owner.retry]
+        topic = owner.topic or str(TopicName.parse(self._source))
+        if owner.subscription is not None and owner.topic is not None:
+            names.append(self._naming.topics(topic, owner.subscription).retry)
+        if owner.subscription is not None and self._naming is Naming.PULSAR:
+            names.append(Naming.TDMQ_2_7_2.topics(topic, owner.subscription).retry)
+        names.append(retry_beside(self._source))
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
+        """Return why nobody would get what is published to *topic*; None: somebody will."""
+        if logical(topic) == logical(self._source):
+            return f"{topic} is where the letters are"
+        try:
+            names = self._admin.subscriptions.names(topic)
+        except AdminNotFoundError:
+            return f"{topic} does not exist"
+        if subscription is not None and subscription not in names:
+            return f"{topic} has no subscription {subscription}"
+        if not names and self._admin.topics.retention(topic).keeps_nothing:
+            return f"{topic} has no subscription and no retention"
+        return None
+
+
+def checked_target(to: str, source: str) -> str:
+    """Return *to*, a topic by its full name.
+
+    Raises:
+        ConfigError: it is none, or the source itself.
+    """
+    if to in {RETRY, ORIGIN}:
+        return to
+    if not isinstance(to, str):
+        raise ConfigError.bad("to", to, '"retry", "origin" or a topic')
+    topic = str(TopicName.parse(to, "to"))
+    if logical(topic) == logical(source):
+        raise ConfigError.bad("to", to, "another topic than the source")
+    return topic

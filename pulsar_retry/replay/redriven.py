@@ -1,0 +1,120 @@
+"""What came of a redrive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from pulsar_retry.wire.envelope import Envelope
+
+#: Why a dead letter stays where it is.
+FILTERED = "filtered"
+TOO_OFTEN = "redriven_too_often"
+NO_TARGET = "no_target"
+ANOTHERS = "other_subscription"
+UNREADABLE = "unreadable"
+REFUSED = "refused"
+
+#: Ids of letters that are shown of a group.
+_SAMPLES = 3
+
+
+@attrs.frozen
+class Group:
+    """Dead letters that failed for the same reason in the same place.
+
+    Attributes:
+        reason: Why they are dead; None: they do not say.
+        error: The class of the error.
+        fingerprint: Where it was raised.
+        message: The text of one error.
+        count: How many there are.
+        samples: The ids of some of them, the first ones.
+    """
+
+    reason: str | None
+    error: str | None
+    fingerprint: str | None
+    message: str | None
+    count: int
+    samples: tuple[str, ...]
+
+
+class Groups:
+    """Counts dead letters by reason and fingerprint."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str | None, str | None, str | None]] = Counter()
+        self._first: dict[Any, str | None] = {}
+        self._samples: dict[Any, list[str]] = {}
+
+    def add(self, failure: Envelope, position: str) -> None:
+        """Count the letter at *position*."""
+        key = (failure.reason, failure.error, failure.fingerprint)
+        self._counts[key] += 1
+        self._first.setdefault(key, failure.message)
+        samples = self._samples.setdefault(key, [])
+        if len(samples) < _SAMPLES:
+            samples.append(position)
+
+    def all(self) -> tuple[Group, ...]:
+        """Return the groups, the largest first."""
+        return tuple(
+            Group(*key, self._first[key], count, tuple(self._samples[key]))
+            for key, count in self._counts.most_common()
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Redriven:
+    """What came of a redrive, or would come of it.
+
+    Attributes:
+        source: The dead-letter topic.
+        job: The redrive's own id, which its messages carry as ``REDRIVE_ID``. A redrive that goes
+            on where another one was killed has that one's.
+        dry_run: Whether nothing was done.
+        resumed: Whether it went on where another one was killed or cancelled.
+        redriven: How many letters were brought back, or would be; what a killed predecessor has
+            brought back is part of it, but for its last half second.
+        failed_again: How many of them are dead again so far.
+        left: How many stay in the dead-letter topic, by the reason.
+        targets: How many went to each topic.
+        stopped: Why it ended before everything was done: ``limit``, ``cancelled``,
+            ``failure_ratio`` or ``refused``; None: nothing is left to do.
+        problems: In words what stood in the way of letters that stay, the first of each kind.
+        groups: Of a dry run: what would be redriven, by reason and fingerprint.
+        seconds: How long it took.
+    """
+
+    source: str
+    job: str
+    dry_run: bool
+    resumed: bool = False
+    redriven: int = 0
+    failed_again: int = 0
+    left: Mapping[str, int] = attrs.field(factory=dict)
+    targets: Mapping[str, int] = attrs.field(factory=dict)
+    stopped: str | None = None
+    problems: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was redriven that could be and was to be."""
+        return self.stopped in {None, "limit"} and not any(
+            self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {**attrs.asdict(self), "problems": list(self.problems)}
+
+
+def first_of_each(problems: Iterable[str], maximum: int = 10) -> tuple[str, ...]:
+    """Return the first few different *problems*."""
+    return tuple(dict.fromkeys(problems))[:maximum]
