@@ -6,6 +6,21 @@ It needs the extra: ``pip install "pulsar-retry[push]"``.
 from pulsar_retry.push.dispatcher import Dispatcher
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.hmacs import Hmac, HmacVerifier
+from pulsar_retry.push.middleware import KeysUnavailableError, VerificationError
 from pulsar_retry.push.pacer import Pace
+from pulsar_retry.push.tokens import ServiceAccount
+from pulsar_retry.push.verifier import Verifier
 
-__all__ = ["Dispatcher", "Guard", "Pace", "PushNacked"]
+__all__ = [
+    "Dispatcher",
+    "Guard",
+    "Hmac",
+    "HmacVerifier",
+    "KeysUnavailableError",
+    "Pace",
+    "PushNacked",
+    "ServiceAccount",
+    "VerificationError",
+    "Verifier",
+]

@@ -1,0 +1,147 @@
+"""Signatures with a shared secret: Standard Webhooks (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.push.body import Header
+from pulsar_retry.push.middleware import Checker, VerificationError
+
+_PREFIX = "whsec_"
+#: What a secret has to have at least, in bytes: fewer can be guessed.
+_LEAST = 16
+_ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+#: What an id may hold. A dot separates it from what follows, and it is a header's value.
+_NOT_OF_AN_ID = re.compile(r"[^0-9A-Za-z:;_-]")
+
+Secret = str | bytes
+
+
+class Hmac:
+    """Signs requests by HMAC-SHA256: id, time and body. Thread-safe.
+
+    Receivers check it with `HmacVerifier`, or any library of Standard Webhooks. The id is the
+    message's, equal at each attempt.
+    """
+
+    def __init__(
+        self, secret: Secret | Sequence[Secret], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Make one.
+
+        Args:
+            secret: Bytes, or ``whsec_`` and base64; 16 bytes at least. Several while they are
+                being replaced: each signs.
+            clock: Tells the seconds since 1970.
+
+        Raises:
+            ConfigError: it is none. It never shows the secret.
+        """
+        self._secrets = secrets(secret)
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Hmac with {len(self._secrets)} secrets>"
+
+    def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:  # noqa: ARG002 - not signed
+        """Return the headers for *body*."""
+        name = _NOT_OF_AN_ID.sub("_", message_id)
+        moment = str(int(self._clock()))
+        signatures = [_signature(secret, name, moment, body) for secret in self._secrets]
+        return [
+            (_ID.encode(), name.encode()),
+            (_TIME.encode(), moment.encode()),
+            (_SIGNATURE.encode(), " ".join(signatures).encode()),
+        ]
+
+
+class HmacVerifier(Checker):
+    """Checks what `Hmac` has signed. Thread-safe."""
+
+    needs_body = True
+
+    def __init__(
+        self,
+        secret: Secret | Sequence[Secret],
+        *,
+        tolerance: Duration = 300.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make one.
+
+        Args:
+            secret: One that signs, or several of which one has to.
+            tolerance: Seconds or a timedelta that a request may be old, or early.
+            clock: Tells the seconds since 1970.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        self._secrets = secrets(secret)
+        self._tolerance = seconds("tolerance", tolerance)
+        self._clock = clock
+
+    def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:
+        """Return the id and the time of a request.
+
+        Args:
+            headers: Its headers, of any case.
+            body: Its body, as it came.
+
+        Raises:
+            VerificationError: it is not signed, not by a known secret, or too old.
+        """
+        found = {name.lower(): value for name, value in headers.items()}
+        name, moment, signatures = (found.get(each, "") for each in (_ID, _TIME, _SIGNATURE))
+        if not (name and moment and signatures):
+            raise VerificationError("a header is missing")
+        if not re.fullmatch(r"[0-9]{1,12}", moment):
+            raise VerificationError("the time is none")
+        if abs(self._clock() - int(moment)) > self._tolerance:
+            raise VerificationError("the time is too long ago, or to come")
+        wanted = [_signature(secret, name, moment, body) for secret in self._secrets]
+        given = signatures.split(" ")
+        # All of them, whatever the first ones say: the time tells nothing.
+        matches = [hmac.compare_digest(w.encode(), g.encode()) for w in wanted for g in given]
+        if not any(matches):
+            raise VerificationError("the signature is another one")
+        return {"id": name, "timestamp": int(moment)}
+
+
+def secrets(secret: Secret | Sequence[Secret]) -> tuple[bytes, ...]:
+    """Return secrets as bytes.
+
+    Raises:
+        ConfigError: one is none.
+    """
+    several = [secret] if isinstance(secret, str | bytes) else secret
+    if not isinstance(several, Sequence) or not several:
+        raise ConfigError.bad("secret", type(secret).__name__, _ACCEPTED)
+    return tuple(map(_secret, several))
+
+
+def _secret(secret: object) -> bytes:
+    raw = secret if isinstance(secret, bytes) else b""
+    if isinstance(secret, str) and secret.startswith(_PREFIX):
+        try:
+            raw = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+    if len(raw) < _LEAST:
+        raise ConfigError.bad("secret", type(secret).__name__, _ACCEPTED)
+    return raw
+
+
+def _signature(secret: bytes, name: str, moment: str, body: bytes) -> str:
+    signed = b".".join((name.encode(), moment.encode(), body))
+    return "v1," + base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
+
+
+_ACCEPTED = f"{_LEAST} or more bytes, or {_PREFIX} and base64 of them"

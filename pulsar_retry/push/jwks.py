@@ -1,0 +1,104 @@
+"""A key set from a URL, kept as long as its server allows."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.middleware import KeysUnavailableError
+
+#: Seconds for which keys are kept: what the server says within the bounds, else the usual time.
+_SHORTEST, _USUAL, _LONGEST = 60.0, 3600.0, 86_400.0
+#: Seconds between two fetches because of a key that is not known, or of one that has failed: what
+#: strangers send must not make us fetch all the time.
+_COOLDOWN = 30.0
+_TIMEOUT = 10.0
+_MOST = 256 * 1024
+
+_MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
+
+Fetched = tuple[Mapping[str, Any], float | None]
+
+
+class KeyCache:
+    """JSON Web Keys by their ids. Thread-safe."""
+
+    def __init__(
+        self,
+        fetch: Callable[[], Fetched],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make an empty one; *fetch* returns a key set, and for how many seconds it holds."""
+        self._fetch = fetch
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._keys: dict[str, Mapping[str, Any]] = {}
+        self._until = -1.0
+        self._tried_at: float | None = None
+
+    def get(self, key_id: str) -> Mapping[str, Any] | None:
+        """Return the key of that id; None: there is none.
+
+        Keys that are too old are used on while their server does not answer.
+
+        Raises:
+            KeysUnavailableError: none were ever fetched.
+        """
+        with self._lock:
+            now = self._clock()
+            if now >= self._until or key_id not in self._keys:
+                self._refresh(now)
+            return self._keys.get(key_id)
+
+    def _refresh(self, now: float) -> None:
+        if self._tried_at is not None and now - self._tried_at < _COOLDOWN:
+            if not self._keys:
+                raise KeysUnavailableError("the keys could not be fetched a moment ago")
+            return
+        self._tried_at = now
+        try:
+            keys, max_age = self._fetch()
+            self._keys = _by_id(keys)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if not self._keys:
+                raise KeysUnavailableError("the keys cannot be fetched") from error
+            return
+        age = _USUAL if max_age is None else min(max(max_age, _SHORTEST), _LONGEST)
+        self._until = now + age
+
+
+def _by_id(keys: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    found = {str(key.get("kid", "")): key for key in keys["keys"]}
+    if not found:
+        raise ValueError("a key set without keys")
+    return found
+
+
+def fetcher(url: str) -> Callable[[], Fetched]:
+    """Return a function that fetches a key set from an ``https`` URL; ``http`` to loopback.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    endpoint = Endpoint.of(url)
+    handlers: list[urllib.request.BaseHandler] = []
+    if not endpoint.is_tls:
+        handlers.append(urllib.request.ProxyHandler({}))  # no proxy leads to loopback
+
+    def fetch() -> Fetched:
+        opener = urllib.request.build_opener(*handlers)
+        with opener.open(url, timeout=_TIMEOUT) as response:
+            content = response.read(_MOST + 1)
+            if len(content) > _MOST:
+                raise ValueError("the key set is too long")
+            match = _MAX_AGE.search(response.headers.get("Cache-Control", ""))
+        return json.loads(content), float(match[1]) if match else None
+
+    return fetch

@@ -1,0 +1,143 @@
+"""A receiver's door: WSGI and ASGI applications that are called with verified requests alone."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from pulsar_retry.errors import PulsarRetryError
+
+#: Under which key of the environ, or the scope, an application finds what was verified.
+CLAIMS = "pulsar_retry.push.claims"
+
+#: Bytes of a body that are read to be verified: a message of 5 MiB, wrapped, and room.
+_MOST = 16 << 20
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class VerificationError(PulsarRetryError):
+    """A request is not from whom it should be. Answer 401: the dispatcher tries again."""
+
+
+class KeysUnavailableError(VerificationError):
+    """Nothing can be verified now: the keys cannot be fetched. Answer 503."""
+
+
+class Checker(ABC):
+    """What verifies requests, and guards applications."""
+
+    #: Whether the body is verified, too.
+    needs_body = False
+
+    @abstractmethod
+    def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:
+        """Return what a request says of its sender; raise `VerificationError`."""
+
+    def wsgi(self, app: Wsgi) -> Wsgi:
+        """Return a WSGI application that calls *app* with verified requests alone.
+
+        Others are answered 401, or 503 while keys cannot be fetched. What was verified is in the
+        environ, as ``pulsar_retry.push.claims``.
+        """
+
+        def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            headers = {
+                name.removeprefix("HTTP_").replace("_", "-"): value
+                for name, value in environ.items()
+                if name.startswith("HTTP_")
+            }
+            try:
+                body = self._wsgi_body(environ)
+                environ[CLAIMS] = self.verify(headers, body)
+            except VerificationError as error:
+                status, answer = _answer(error)
+                start_response(status, [("Content-Type", "text/plain")])
+                return [answer]
+            return app(environ, start_response)
+
+        return guarded
+
+    def _wsgi_body(self, environ: dict[str, Any]) -> bytes:
+        if not self.needs_body:
+            return b""
+        length = str(environ.get("CONTENT_LENGTH") or "0")
+        if not length.isdecimal() or int(length) > _MOST:
+            raise VerificationError("the body is too long")
+        body: bytes = environ["wsgi.input"].read(int(length))
+        environ["wsgi.input"] = io.BytesIO(body)
+        return body
+
+    def asgi(self, app: Asgi) -> Asgi:
+        """Return an ASGI application that calls *app* with verified requests alone; see `wsgi`.
+
+        What was verified is in the scope. Web sockets are closed; ``lifespan`` passes.
+        """
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan":
+                await app(scope, receive, send)
+                return
+            if scope["type"] != "http":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+            try:
+                body = await _asgi_body(receive) if self.needs_body else b""
+                # On a thread: it may fetch keys.
+                scope[CLAIMS] = await asyncio.to_thread(self.verify, headers, body)
+            except VerificationError as error:
+                status, answer = _answer(error)
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": int(status.split()[0]),
+                        "headers": [(b"content-type", b"text/plain")],
+                    }
+                )
+                await send({"type": "http.response.body", "body": answer})
+                return
+            await app(scope, _replay(body, receive) if self.needs_body else receive, send)
+
+        return guarded
+
+
+def _answer(error: VerificationError) -> tuple[str, bytes]:
+    """Return status and body; why it was refused is nobody's business."""
+    if isinstance(error, KeysUnavailableError):
+        return "503 Service Unavailable", b"keys are not available\n"
+    return "401 Unauthorized", b"not verified\n"
+
+
+async def _asgi_body(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        event = await receive()
+        if event["type"] != "http.request":
+            raise VerificationError("the request has ended early")
+        body += event.get("body", b"")
+        more = event.get("more_body", False)
+        if len(body) > _MOST:
+            raise VerificationError("the body is too long")
+    return body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a *receive* that gives *body* first."""
+    given = False
+
+    async def again() -> MutableMapping[str, Any]:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

@@ -1,0 +1,169 @@
+"""The dispatcher's own small HTTP server: health, metrics, keys, and a few orders."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.push.dispatcher import Dispatcher
+from pulsar_retry.push.tokens import ServiceAccount
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Bytes of an order's body.
+_MOST = 16 * 1024
+_JSON, _METRICS = "application/json", "text/plain; version=0.0.4; charset=utf-8"
+#: Seconds in which a client has to say what it wants.
+_PATIENCE = 10.0
+
+Reply = tuple[HTTPStatus, str, bytes]
+
+
+@attrs.frozen
+class Orders:
+    """What can be asked of a dispatcher over HTTP, apart from any socket.
+
+    Attributes:
+        dispatcher: The dispatcher.
+        account: Whose public key is served; None: nobody's.
+        token: What orders have to bring as a bearer token; None: none is taken.
+    """
+
+    dispatcher: Dispatcher
+    account: ServiceAccount | None = None
+    token: str | None = attrs.field(default=None, repr=False)
+
+    def get(self, path: str) -> Reply:
+        """Answer a GET: ``/healthz``, ``/readyz``, ``/metrics`` or ``/.well-known/jwks.json``."""
+        match path:
+            case "/healthz" | "/readyz":
+                return self._health(ready=path == "/readyz")
+            case "/metrics":
+                return HTTPStatus.OK, _METRICS, self.dispatcher.metrics.text()
+            case "/.well-known/jwks.json" if self.account is not None:
+                return _json(HTTPStatus.OK, self.account.jwks())
+        return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
+
+    def post(self, path: str, authorization: str, body: bytes) -> Reply:
+        """Carry out an order: ``/pause``, ``/resume`` or ``/endpoint``."""
+        if self.token is None:
+            return _json(HTTPStatus.FORBIDDEN, {"error": "no orders are taken"})
+        wanted = f"Bearer {self.token}".encode()
+        if not hmac.compare_digest(authorization.encode("latin-1", "replace"), wanted):
+            return _json(HTTPStatus.UNAUTHORIZED, {"error": "the token is another one"})
+        match path:
+            case "/pause":
+                self.dispatcher.pause()
+            case "/resume":
+                self.dispatcher.resume()
+            case "/endpoint":
+                return self._change(body)
+            case _:
+                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such order"})
+        return self._health(ready=False)
+
+    def _change(self, body: bytes) -> Reply:
+        try:
+            self.dispatcher.change_endpoint(json.loads(body)["endpoint"])
+        except (ValueError, KeyError, TypeError) as error:  # a ConfigError is a ValueError
+            text = str(error) if isinstance(error, ConfigError) else 'expected {"endpoint": URL}'
+            return _json(HTTPStatus.BAD_REQUEST, {"error": text})
+        return self._health(ready=False)
+
+    def _health(self, *, ready: bool) -> Reply:
+        pace, running = self.dispatcher.pace, self.dispatcher.running
+        fine = running and not (ready and pace.paused)
+        return _json(
+            HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE,
+            {
+                "running": running,
+                "paused": pace.paused,
+                "endpoint": self.dispatcher.endpoint,
+                "window": pace.window,
+                "outstanding": pace.outstanding,
+                "backoff_seconds": round(pace.delay, 3),
+                "latency_seconds": round(pace.latency, 6),
+            },
+        )
+
+
+def _json(status: HTTPStatus, value: Any) -> Reply:
+    return status, _JSON, json.dumps(value).encode()
+
+
+class Server:
+    """Serves a dispatcher's `Orders` on a port, on threads of its own; a context manager.
+
+    Attributes:
+        host: The address that it listens on.
+        port: The port.
+    """
+
+    def __init__(self, orders: Orders, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen.
+
+        Args:
+            orders: What it serves.
+            host: The address; loopback unless others are to see health and metrics.
+            port: The port; 0: a free one.
+
+        Raises:
+            OSError: it cannot listen there.
+        """
+        self._server = ThreadingHTTPServer((host, port), _handler(orders))
+        self._server.daemon_threads = True
+        self.host, self.port = str(self._server.server_address[0]), self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="pulsar-retry-push-server", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "pulsar-retry"
+        sys_version = ""
+        timeout = _PATIENCE
+
+        def do_GET(self) -> None:
+            self._answer(lambda: orders.get(self.path.partition("?")[0]))
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length") or "0"
+            if not length.isdecimal() or int(length) > _MOST:
+                error = {"error": "the body is too long"}
+                self._answer(lambda: _json(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, error))
+                return
+            body = self.rfile.read(int(length))
+            authorization = self.headers.get("Authorization") or ""
+            self._answer(lambda: orders.post(self.path.partition("?")[0], authorization, body))
+
+        def _answer(self, reply: Callable[[], Reply]) -> None:
+            status, kind, content = reply()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            _log.debug(format, *args)
+
+    return Handler

@@ -1,0 +1,163 @@
+"""Tokens by which a receiver knows who posts: Pub/Sub's OpenID Connect JWTs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import jwt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from jwt.algorithms import RSAAlgorithm
+from jwt.utils import base64url_encode
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.push.body import Header
+
+ALGORITHM = "RS256"
+#: What Google's tokens say, and what existing receivers check.
+ISSUER = "https://accounts.google.com"
+
+#: "The tokens attached to requests sent to push endpoints may be up to an hour old."
+_LIFETIME = 3600.0
+#: Seconds before its end from which a token is not used any more.
+_MARGIN = 300.0
+#: RS256 takes no smaller ones (RFC 7518, 3.3).
+_LEAST_BITS = 2048
+
+
+class ServiceAccount:
+    """Signs requests with a JWT, made like Pub/Sub's. Thread-safe.
+
+    The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
+    ``exp``. A token serves all requests until it is near its end. Nobody else vouches for it: give
+    receivers the public key (`jwks`), which ``push serve`` serves too.
+    """
+
+    def __init__(
+        self,
+        email: str,
+        private_key: str | bytes,
+        *,
+        key_id: str | None = None,
+        subject: str | None = None,
+        issuer: str = ISSUER,
+        lifetime: Duration = _LIFETIME,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Make one.
+
+        Args:
+            email: The ``email`` claim.
+            private_key: An RSA key of 2048 bits or more, PEM.
+            key_id: The ``kid`` of tokens. None: the key's thumbprint (RFC 7638).
+            subject: The ``sub`` and ``azp`` claims. None: the email.
+            issuer: The ``iss`` claim; by default Google's, as receivers expect it.
+            lifetime: Seconds or a timedelta that a token is valid: more than 300, up to 3600.
+            clock: Tells the seconds since 1970.
+
+        Raises:
+            ConfigError: an argument is not acceptable. It never shows the key.
+        """
+        for name, value in {"email": email, "issuer": issuer}.items():
+            if not isinstance(value, str) or not value.strip():
+                raise ConfigError.bad(name, value, "a text that is not blank")
+        self._lifetime = seconds("lifetime", lifetime)
+        if not _MARGIN < self._lifetime <= _LIFETIME:
+            raise ConfigError.bad("lifetime", lifetime, "more than 300 seconds, up to 3600")
+        self._key = _rsa_key(private_key)
+        self._public: dict[str, Any] = RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        self._key_id = key_id or _thumbprint(self._public)
+        self._email, self._subject, self._issuer = email, subject or email, issuer
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tokens: dict[str, tuple[float, bytes]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ServiceAccount {self._email}, key {self._key_id}>"
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, *, issuer: str = ISSUER, lifetime: Duration = _LIFETIME
+    ) -> Self:
+        """Read a service account's key file (Google's JSON).
+
+        Raises:
+            ConfigError: it cannot be read, or is none. It never shows what is in it.
+        """
+        accepted = "a service account's key file: JSON with client_email and private_key"
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            email, key = content["client_email"], content["private_key"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            why = f"{path} ({type(error).__name__})"
+            raise ConfigError.bad("service_account", why, accepted) from None
+        return cls(
+            email,
+            key,
+            key_id=content.get("private_key_id"),
+            subject=content.get("client_id"),
+            issuer=issuer,
+            lifetime=lifetime,
+        )
+
+    def token(self, audience: str) -> str:
+        """Return a token for *audience* that is valid for five minutes at least."""
+        return self._token(audience).decode()
+
+    def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:  # noqa: ARG002 - signs neither
+        """Return the ``Authorization`` header."""
+        return [(b"Authorization", b"Bearer " + self._token(audience))]
+
+    def jwks(self) -> dict[str, Any]:
+        """Return the public key as a JSON Web Key Set."""
+        return {"keys": [{**self._public, "alg": ALGORITHM, "use": "sig", "kid": self._key_id}]}
+
+    def _token(self, audience: str) -> bytes:
+        with self._lock:
+            now = self._clock()
+            until, token = self._tokens.get(audience, (0.0, b""))
+            if now > until - _MARGIN:
+                token = self._signed(audience, now)
+                # Audiences are endpoints: when they change, the old ones' tokens are done with.
+                self._tokens = {audience: (now + self._lifetime, token)}
+            return token
+
+    def _signed(self, audience: str, now: float) -> bytes:
+        claims = {
+            "aud": audience,
+            "azp": self._subject,
+            "email": self._email,
+            "email_verified": True,
+            "exp": int(now + self._lifetime),
+            "iat": int(now),
+            "iss": self._issuer,
+            "sub": self._subject,
+        }
+        header = {"kid": self._key_id}
+        return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers=header).encode()
+
+
+def _rsa_key(pem: str | bytes) -> rsa.RSAPrivateKey:
+    accepted = f"an RSA key of {_LEAST_BITS} bits or more, PEM, without a password"
+    try:
+        key = load_pem_private_key(pem.encode() if isinstance(pem, str) else pem, password=None)
+    except (ValueError, TypeError, AttributeError) as error:
+        # Nothing of it in the message, nor in a traceback.
+        raise ConfigError.bad("private_key", type(error).__name__, accepted) from None
+    if not isinstance(key, rsa.RSAPrivateKey) or key.key_size < _LEAST_BITS:
+        raise ConfigError.bad("private_key", type(key).__name__, accepted)
+    return key
+
+
+def _thumbprint(public: Mapping[str, Any]) -> str:
+    members = {name: public[name] for name in ("e", "kty", "n")}
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(json.dumps(members, separators=(",", ":"), sort_keys=True).encode())
+    return base64url_encode(digest.finalize()).decode()

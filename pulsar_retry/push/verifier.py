@@ -1,0 +1,121 @@
+"""The receiver's side of tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jwt
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.push.jwks import KeyCache, fetcher
+from pulsar_retry.push.middleware import Checker, VerificationError
+from pulsar_retry.push.tokens import ALGORITHM, ISSUER
+
+#: Characters of a token: more are not even looked at.
+_LONGEST = 16 * 1024
+_REQUIRED = ["aud", "email", "exp", "iat", "iss"]
+
+
+class Verifier(Checker):
+    """Checks the JWT of a push request, Google's as well as a `ServiceAccount`'s. Thread-safe.
+
+    Signature (RS256 alone, whatever the token says), ``exp``, ``iat``, ``aud``, ``iss``, ``email``
+    and ``email_verified``: all of what Pub/Sub's page asks receivers to check.
+    """
+
+    def __init__(
+        self,
+        keys: str | Mapping[str, Any],
+        *,
+        audience: str,
+        email: str,
+        issuer: str | Iterable[str] = (ISSUER, "accounts.google.com"),
+        leeway: Duration = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make one. Nothing is fetched before the first request.
+
+        Args:
+            keys: A JSON Web Key Set, or its URL: for Google's own tokens
+                ``https://www.googleapis.com/oauth2/v3/certs``. It is fetched again when it is as
+                old as its server allows, and for a key that is not in it, at most each 30 s.
+            audience: What ``aud`` has to be, exactly: the endpoint's URL if nothing else was said.
+            email: What ``email`` has to be.
+            issuer: What ``iss`` may be.
+            leeway: Seconds or a timedelta by which clocks may differ.
+            clock: Tells the age of keys in seconds.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        for name, value in {"audience": audience, "email": email}.items():
+            if not isinstance(value, str) or not value.strip():
+                raise ConfigError.bad(name, value, "a text that is not blank")
+        self._audience, self._email = audience, email
+        self._issuers = [issuer] if isinstance(issuer, str) else list(issuer)
+        if not self._issuers:
+            raise ConfigError.bad("issuer", issuer, "one text or more")
+        self._leeway = seconds("leeway", leeway)
+        if isinstance(keys, str):
+            self._keys = KeyCache(fetcher(keys), clock)
+        elif isinstance(keys, Mapping) and keys.get("keys"):
+            self._keys = KeyCache(lambda: (keys, None), clock)
+        else:
+            raise ConfigError.bad("keys", type(keys).__name__, "a JSON Web Key Set, or its URL")
+
+    def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:  # noqa: ARG002 - not signed
+        """Return the claims of a request.
+
+        Args:
+            headers: Its headers, of any case.
+            body: Not needed.
+
+        Raises:
+            VerificationError: there is no token, or one that is not good. It says why; the sender
+                need not know.
+            KeysUnavailableError: the keys cannot be fetched.
+        """
+        value = next((v for name, v in headers.items() if name.lower() == "authorization"), "")
+        scheme, _, token = value.partition(" ")
+        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST:
+            raise VerificationError("there is no bearer token")
+        return self.verify_token(token.strip())
+
+    def verify_token(self, token: str) -> Mapping[str, object]:
+        """Return the claims of a token.
+
+        Raises:
+            VerificationError: it is not good.
+            KeysUnavailableError: the keys cannot be fetched.
+        """
+        try:
+            claims = jwt.decode(
+                token,
+                self._key(token),
+                algorithms=[ALGORITHM],
+                audience=self._audience,
+                issuer=self._issuers,
+                leeway=self._leeway,
+                options={"require": _REQUIRED, "strict_aud": True},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            raise VerificationError(f"the token is not good: {error}") from error
+        if claims["email"] != self._email:
+            raise VerificationError("the email is another one")
+        if claims.get("email_verified") is not True:
+            raise VerificationError("the email is not verified")
+        return dict(claims)
+
+    def _key(self, token: str) -> jwt.PyJWK:
+        header = jwt.get_unverified_header(token)
+        if header.get("alg") != ALGORITHM:
+            raise VerificationError("the algorithm is another one")
+        key = self._keys.get(str(header.get("kid", "")))
+        if key is None:
+            raise VerificationError("the key is not known")
+        if key.get("kty") != "RSA":
+            raise VerificationError("the key is of another kind")
+        return jwt.PyJWK(dict(key), algorithm=ALGORITHM)
