@@ -25,8 +25,11 @@ from pulsar_retry_spark.receipts import refused
 #: Changes whenever this package ends batches or numbers rows in another way.
 LAYOUT = 1
 
-_SUBSCRIPTION = "pulsar-failures"
-_TIMEOUT_MS = 30_000
+#: The subscription that keeps a topic's messages, and never acknowledges them.
+KEEPER = "pulsar-failures"
+
+#: Milliseconds to wait for the broker.
+TIMEOUT_MS = 30_000
 
 
 def claimed(options: SinkOptions, batch: int | None, rows: str | None) -> SinkOptions:
@@ -54,7 +57,7 @@ def _settled(
     options: SinkOptions, rows: str | None
 ) -> tuple[SinkOptions, frozenset[tuple[str, int]]]:
     """Find the topics and their partitions, and see that the manifest says the same."""
-    topic = _manifest_topic(options)
+    topic = sibling_topic(options, "pulsar-failures-manifest")
     try:
         with lease(options.connection) as client:
             targets = _targets(client, options.targets)
@@ -74,8 +77,12 @@ def _targets(client: CachedClient, targets: Targets) -> Targets:
     return attrs.evolve(targets, retry=letters.retry, dead_letter=letters.dead_letter)
 
 
-def _manifest_topic(options: SinkOptions) -> str:
-    """Return the manifest's topic, in the namespace that all topics are in."""
+def sibling_topic(options: SinkOptions, name: str) -> str:
+    """Return a topic of the `sink.id`, in the namespace that all its topics are in.
+
+    Raises:
+        ConfigError: they are in several, or are not persistent.
+    """
     assert options.effectively_once is not None  # noqa: S101 - the caller has looked
     targets = options.targets
     names = [TopicName.parse(each) for each in (targets.dead_letter, targets.retry) if each]
@@ -85,7 +92,7 @@ def _manifest_topic(options: SinkOptions) -> str:
         )
     if names[0].domain != "persistent":
         raise ConfigError.bad("dead_letter.topic", targets.dead_letter, "a persistent topic")
-    return names[0].sibling(f"{options.effectively_once.sink_id}-pulsar-failures-manifest")
+    return names[0].sibling(f"{options.effectively_once.sink_id}-{name}")
 
 
 def manifest(
@@ -122,7 +129,7 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
     topic = client.partitions(topic)[0]  # where the cluster makes new topics partitioned
     client.client.subscribe(
         topic,
-        _SUBSCRIPTION,
+        KEEPER,
         pulsar.ConsumerType.Shared,
         initial_position=pulsar.InitialPosition.Earliest,
     ).close()
@@ -149,7 +156,7 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
 
 def _is_stored(client: CachedClient, topic: str, content: dict[str, Any]) -> bool:
     """Write the manifest; tell whether the broker has stored it, not having seen it before."""
-    raw = client.producer(topic, producer_name="manifest", send_timeout_millis=_TIMEOUT_MS)
+    raw = client.producer(topic, producer_name="manifest", send_timeout_millis=TIMEOUT_MS)
     try:
         message = MessageBuilder().content(json.dumps(content).encode()).sequence_id(1).build()
         return bool(raw.send(message).ledger_id() >= 0)
@@ -161,7 +168,7 @@ def _first(client: CachedClient, topic: str) -> dict[str, Any]:
     """Return the manifest that was written first."""
     reader = client.client.create_reader(topic, pulsar.MessageId.earliest)
     try:
-        first: dict[str, Any] = json.loads(reader.read_next(_TIMEOUT_MS).data())
+        first: dict[str, Any] = json.loads(reader.read_next(TIMEOUT_MS).data())
         return first
     finally:
         reader.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField
 
-from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.identity import with_dedupe_id
+from pulsar_retry_spark.last_batch import check_rows
 from pulsar_retry_spark.manifest import claimed
 from pulsar_retry_spark.options import SinkOptions
 
@@ -19,8 +20,9 @@ def in_stable_order(
 
     For effectively once, rows go to tasks by their `dedupe_id` and are sorted by it there; those
     that have none get one. Rows with equal ids are sorted by their other columns. All that decides
-    about batches and numbers is compared with what it was when the `sink.id` was first used, and of
-    a batch job the rows themselves, which takes one pass over them.
+    about batches and numbers is compared with what it was when the `sink.id` was first used, and
+    the rows themselves with those of the same job, or micro-batch, before: it takes one pass over
+    them.
 
     Whether the rows are the same each time is up to whoever makes them. A random number or the time
     of day makes new rows, and new rows under old numbers are lost.
@@ -38,20 +40,38 @@ def in_stable_order(
     if once is None:
         return failed, options
     rows = with_dedupe_id(failed)
-    ready = claimed(options, batch, _digest(rows) if batch is None else None)
-    others = [f"`{field.name}`" for field in rows.schema if _is_sortable(field)]
+    digest = _digest(rows)
+    ready = claimed(options, batch, digest if batch is None else None)
+    if batch is not None:
+        check_rows(ready, _query_of(rows), batch, digest)
+    others = [_comparable(field) for field in rows.schema if field.name != "dedupe_id"]
     rows = rows.repartition(once.partitions, "dedupe_id")
     return rows.sortWithinPartitions("dedupe_id", *others), ready
 
 
+def _query_of(rows: DataFrame) -> str:
+    """Return the id of the streaming query that this thread runs."""
+    context = getattr(
+        rows.sparkSession, "sparkContext", None
+    )  # Spark Connect raises a RuntimeError
+    query: str | None = context and context.getLocalProperty("sql.streaming.queryId")
+    if not query:
+        raise PulsarFailuresError("NO_QUERY_ID", "this Spark does not tell which query it is")
+    return query
+
+
 def _digest(rows: DataFrame) -> str:
-    """Return what differs for other rows, whatever their order."""
-    known = Columns.of(rows.columns, extra=True).known
-    what = [F.col(f"`{rows.columns[known[name]]}`") for name in ("dedupe_id", "payload")]
-    count, digest = rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*what))).collect()[0]
+    """Return what differs for other rows, whatever their order.
+
+    Every column counts: each may decide about a row's topic, its number or where a batch ends.
+    """
+    every = [_comparable(field) for field in sorted(rows.schema, key=lambda field: field.name)]
+    count, digest = rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*every))).collect()[0]
     return f"{count} rows, {(digest or 0) % (1 << 64):016x}"
 
 
-def _is_sortable(field: StructField) -> bool:
+def _comparable(field: StructField) -> Column:
+    """Return a column as what Spark can sort and hash; it does neither with maps and variants."""
+    column = F.col(f"`{field.name}`")
     kind = field.dataType.simpleString()
-    return field.name != "dedupe_id" and "map<" not in kind and "variant" not in kind
+    return F.to_json(column) if "map<" in kind or "variant" in kind else column

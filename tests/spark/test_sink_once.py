@@ -223,6 +223,16 @@ def test_another_job_under_the_same_id(broker, options, dead, failed):
     assert 1999 == len(stored(broker.service_url, dead))
 
 
+@pytest.mark.parametrize("column", ["'transient' AS reason", "map('a', payload) AS headers"])
+def test_rows_that_go_elsewhere_under_the_same_id(options, failed, column):
+    """Everything about a row may decide which topic, number or batch it gets."""
+    write_failures(failed.selectExpr("payload", "'invalid' AS reason"), options)
+    name = column.rpartition(" ")[2]
+    changed = failed.drop(name).selectExpr("*", column)
+    with pytest.raises(ConfigError, match=r"rows='1000 rows, .*' was '1000 rows, "):
+        write_failures(changed, options)
+
+
 def test_at_least_once_beside_it(broker, options, dead, failed):
     """Other jobs may write to the same topics as they like."""
     others = {k: v for k, v in options.items() if not k.startswith(("delivery", "sink."))}
@@ -273,6 +283,25 @@ def test_a_micro_batch_that_is_replayed(broker, options, dead, query, tmp_path):
 
     assert [(0, 150, 0), (1, 150, 0), (1, 150, 150)] == reports
     assert {b"%d" % n: 1 for n in range(300)} == payloads(stored(broker.service_url, dead))
+
+
+def test_a_micro_batch_that_has_other_rows_now(broker, options, dead, query, tmp_path):
+    """As after a repair of the handler: its rows would be taken for the old ones and be lost."""
+    query(route_batches(judged, options, write_good=lambda *_: None), tmp_path / "one")
+    shutil.rmtree(tmp_path / "one" / "commits")
+
+    def repaired(batch):
+        good, failed = judged(batch)
+        return good, failed.where("payload <> '200'")
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"149 rows, .* had 150 rows, "):
+            query(route_batches(repaired, options, write_good=lambda *_: None), tmp_path / "one")
+    anew = options | {"sink.id": "repaired"}
+    query(route_batches(repaired, anew, write_good=lambda *_: None), tmp_path / "one")
+
+    found = payloads(stored(broker.service_url, dead))
+    assert {b"%d" % n: 1 + (n >= 150 and n != 200) for n in range(300)} == found
 
 
 def test_a_new_checkpoint_is_another_query(broker, options, dead, query, tmp_path):

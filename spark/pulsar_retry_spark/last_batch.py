@@ -1,0 +1,85 @@
+"""Effectively once: which rows a stream's last micro-batch had, kept on the broker.
+
+A micro-batch that is done again has the same numbers. With other rows than before, as after a
+repair of the code that judges them, rows would be lost. So what tells its rows from others is
+written to a topic of the query's before the first of them is sent. A durable subscription keeps the
+last message.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulsar
+from _pulsar import MessageBuilder
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.clients import CachedClient, lease
+from pulsar_retry_spark.manifest import KEEPER, TIMEOUT_MS, sibling_topic
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import refused
+
+
+def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
+    """See that a micro-batch has the rows that it had before, if it was sent before.
+
+    Args:
+        options: As `manifest.claimed` returns them.
+        query: The id of the streaming query.
+        batch: The number of the micro-batch.
+        rows: What tells its rows from others.
+
+    Raises:
+        ConfigError: it has others. Nothing was sent.
+        PulsarFailuresError: the broker can't be asked.
+    """
+    topic = sibling_topic(options, f"{query}-pulsar-failures-batch")
+    try:
+        with lease(options.connection) as client:
+            topic = client.partitions(topic)[0]  # where the cluster makes new topics partitioned
+            last = _last(client, topic)
+            if last is None or last["batch"] < batch:
+                _replace(client, topic, last, {"batch": batch, "rows": rows})
+            elif (last["batch"], last["rows"]) != (batch, rows):
+                raise ConfigError(
+                    f"micro-batch {batch} has {rows}, and was sent before: micro-batch "
+                    f"{last['batch']} had {last['rows']}. Expected the same rows, or a sink.id of "
+                    "its own, which writes them a second time where they were written"
+                )
+    except pulsar.PulsarException as error:
+        raise refused(type(error).__name__, f"what micro-batch {batch} has, to {topic},") from None
+
+
+def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:
+    """Return what was written last, with its message id."""
+    reader = client.client.create_reader(
+        topic, pulsar.MessageId.latest, start_message_id_inclusive=True
+    )
+    try:
+        if not reader.has_message_available():
+            return None
+        message = reader.read_next(TIMEOUT_MS)
+        return {"id": message.message_id(), **json.loads(message.data())}
+    finally:
+        reader.close()
+
+
+def _replace(
+    client: CachedClient, topic: str, last: dict[str, Any] | None, content: dict[str, Any]
+) -> None:
+    """Write *content*, and let the broker delete what was written *last*."""
+    keeper = client.client.subscribe(
+        topic,
+        KEEPER,
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=1,
+    )
+    try:
+        message = MessageBuilder().content(json.dumps(content).encode()).build()
+        client.producer(topic, send_timeout_millis=TIMEOUT_MS).send(message)
+        if last is not None:
+            keeper.acknowledge(last["id"])
+    finally:
+        keeper.close()
