@@ -27,7 +27,7 @@ from pulsar_retry_spark.receipts import Receipts, refused
 from pulsar_retry_spark.routing import Row
 from pulsar_retry_spark.sequence import Numbering
 
-#: Bytes of a task under way at most.
+#: Bytes of a task under way at most; and bytes that wait for a batch to be full, in all topics.
 _MAX_PENDING_BYTES = 64 << 20
 
 #: How many topics are waited for at once when a task ends.
@@ -38,7 +38,9 @@ class Sender:
     """Sends rows and counts their receipts. One for each task; not for several threads.
 
     At most `pending.max` rows and 64 MiB are under way at a time, so memory stays flat, and a
-    broker that does not keep up slows the task down.
+    broker that does not keep up slows the task down. As much waits for full batches, however many
+    topics there are; with delivery=effectively-once, where batches end as they ended before, a
+    batch for each partition.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Sender:
         self._batches: list[BatchLane] = []
         self._named: list[Any] = []
         self._bytes = 0
+        self._waiting = 0
 
     @property
     def acked(self) -> int:
@@ -91,7 +94,10 @@ class Sender:
             how = CHUNKED if size > limit else SINGLE if due else BATCHED
             lane = lanes.get((topic, how)) or self._open(topic, how)
             message = builder.build()
+            self._waiting += size
             lane.add(message, size, len(payload or b""), key or properties[DEDUPE_ID])
+            if self._waiting > _MAX_PENDING_BYTES and numbering is None:
+                self._flush()
 
     def finish(self) -> None:
         """Send what still waits for others, and wait until every row has its receipt.
@@ -99,9 +105,7 @@ class Sender:
         Raises:
             PulsarFailuresError: one was refused, or receipts stay away.
         """
-        for lane in self._batches:
-            lane.flush()
-        self._seal()
+        self._flush()
         self._receipts.wait()
         while self._named:  # the next task may need the name at once
             with suppress(pulsar.PulsarException):
@@ -115,6 +119,7 @@ class Sender:
     def _reserve(self, rows: int, size: int) -> None:
         """Wait until *rows* rows more may be under way."""
         receipts, self._bytes = self._receipts, self._bytes + size
+        self._waiting -= size
         most = self._options.batching.pending - rows
         if self._bytes > _MAX_PENDING_BYTES:
             most, self._bytes = 0, size
@@ -122,6 +127,12 @@ class Sender:
             self._seal()
             receipts.wait(most)
         receipts.pending += rows
+
+    def _flush(self) -> None:
+        """Send what waits for its batch to be full."""
+        for lane in self._batches:
+            lane.flush()
+        self._seal()
 
     def _seal(self) -> None:
         """Seal every lane, several at a time, for each waits for the broker."""

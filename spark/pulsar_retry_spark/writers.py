@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.columns import check_schema
+from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.report import Report, TaskReport
 from pulsar_retry_spark.sink import conclude, send_batches
@@ -69,7 +70,7 @@ class FailureWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Sum up the job: all of its tasks have succeeded."""
-        conclude(self._options, _reports(messages))
+        conclude(self._options, _all_reports(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Tell what stays although the job has failed."""
@@ -88,11 +89,24 @@ class FailureStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Sum up the micro-batch: all of its tasks have succeeded."""
-        conclude(self._options, _reports(messages), batchId)
+        conclude(self._options, _all_reports(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Tell what stays although the micro-batch has failed and will be written again."""
         _tell_of_abort(messages, batchId)
+
+
+def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
+    """Return the tasks' reports.
+
+    Raises:
+        PulsarFailuresError: one is missing, so nobody vouches for its rows.
+    """
+    reports = _reports(messages)
+    if len(reports) != len(messages):
+        text = f"{len(messages) - len(reports)} of {len(messages)} tasks have sent no report"
+        raise PulsarFailuresError("RECEIPTS", text)
+    return reports
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:

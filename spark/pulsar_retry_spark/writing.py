@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.utils import to_str
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import number
 from pulsar_retry_spark.columns import Columns, check_schema
 from pulsar_retry_spark.errors import PulsarFailuresError
@@ -19,12 +19,16 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.report import Report, TaskReport
 from pulsar_retry_spark.routing import DEAD_LETTER, RETRY
 from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender, conclude
+from pulsar_retry_spark.source_errors import PulsarSourceError
 from pulsar_retry_spark.stable import in_stable_order
 
 #: The value of an option, as `DataFrameWriter.options` takes it.
 Option = str | float | bool | None
 
-_SINK_ERROR = re.compile(r"\[PULSAR_SINK_([A-Z0-9_]+)\] (.*)")
+_ERRORS: dict[str, type[PulsarFailuresError]] = {
+    each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
+}
+_ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
 
 
 def write_failures(
@@ -135,7 +139,9 @@ def within_limits(
     cached = failed.storageLevel.useMemory or failed.storageLevel.useDisk
     rows = failed if cached else failed.persist()
     try:
-        _check_count(rows.count(), options.max_failed_rows, total, max_failed_ratio)
+        with _told_by_tasks():
+            count = rows.count()
+        _check_count(count, options.max_failed_rows, total, max_failed_ratio)
         yield rows
     finally:
         if not cached:
@@ -149,15 +155,26 @@ def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> R
         ConfigError: they can't be written effectively once. Nothing was sent.
         PulsarFailuresError: one could not be written.
     """
-    rows, ready = in_stable_order(failed, options, batch)
-    try:
+    with _told_by_tasks():
+        rows, ready = in_stable_order(failed, options, batch)
         said = rows.mapInArrow(arrow_sender(ready), REPORT_SCHEMA).collect()
-    except Exception as error:
-        # Spark tells of a task's error in the text of its own, whose type depends on much.
-        if found := _SINK_ERROR.search(str(error)):
-            raise PulsarFailuresError(found[1], found[2]) from error
-        raise
     return conclude(ready, (TaskReport.from_json(row.report) for row in said), batch)
+
+
+@contextmanager
+def _told_by_tasks() -> Iterator[None]:
+    """Raise a task's error of ours as what it was.
+
+    Spark tells of it in the text of an error of its own, whose type depends on much.
+    """
+    try:
+        yield
+    except PulsarRetryError:
+        raise
+    except Exception as error:
+        if found := _ERROR.search(str(error)):
+            raise _ERRORS[found[1]](found[2], found[3]) from error
+        raise
 
 
 def check_ratio(ratio: float | None) -> None:

@@ -12,6 +12,7 @@ from reading import SOON, SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
+from pulsar_retry_spark.source_errors import PulsarSourceError
 
 
 @pytest.fixture
@@ -204,6 +205,21 @@ def test_what_a_task_could_not_write_is_the_error(failed, options):
 
     assert "OVERSIZE" == error.value.slug
     assert error.value.__cause__ is not None
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_failed_rows": 5}])
+def test_what_a_task_could_not_read_is_the_error(spark, options, limit):
+    """Rows that come from this package's own source fail while they are written, or counted."""
+
+    def unread(_batches):
+        raise PulsarSourceError("TIMEOUT", "none has come for 60 s")
+
+    rows = spark.range(1).mapInArrow(unread, "payload string")
+
+    with pytest.raises(PulsarSourceError, match="none has come") as error:
+        write_failures(rows, options | limit)
+
+    assert "TIMEOUT" == error.value.slug
 
 
 def test_errors_of_others_pass(spark, options):

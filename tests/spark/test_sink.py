@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 
 import pulsar
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -14,7 +15,11 @@ from reading import SOON, SUBSCRIPTION
 from stored import QUIET, payloads, stored
 
 import pulsar_retry as pr
+from pulsar_retry_spark import clients, sender
 from pulsar_retry_spark.datasource import register
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.sink import send_batches
+from pulsar_retry_spark.task import Task
 
 
 @pytest.fixture
@@ -374,3 +379,21 @@ def test_an_unreachable_broker_is_an_error_and_no_hang(write, rows):
     unreachable = {"service__url": "pulsar://127.0.0.1:1", "client__operation_timeout_seconds": "1"}
     with pytest.raises(PythonException, match=r"\[PULSAR_SINK_\w+\] rows for persistent://"):
         write(rows("'x' AS payload", "false AS retryable"), **unreachable)
+
+
+def test_what_waits_in_many_topics_is_bounded(broker, topic, monkeypatch):
+    """Batches that are not full are sent when they are too much all together."""
+    monkeypatch.setattr(sender, "_MAX_PENDING_BYTES", 50_000)
+    options = SinkOptions.parse({"service.url": broker.service_url})
+    topics = [f"{topic}-{number}" for number in range(5)]
+    batch = pa.record_batch({"payload": [b"x" * 1000] * 100, "topic": topics * 20})
+    try:
+        report = send_batches([batch, batch], options, Task())
+    finally:
+        clients.close_all()
+
+    assert (200, 200) == (report.rows, report.acked)
+    for each in topics:
+        messages = stored(broker.service_url, each)
+        assert 40 == len(messages)
+        assert len({message.message_id().entry_id() for message in messages}) > 2
