@@ -172,6 +172,8 @@ class Run:
         if end is None or (ledger, entry) > (end.ledger, end.entry):
             self._open.pop(topic, None)  # the letters of a partition come in order
             return None
+        if batch < 0 and (ledger, entry) == (end.ledger, end.entry):
+            self._open.pop(topic, None)
         number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
         if number in self._seen:  # the broker was restarted
             return None

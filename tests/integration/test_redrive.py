@@ -1,0 +1,427 @@
+"""Dead letters come back to work, whole and once, and only those that are meant."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pulsar
+import pytest
+from reading import SUBSCRIPTION, eventually
+from redriving import Dead, received
+
+import pulsar_retry as pr
+from pulsar_retry.replay import Filter, Subscription
+
+
+@pytest.fixture
+def dead(broker, admin, client, topic):
+    """Give the topics of the test's subscription."""
+    return Dead(broker, admin, client, topic)
+
+
+def test_letters_go_to_the_retry_topic_of_the_subscription_that_failed(dead, client) -> None:
+    """It gets them as new work, and no other subscription of the topic sees anything."""
+    consumer = dead.subscribe()
+    other = client.subscribe(dead.topic, "shipping")
+    client.create_producer(dead.topic).send(b"tea", properties={"shop": "7"}, partition_key="k")
+    consumer.dead_letter(consumer.receive(20_000), reason="invalid", error=ValueError("no amount"))
+    other.acknowledge(other.receive(20_000))
+
+    done = dead.redrive().run()
+
+    assert (1, {}, True) == (done.redriven, done.left, done.is_complete)
+    assert {dead.retry: 1} == done.targets
+    (message,) = received(consumer, 1)
+    properties = message.properties()
+    assert (b"tea", "k", 1) == (message.data(), message.partition_key(), pr.attempt_of(message))
+    assert {"shop": "7", "REDRIVE_COUNT": "1", "REDRIVE_ID": done.job}.items() <= properties.items()
+    assert not [name for name in properties if name.startswith("FAILURE")]
+    assert 0 == dead.backlog()
+    with pytest.raises(pulsar.Timeout):
+        other.receive(500)
+
+
+def test_letters_go_to_their_origin_for_all_subscriptions(dead, client) -> None:
+    """They are new messages there: nothing says any more which subscription has failed."""
+    consumer, other = dead.subscribe(), client.subscribe(dead.topic, "shipping")
+    dead.create("keep")
+    dead.fill(1)
+
+    done = dead.redrive("origin").run()
+
+    assert {dead.topic: 1} == done.targets
+    for each in (consumer, other):
+        (message,) = received(each, 1)
+        assert {"number", "DEDUPE_ID", "REDRIVE_COUNT", "REDRIVE_ID"} == set(message.properties())
+
+
+def test_letters_go_elsewhere(dead, client) -> None:
+    """A topic by its name; the failure is told there when it is asked for."""
+    dead.create("keep")
+    dead.fill(1)
+    elsewhere = f"{dead.topic}-workbench"
+    consumer = client.subscribe(elsewhere, "people")
+
+    done = dead.redrive(elsewhere, keep_failure=True, keep_attempts=True).run()
+
+    assert {elsewhere: 1} == done.targets
+    (message,) = received(consumer, 1)
+    assert "even" == message.properties()["FAILURE_REASON"]
+    assert "3" == message.properties()["RECONSUMETIMES"]
+
+
+@pytest.mark.parametrize("target", ["retry", "origin", "nowhere"])
+def test_letters_are_not_published_where_nobody_would_get_them(dead, target) -> None:
+    """A topic without a subscription drops what is published to it; the letters stay."""
+    dead.create("keep")
+    dead.fill(3)
+
+    done = dead.redrive(target).run()
+
+    assert (0, {"no_target": 3}, False) == (done.redriven, done.left, done.is_complete)
+    assert "does not exist" in done.problems[0]
+    assert 3 == dead.backlog()
+    assert {dead.dlq} == set(dead.admin.topics(dead.topic.split("//")[1].rsplit("/", 1)[0]))
+
+
+def test_only_what_is_meant_comes_back(dead) -> None:
+    """The rest stays, and is there for the next redrive."""
+    consumer = dead.subscribe()
+    dead.fill(60)
+    half_past = datetime(2026, 1, 1, 0, 30, tzinfo=UTC)
+
+    done = dead.redrive(where=Filter(reason="odd", since=half_past)).run()
+
+    assert (15, {"filtered": 45}) == (done.redriven, done.left)
+    numbers = {int(each.data()) for each in received(consumer, 15)}
+    assert set(range(31, 60, 2)) == numbers
+    eventually(lambda: dead.backlog() == 45)
+    rest = dead.redrive(where=Filter(properties={"number": "4"})).run()
+    assert 1 == rest.redriven
+    received(consumer, 1)
+
+
+def test_a_limit_is_one(dead) -> None:
+    """The first so many; then the same command takes the next."""
+    consumer = dead.subscribe()
+    dead.fill(10)
+
+    for first in (0, 4):
+        done = dead.redrive(limit=4).run()
+        assert (4, "limit", True) == (done.redriven, done.stopped, done.is_complete)
+        numbers = [int(each.data()) for each in received(consumer, 4)]
+        assert list(range(first, first + 4)) == sorted(numbers)
+    assert 2 == dead.redrive(limit=4).run().redriven
+
+
+def facts_of(dead: Dead) -> object:
+    """Return what a dry run must not change: subscriptions, backlogs, cursors, topics."""
+    topics = dead.admin.topics(dead.topic.split("//")[1].rsplit("/", 1)[0])
+    internal = dead.cluster.admin().topics.internal_stats(dead.dlq)
+    stats = dead.admin.stats(dead.dlq)["subscriptions"]
+    return (
+        topics,
+        {name: (each["msgBacklog"], each["msgOutCounter"]) for name, each in stats.items()},
+        internal["cursors"],
+        internal["entriesAddedCounter"],
+        dead.admin.stats(dead.retry)["msgInCounter"],
+    )
+
+
+@pytest.mark.parametrize("subscriptions", [[], ["keep"]])
+def test_a_dry_run_changes_nothing(dead, subscriptions) -> None:
+    """It says what would happen, by reason, and the broker looks as it did before."""
+    dead.create(*subscriptions)
+    consumer = dead.client.subscribe(
+        dead.topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+    dead.fill(5)
+    before = facts_of(dead)
+
+    done = dead.redrive(dry_run=True).run()
+
+    eventually(lambda: facts_of(dead) == before)
+    assert (True, 5, {dead.retry: 5}) == (done.dry_run, done.redriven, done.targets)
+    assert [("even", 3), ("odd", 2)] == [(each.reason, each.count) for each in done.groups]
+    assert [] == received(consumer, 0)
+
+
+def test_a_dry_run_leaves_out_what_is_done(dead) -> None:
+    """Letters that are acknowledged are not counted, though the broker may still have them."""
+    consumer = dead.subscribe()
+    dead.fill(6)
+    dead.redrive(where=Filter(reason="odd")).run()
+
+    assert 3 == dead.redrive(dry_run=True).run().redriven
+    received(consumer, 3)
+
+
+def test_what_dies_again_and_again_stays(dead) -> None:
+    """A bound ends the round trip, whoever counted."""
+    consumer = dead.subscribe()
+    dead.send(b"tea", dead.properties(0))
+    for count in ("1", "2"):
+        assert 1 == dead.redrive(max_redrives=2).run().redriven
+        message = consumer.receive(20_000)
+        assert count == message.properties()["REDRIVE_COUNT"]
+        consumer.dead_letter(message, reason="invalid")
+
+    done = dead.redrive(max_redrives=2).run()
+
+    assert (0, {"redriven_too_often": 1}) == (done.redriven, done.left)
+
+
+def test_each_redrive_of_a_message_has_an_id_of_its_own(dead) -> None:
+    """Whoever drops duplicates by it drops no second redrive."""
+    consumer = dead.subscribe()
+    dead.send(b"tea", dead.properties(0))
+    seen = set()
+    for _ in range(3):
+        dead.redrive().run()
+        message = consumer.receive(20_000)
+        seen.add(message.properties()["DEDUPE_ID"])
+        consumer.dead_letter(message, reason="invalid")
+
+    assert 3 == len(seen)
+
+
+def test_too_many_failures_stop_it(dead) -> None:
+    """What still fails is not thrown at a consumer by the thousand."""
+    consumer = dead.subscribe()
+    dead.fill(300)
+
+    def fail(_so_far) -> None:
+        while True:
+            try:
+                consumer.dead_letter(consumer.receive(1), reason="still")
+            except pulsar.Timeout:
+                return
+
+    done = dead.redrive(rate=50, max_failure_ratio=0.2).run(fail)
+
+    assert "failure_ratio" == done.stopped
+    assert not done.is_complete
+    assert 4 < done.failed_again <= done.redriven < 300
+
+
+def test_a_cancelled_redrive_goes_on(dead) -> None:
+    """What is under way is settled; the same redrive takes up the rest, and its count."""
+    consumer = dead.subscribe()
+    dead.fill(200)
+    redrive = dead.redrive(rate=100)
+
+    first = redrive.run(lambda so_far: so_far.redriven > 20 and redrive.cancel())
+
+    assert "cancelled" == first.stopped
+    assert 20 < first.redriven < 200
+    assert 200 - first.redriven == dead.backlog()
+    second = dead.redrive().run()
+    assert (True, first.job, 200) == (second.resumed, second.job, second.redriven)
+    messages = received(consumer, 200)
+    assert 200 == len({each.properties()["DEDUPE_ID"] for each in messages})
+    assert {} == dead.cluster.admin().subscriptions.properties(dead.dlq, "keep")
+
+
+def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
+    """Also not of the redrive that goes on after a cancellation."""
+    consumer = dead.subscribe()
+    dead.fill(10)
+    redrive = dead.redrive(rate=20)
+    redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
+    dead.send(b"late", dead.properties(10))
+
+    done = dead.redrive().run()
+
+    assert (True, 10) == (done.resumed, done.redriven)
+    received(consumer, 10)
+    eventually(lambda: dead.backlog() == 1)
+
+
+def test_a_dead_letter_topic_with_partitions(dead) -> None:
+    """All of them."""
+    consumer = dead.subscribe()
+    dead.create("keep", partitions=3)
+    dead.fill(30)
+
+    assert 30 == dead.redrive(dry_run=True).run().redriven
+    assert 30 == dead.redrive().run().redriven
+    assert set(range(30)) == {int(each.data()) for each in received(consumer, 30)}
+    assert 0 == dead.backlog()
+
+
+def test_part_of_a_batch(dead) -> None:
+    """Where the broker acknowledges within batches, the rest of one stays alone."""
+    consumer = dead.subscribe()
+    dead.fill(10, batching_enabled=True, batching_max_publish_delay_ms=1000)
+
+    assert 5 == dead.redrive(where=Filter(reason="odd")).run().redriven
+    received(consumer, 5)
+    done = dead.redrive().run()
+
+    assert 5 == done.redriven
+    assert {b"0", b"2", b"4", b"6", b"8"} == {each.data() for each in received(consumer, 5)}
+
+
+def test_a_letter_stays_what_it_is(dead, client) -> None:
+    """Payload of any size or none, key, ordering key and event time."""
+    consumer = dead.subscribe()
+    big = bytes(range(256)) * 25_000  # more than a message may have: in chunks
+    options = {"partition_key": "k", "ordering_key": "o", "event_timestamp": 1234}
+    dead.send(big, dead.properties(0), **options)
+    dead.send(None, dead.properties(1))
+
+    assert 2 == dead.redrive().run().redriven
+
+    messages = {each.properties()["number"]: each for each in received(consumer, 2)}
+    whole, none = messages["0"], messages["1"]
+    assert big == whole.data()
+    assert ("k", "o", 1234) == (
+        whole.partition_key(),
+        whole.ordering_key(),
+        whole.event_timestamp(),
+    )
+    assert none.has_null_value()
+
+
+def test_a_schema_stays(dead, client) -> None:
+    """A reader decodes what comes back as it did what died."""
+
+    class Order(pulsar.schema.Record):
+        item = pulsar.schema.String()
+
+    schema = pulsar.schema.JsonSchema(Order)
+    consumer = dead.subscribe(schema=schema)
+    client.create_producer(dead.topic, schema=schema).send(Order(item="tea"))
+    consumer.dead_letter(consumer.receive(20_000), reason="invalid")
+
+    assert 1 == dead.redrive().run().redriven
+
+    message = consumer.receive(20_000)
+    assert "tea" == message.value().item
+    assert message.schema_version()
+
+
+def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
+    """The letters of the other are not touched."""
+    consumer = dead.subscribe()
+    dead.create("keep", "audit")
+    dead.fill(2)
+
+    with pytest.raises(pr.RedriveError, match=r"several subscriptions: audit, keep"):
+        dead.redrive().run()
+    with pytest.raises(pr.RedriveError, match="has no subscription people; it has: audit, keep"):
+        dead.redrive(dlq_subscription="people").run()
+    assert 2 == dead.redrive(dlq_subscription="audit").run().redriven
+
+    received(consumer, 2)
+    assert (0, 2) == (dead.backlog("audit"), dead.backlog("keep"))
+
+
+def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypatch) -> None:
+    """A consumer would take letters that are then neither here nor there."""
+    monkeypatch.setattr("pulsar_retry.replay.redrive._BUSY_PATIENCE", 0.1)
+    dead.create("keep")
+    client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared)
+
+    with pytest.raises(pr.RedriveError, match="the subscription keep of .* has a consumer"):
+        dead.redrive().run()
+
+
+def test_a_topic_that_is_not_there(dead) -> None:
+    """It is not made by looking."""
+    with pytest.raises(pr.RedriveError, match="there is no topic"):
+        dead.redrive(dry_run=True).run()
+
+
+def test_letters_of_other_subscriptions_stay(dead) -> None:
+    """A dead-letter topic may be shared; each letter says whose it is."""
+    consumer = dead.subscribe()
+    dead.send(b"ours", dead.properties(0))
+    dead.send(b"theirs", dead.properties(1, REAL_SUBSCRIPTION="shipping"))
+    dead.send(b"nobody's", {})
+
+    done = dead.redrive(subscription=SUBSCRIPTION).run()
+
+    assert (2, {"other_subscription": 1}) == (done.redriven, done.left)
+    assert {b"ours", b"nobody's"} == {each.data() for each in received(consumer, 2)}
+
+
+def test_a_subscription_is_a_source(dead) -> None:
+    """It knows its letters' topics, whatever they are called."""
+    consumer = dead.subscribe()
+    dead.fill(1)
+    named = Subscription(dead.cluster, dead.topic, SUBSCRIPTION)
+
+    assert 1 == pr.replay.Redrive(named).run().redriven
+
+    received(consumer, 1)
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        {"REAL_TOPIC": "{topic}", "ORIGIN_MESSAGE_ID": "(7,8,-1,-1)"},
+        {"REAL_TOPIC": "{topic}-partition-0", "ORIGIN_MESSAGE_ID": "(7,8,0,-1)"},
+        {"REAL_TOPIC": "{topic}", "REAL_SUBSCRIPTION": "billing", "ORIGIN_MESSAGE_IDY_TIME": "7:8"},
+        {"RETRY_TOPIC": "{topic}-billing-RETRY", "DELAY": "3", "RECONSUMETIMES": "17"},
+        {
+            "kafka_dlt-original-topic": "orders",
+            "exception-thrown-cause": "boom",
+            "kafka_dlt-exception-fqcn": "java.lang.IllegalState",
+        },
+        {"CloudPubSubDeadLetterSourceDeliveryCount": "5"},
+        {},
+    ],
+    ids=["cpp", "cpp-partition", "java", "tdmq", "spring", "pubsub", "bare"],
+)
+def test_letters_of_any_client_come_back(dead, letter) -> None:
+    """What they do not say is in the name of the topic; what they say of the failure is left out."""
+    consumer = dead.subscribe()
+    properties = {name: text.format(topic=dead.topic) for name, text in letter.items()}
+    dead.send(b"tea", {**properties, "shop": "7"})
+
+    assert 1 == dead.redrive().run().redriven
+
+    (message,) = received(consumer, 1)
+    assert "7" == message.properties()["shop"]
+    assert not [each for each in message.properties() if "kafka" in each or "Cloud" in each]
+    assert 1 == pr.attempt_of(message)
+
+
+def test_the_clients_own_dead_letters_come_back(dead, client) -> None:
+    """pulsar-client's own policy writes what it writes; the retry topic is another consumer's."""
+    bare = pulsar.Client(dead.broker.service_url)
+    plain = bare.subscribe(
+        dead.topic,
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        negative_ack_redelivery_delay_ms=100,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(
+            max_redeliver_count=1, dead_letter_topic=dead.dlq, initial_subscription_name="keep"
+        ),
+    )
+    client.create_producer(dead.topic).send(b"tea")
+
+    def is_dead() -> bool:
+        try:
+            plain.negative_acknowledge(plain.receive(300))
+        except pulsar.Timeout:
+            pass
+        return dead.cluster.admin().topics.exists(dead.dlq) and dead.backlog() == 1
+
+    eventually(is_dead)
+    bare.close()
+    consumer = dead.subscribe()
+
+    assert 1 == dead.redrive().run().redriven
+
+    assert [b"tea"] == [each.data() for each in received(consumer, 1)]
+
+
+def test_a_report_is_json(dead) -> None:
+    """As the command prints it."""
+    dead.create("keep")
+    dead.fill(1)
+    facts = json.loads(json.dumps(dead.redrive(dry_run=True).run().facts()))
+    assert {"no_target": 1} == facts["left"]

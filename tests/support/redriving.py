@@ -1,0 +1,139 @@
+"""Dead letters for the tests of redrives, and programs that redrive them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import pulsar
+from reading import SUBSCRIPTION
+
+import pulsar_retry as pr
+from pulsar_retry.replay import Cluster, Redrive
+
+#: A process of its own, to be killed or interrupted.
+PROGRAM = """
+import json, sys
+from pulsar_retry.replay import Cluster, Redrive
+url, admin, source, options = sys.argv[1:]
+redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), **json.loads(options))
+done = redrive.run(lambda so_far: print(so_far.redriven, flush=True))
+print("done", done.redriven, done.resumed, flush=True)
+"""
+
+
+@attrs.frozen
+class Dead:
+    """A subscription's topics, with dead letters in one of them."""
+
+    broker: Any
+    admin: Any
+    client: pr.Client
+    topic: str
+
+    @property
+    def retry(self) -> str:
+        """The retry topic."""
+        return f"{self.topic}-{SUBSCRIPTION}-RETRY"
+
+    @property
+    def dlq(self) -> str:
+        """The dead-letter topic."""
+        return f"{self.topic}-{SUBSCRIPTION}-DLQ"
+
+    @property
+    def cluster(self) -> Cluster:
+        """The test's cluster."""
+        return Cluster(self.broker.service_url, admin_url=self.broker.admin_url)
+
+    def subscribe(self, **options: Any) -> pr.Consumer:
+        """Return a consumer with retries."""
+        return self.client.subscribe(
+            self.topic,
+            SUBSCRIPTION,
+            consumer_type=pulsar.ConsumerType.Shared,
+            enable_retry=True,
+            dead_letter_policy=pr.DeadLetterPolicy(2, initial_subscription_name="keep"),
+            delay_levels="100ms",
+            **options,
+        )
+
+    def create(self, *subscriptions: str, partitions: int = 0) -> None:
+        """Create the dead-letter topic, to be read from its start."""
+        admin = self.cluster.admin()
+        admin.topics.create(self.dlq, partitions=partitions)
+        for each in subscriptions:
+            admin.subscriptions.create(self.dlq, each, at="earliest")
+
+    def properties(self, number: int, **more: str) -> dict[str, str]:
+        """Return what a consumer writes on a dead letter."""
+        return {
+            "REAL_TOPIC": self.topic,
+            "REAL_SUBSCRIPTION": SUBSCRIPTION,
+            "ORIGIN_MESSAGE_ID": f"1:{number}:-1",
+            "RECONSUMETIMES": "3",
+            "DELAY_TIME": "1000",
+            "FAILURE_REASON": "odd" if number % 2 else "even",
+            "FAILURE_TIME": f"2026-01-01T00:{number % 60:02}:00Z",
+            "number": str(number),
+            **more,
+        }
+
+    def fill(self, count: int, **options: Any) -> None:
+        """Publish dead letters, whose payloads are their numbers."""
+        self._ensure()
+        options = {"batching_enabled": False, "max_pending_messages": 0} | options
+        producer = self.client.create_producer(self.dlq, **options)
+        for number in range(count):
+            properties = self.properties(number)
+            producer.send_async(b"%d" % number, None, properties=properties)
+        producer.flush()
+        producer.close()
+
+    def send(self, payload: Any, properties: Mapping[str, str], **options: Any) -> None:
+        """Publish one dead letter."""
+        self._ensure()
+        producer = self.client.create_producer(self.dlq, chunking_enabled=True)
+        producer.send(payload, properties=dict(properties), **options)
+        producer.close()
+
+    def _ensure(self) -> None:
+        """Have the dead-letter topic keep what is published to it."""
+        if not self.cluster.admin().topics.exists(self.dlq):
+            self.create("keep")
+
+    def redrive(self, *arguments: Any, **options: Any) -> Redrive:
+        """Return a redrive of these letters."""
+        return Redrive(self.dlq, *arguments, cluster=self.cluster, **options)
+
+    def program(self, options: str = "{}") -> subprocess.Popen[str]:
+        """Start a redrive in a process of its own."""
+        urls = (self.broker.service_url, self.broker.admin_url, self.dlq, options)
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *urls], stdout=subprocess.PIPE, encoding="utf-8"
+        )
+
+    def backlog(self, subscription: str = "keep") -> int:
+        """Return how many letters are left, after partitions."""
+        stats = self.cluster.admin().topics
+        return sum(
+            stats.stats(each)["subscriptions"][subscription]["msgBacklog"]
+            for each in stats.partition_names(self.dlq)
+        )
+
+
+def received(consumer: pr.Consumer, count: int, wait: int = 20_000) -> list[pulsar.Message]:
+    """Receive and acknowledge *count* messages, and see that no more come."""
+    messages = []
+    while True:
+        try:
+            message = consumer.receive(wait if len(messages) < count else 500)
+        except pulsar.Timeout:
+            break
+        consumer.acknowledge(message)
+        messages.append(message)
+    assert count == len(messages)
+    return messages
