@@ -8,13 +8,19 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redrive import Redrive
 from pulsar_retry.replay.redriven import Group, Redriven
+from pulsar_retry.replay.seek_report import LetterCounts, PartitionReport, SeekReport
+from pulsar_retry.replay.seeking import seek
 from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [
     "Cluster",
     "Filter",
     "Group",
+    "LetterCounts",
+    "PartitionReport",
     "Redrive",
     "Redriven",
+    "SeekReport",
     "Subscription",
+    "seek",
 ]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -71,6 +73,10 @@ class Log:
         """The first entry that is there, or that will be."""
         return Place(self.ledgers[0][0], 0) if self.ledgers else Place(self.last.ledger, 0)
 
+    def has(self, place: Place) -> bool:
+        """Tell whether *place* is there."""
+        return 0 <= place.entry < dict(self.ledgers).get(place.ledger, 0)
+
     def places(self, after: Place) -> Iterator[Place]:
         """Yield the entries past *after*, in order."""
         for ledger, entries in self.ledgers:
@@ -85,10 +91,6 @@ class Log:
             for ledger, entries in self.ledgers
             if ledger >= after.ledger
         )
-
-    def before(self, place: Place) -> Place:
-        """Return the mark-delete place that makes *place* the next entry."""
-        return Place(place.ledger, place.entry - 1)
 
 
 @attrs.frozen
@@ -132,10 +134,13 @@ class AckState:
 
     def is_acknowledged(self, place: Place) -> bool:
         """Tell whether *place* is acknowledged."""
-        return place <= self.mark or any(
-            each.ledger == place.ledger and each.first <= place.entry <= each.last
-            for each in self.ranges
-        )
+        if place <= self.mark:
+            return True
+        at = bisect.bisect_right(self.ranges, (place.ledger, place.entry, sys.maxsize)) - 1
+        if at < 0:
+            return False
+        each = self.ranges[at]
+        return each.ledger == place.ledger and each.first <= place.entry <= each.last
 
     def acknowledged(self, log: Log) -> Iterator[Place]:
         """Yield the acknowledged entries past the mark that *log* still has."""
@@ -149,9 +154,12 @@ class AckState:
         gone = set(self.acknowledged(log))
         return (place for place in log.places(self.mark) if place not in gone)
 
-    def backlog(self, log: Log) -> int:
-        """Return how many entries of *log* are not acknowledged."""
-        return log.count(self.mark) - sum(1 for _ in self.acknowledged(log))
+    def backlog(self, log: Log, after: Place | None = None) -> int:
+        """Return how many entries of *log* (past *after*) are not acknowledged."""
+        past = self if after is None or after <= self.mark else AckState.of(after, self.ranges)
+        entries = dict(log.ledgers)
+        done = (min(last + 1, entries.get(id_, 0)) - first for id_, first, last in past.ranges)
+        return log.count(past.mark) - sum(max(0, count) for count in done)
 
     def missing(self, other: AckState) -> Iterator[Place]:
         """Yield what is acknowledged past the mark here, and not in *other*."""

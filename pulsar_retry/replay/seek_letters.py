@@ -1,0 +1,223 @@
+"""What becomes of each retry letter when its subscription is moved. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import attrs
+
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.ack_state import AckState, Log, Place
+from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import (
+    DELAY,
+    DELAY_TIME,
+    FAILURE_PUBLISH_TIME,
+    REAL_TOPIC,
+    RECONSUMETIMES,
+    origin_message_id,
+    reconsume_times,
+)
+
+#: On a letter that a seek has published anew: the place of the one that it stands for.
+SEEK_COPY_OF = "SEEK_COPY_OF"
+
+#: What a letter loses that starts anew: its counts and its delay.
+_COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, DELAY, "FAILURE_CRASHES", SEEK_COPY_OF})
+
+
+class Fate(enum.Enum):
+    """What becomes of a letter."""
+
+    #: Acknowledged: its original will be delivered, or another letter of it.
+    REPLAYED = "replayed"
+    #: Acknowledged: its original was published before the target.
+    PURGED = "purged"
+    #: Published anew, with its count and its delay gone, and then acknowledged.
+    RESET = "reset"
+    #: Left as it is: it has no count and no delay, or belongs to another topic.
+    KEPT = "kept"
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether nothing of it stays."""
+        return self in {Fate.REPLAYED, Fate.PURGED}
+
+
+@attrs.frozen
+class Letter:
+    """A retry letter that is not acknowledged.
+
+    Attributes:
+        place: Where it is.
+        published: When it was published.
+        count: How often its message was reconsumed.
+        delayed: Whether it was published with a delay.
+        topic: The topic of its original, without a partition; None: it does not say.
+        origin: Its original's id there, as text.
+        origin_published: When that was published, where it says so.
+        copy_of: The place of the letter that a seek has made it from.
+    """
+
+    place: Place
+    published: datetime
+    count: int = 0
+    delayed: bool = False
+    topic: str | None = None
+    origin: str | None = None
+    origin_published: datetime | None = None
+    copy_of: str | None = None
+
+    @classmethod
+    def read(cls, place: Place, published_ms: int, properties: Mapping[str, str]) -> Letter:
+        """Read a letter's properties."""
+        topic = properties.get(REAL_TOPIC)
+        return cls(
+            place,
+            datetime.fromtimestamp(published_ms / 1000, UTC),
+            count=reconsume_times(properties),
+            delayed=properties.get(DELAY_TIME, "0") != "0",
+            topic=logical(topic) if topic else None,
+            origin=origin_message_id(properties),
+            origin_published=_moment(properties.get(FAILURE_PUBLISH_TIME)),
+            copy_of=properties.get(SEEK_COPY_OF),
+        )
+
+    @property
+    def origin_place(self) -> Place | None:
+        """The place of its original; of a chunked one that of its last chunk."""
+        if not self.origin:
+            return None
+        try:
+            position = Position.parse(self.origin.rsplit(";", maxsplit=1)[-1])
+        except ConfigError:
+            return None
+        return Place(position.ledger, position.entry)
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether there is nothing to reset."""
+        return self.count == 0 and not self.delayed
+
+
+@attrs.frozen
+class Main:
+    """What a main partition holds, and has acknowledged, after it was moved.
+
+    Attributes:
+        log: What is there.
+        acks: What is acknowledged now.
+        cut: Everything up to here was to be acknowledged by the move.
+    """
+
+    log: Log
+    acks: AckState
+    cut: Place
+
+    def fate(self, place: Place) -> Fate | None:
+        """Return the fate of a letter whose original is *place*; None: it is not known here."""
+        entries = dict(self.log.ledgers).get(place.ledger)
+        if entries is None:
+            return None
+        if place <= self.cut:
+            return Fate.PURGED
+        # Acknowledged since the move: handled once more, or hidden by a late acknowledgement.
+        # Nobody can tell, so the letter stays.
+        return Fate.RESET if self.acks.is_acknowledged(place) else Fate.REPLAYED
+
+
+@attrs.frozen
+class Judge:
+    """Says what becomes of letters when a subscription is moved.
+
+    Attributes:
+        topic: The full name of the main topic.
+        mains: Its partitions.
+        before: Letters of originals that were published before are purged; None: there is no time.
+        restored: Places of the letters that a snapshot restores; None: the move is not to one.
+        everything: Whether everything of this topic is purged.
+    """
+
+    topic: str
+    mains: Sequence[Main]
+    before: datetime | None = None
+    restored: Collection[Place] | None = None
+    everything: bool = False
+
+    def fates(self, letters: Iterable[Letter]) -> list[tuple[Letter, Fate]]:
+        """Return each letter of one retry topic, of all its partitions, with its fate."""
+        known = list(letters)
+        copied = frozenset(each.copy_of for each in known if each.copy_of)
+        restored = [each for each in known if self._is_restored(each)]
+        origins = frozenset((each.topic, each.origin) for each in restored if each.origin)
+        places = frozenset(str(each.place) for each in restored)
+
+        def fate(letter: Letter) -> Fate:
+            if letter.topic not in {None, self.topic}:
+                return Fate.KEPT  # a consumer of several topics has one retry topic for all
+            if self.everything:
+                return Fate.PURGED
+            if self.restored is None:
+                return self._moved(letter, is_copied=str(letter.place) in copied)
+            again = (letter.topic, letter.origin) in origins or letter.copy_of in places
+            return self._with_snapshot(letter, again=again)
+
+        return [(each, fate(each)) for each in known]
+
+    def _moved(self, letter: Letter, *, is_copied: bool) -> Fate:
+        """Return the fate in a move to a time or a message."""
+        if is_copied:
+            return Fate.REPLAYED  # a seek was killed between the copy's receipt and this
+        fate = self._by_original(letter)
+        if fate in {Fate.REPLAYED, Fate.PURGED}:
+            return fate
+        if fate is None and self._is_before(letter.origin_published or letter.published, letter):
+            return Fate.PURGED
+        return self._kept(letter)
+
+    def _with_snapshot(self, letter: Letter, *, again: bool) -> Fate:
+        """Return the fate in a move to a snapshot; *again*: a letter that it restores has it."""
+        if self._is_restored(letter):
+            return self._kept(letter)
+        if again or self._by_original(letter) is Fate.REPLAYED:
+            return Fate.REPLAYED
+        if self._is_before(letter.published, letter):
+            return Fate.PURGED
+        # What the snapshot has acknowledged may have been redriven since: no loss.
+        return self._kept(letter)
+
+    def _is_restored(self, letter: Letter) -> bool:
+        return self.restored is not None and letter.place in self.restored
+
+    def _is_before(self, moment: datetime, letter: Letter) -> bool:
+        return self.before is not None and min(moment, letter.published) < self.before
+
+    def _by_original(self, letter: Letter) -> Fate | None:
+        place = letter.origin_place
+        if letter.topic is None or place is None:
+            return None
+        fates = (main.fate(place) for main in self.mains)
+        return next((fate for fate in fates if fate is not None), None)
+
+    @staticmethod
+    def _kept(letter: Letter) -> Fate:
+        return Fate.KEPT if letter.starts_anew else Fate.RESET
+
+
+def anew(properties: Mapping[str, str], place: Place) -> dict[str, str]:
+    """Return the properties of the letter that stands for the one at *place* after a seek."""
+    kept = {name: text for name, text in properties.items() if name not in _COUNTS}
+    return {**kept, SEEK_COPY_OF: str(place)}
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,133 @@
+"""Reads the letters of a retry partition without consuming them, and publishes some anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.consumer import letter as consumer_letter
+from pulsar_retry.consumer.letters import build_letter
+from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.results import error_of
+from pulsar_retry.errors import LetterPublishError
+from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.reading import reader_of
+from pulsar_retry.replay.seek_letters import Letter, anew
+from pulsar_retry.replay.seek_survey import Surveyed
+
+#: Milliseconds to wait for an entry that the broker says is there.
+_WAIT_MS = 5000
+_SEND_TIMEOUT = 30.0
+#: Letters in flight before their receipts are waited for.
+_BURST = 500
+
+
+def place_of(raw: Any) -> Place:
+    """Return the place of a raw message; of a chunked one that of its last chunk."""
+    message_id = raw.message_id()
+    return Place(message_id.ledger_id(), message_id.entry_id())
+
+
+def read_unacknowledged(client: pulsar.Client, seen: Surveyed) -> Iterator[Any]:
+    """Yield the raw messages of a partition that are not acknowledged, up to its last of then."""
+    left = set(seen.acks.unacknowledged(seen.log))
+    if not left:
+        return
+    first, last = min(left), max(left)
+    start = pulsar.MessageId(-1, first.ledger, first.entry - 1, -1)
+    with reader_of(client, seen.topic, start) as reader:
+        while True:
+            try:
+                raw = reader.read_next(_WAIT_MS)
+            except _pulsar.Timeout:
+                return  # what is left is a part of a message whose rest never came
+            place = place_of(raw)
+            if place in left:
+                yield raw
+            if place >= last:
+                return
+
+
+def read_letters(client: pulsar.Client, seen: Surveyed) -> list[Letter]:
+    """Return the letters of a retry partition that are not acknowledged, without their contents."""
+    return [
+        Letter.read(place_of(raw), raw.publish_timestamp(), raw.properties())
+        for raw in read_unacknowledged(client, seen)
+    ]
+
+
+class Republisher:
+    """Publishes letters once more, without their counts and delays, and waits for each receipt."""
+
+    def __init__(self, client: pulsar.Client) -> None:
+        """Open nothing yet."""
+        self._client = client
+        self._producers = LetterProducers(
+            client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing, one_thread=True
+        )
+
+    def publish(self, seen: Surveyed, places: Collection[Place], topic: str) -> None:
+        """Publish the letters of a partition at *places* to *topic*; return when all are stored.
+
+        Raises:
+            LetterPublishError: one of them was not. Nothing is acknowledged yet.
+        """
+        if not places:
+            return
+        receipts: list[Future[_pulsar.Result]] = []
+        for raw in read_unacknowledged(self._client, seen):
+            if (place := place_of(raw)) in places:
+                letter = consumer_letter.Letter(topic, anew(raw.properties(), place))
+                receipt: Future[_pulsar.Result] = Future()
+                self._producer(raw, topic).send_async(build_letter(raw, letter), _into(receipt))
+                receipts.append(receipt)
+            if len(receipts) >= _BURST:
+                _wait_for(receipts, topic)
+        _wait_for(receipts, topic)
+
+    def _producer(self, raw: Any, topic: str) -> Any:
+        version = raw.int_schema_version()
+        key = None if version < 0 else (raw.topic_name(), version)
+
+        def schema() -> pulsar.schema.Schema:
+            if key is None:
+                return pulsar.schema.BytesSchema()
+            return WireSchema(self._client._client.get_schema_info(*key))  # noqa: SLF001
+
+        return self._producers.get(topic, key, schema, dead=False).raw
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._producers.close()
+
+
+def _into(receipt: Future[_pulsar.Result]) -> Callable[[_pulsar.Result, Any], None]:
+    return lambda result, _message_id: receipt.set_result(result)
+
+
+def _wait_for(receipts: list[Future[_pulsar.Result]], topic: str) -> None:
+    """Wait until all are stored, and forget them."""
+    for receipt in receipts:
+        try:
+            result = receipt.result(_SEND_TIMEOUT + 1)
+        except TimeoutError as error:
+            raise LetterPublishError(topic, error) from error
+        if result != _pulsar.Result.Ok:
+            raise LetterPublishError(topic, error_of(result))
+    receipts.clear()
+
+
+def _nothing(_topic: str) -> None:
+    """Make no subscription: nothing goes to a dead-letter topic here."""

@@ -1,0 +1,95 @@
+"""What the broker says of a subscription's partitions."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import AdminNotFoundError, SeekError
+from pulsar_retry.replay.ack_state import AckState, Log, Place
+
+
+@attrs.frozen
+class Surveyed:
+    """One partition with a subscription, as it was a moment ago.
+
+    Attributes:
+        topic: Its full name.
+        log: What is there.
+        acks: What the subscription has acknowledged.
+        read: The next entry that the broker dispatches.
+    """
+
+    topic: str
+    log: Log
+    acks: AckState
+    read: Place
+
+    @property
+    def in_hand(self) -> int:
+        """How many entries consumers have been given and have not acknowledged, at most."""
+        before = Place(self.read.ledger, self.read.entry - 1)
+        return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
+
+
+def survey(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
+    """Look at one partition; None: there is no such subscription on it."""
+    facts = admin.topics.internal_stats(topic)
+    cursor = cursor_of(facts, subscription)
+    if cursor is None:
+        return None
+    log = Log.read(facts)
+    return Surveyed(topic, log, AckState.read(cursor, log), Place.parse(cursor["readPosition"]))
+
+
+def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
+    """Return a subscription's cursor from internal statistics, where names are encoded."""
+    cursors: Mapping[str, Any] = facts["cursors"]
+    encoded = urllib.parse.quote_plus(subscription, safe="*-._")
+    return cursors.get(subscription) or cursors.get(encoded)
+
+
+def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list[Surveyed]:
+    """Look at partitions, all of which must have the subscription.
+
+    Raises:
+        SeekError: one of them has not, or there is no such topic.
+    """
+    found: list[Surveyed] = []
+    for topic in topics:
+        try:
+            one = survey(admin, topic, subscription)
+        except AdminNotFoundError:
+            raise SeekError(f"there is no topic {topic}") from None
+        if one is None:
+            raise SeekError(f"there is no subscription {subscription!r} on {topic}")
+        found.append(one)
+    return found
+
+
+def consumers_of(admin: AdminClient, topic: str, subscription: str) -> tuple[int, str]:
+    """Return how many consumers one partition has, and the type of its subscription."""
+    facts = admin.topics.stats(topic, precise=False)["subscriptions"].get(subscription, {})
+    return len(facts.get("consumers", ())), facts.get("type") or "Shared"
+
+
+def published_at(admin: AdminClient, seen: Surveyed, place: Place) -> datetime | None:
+    """Return when an entry was published; None: it is not there."""
+    if not seen.log.has(place):
+        return None
+    try:
+        return admin.subscriptions.entry(seen.topic, Position(*place)).published
+    except AdminNotFoundError:
+        return None  # it was deleted a moment ago
+
+
+def created_at(admin: AdminClient, topic: str) -> datetime | None:
+    """Return when a topic was created; None: the broker does not say."""
+    moment = admin.topics.stats(topic, precise=False).get("topicCreationTimeStamp") or 0
+    return datetime.fromtimestamp(moment / 1000, UTC) if moment > 0 else None

@@ -1,0 +1,107 @@
+"""Where a subscription is moved to, from what a caller or the command line says. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import ConfigError
+
+EARLIEST, LATEST = "earliest", "latest"
+
+_ACCEPTED = (
+    "earliest, latest, a time (ISO 8601), a duration ago (90s, 15m, 2h30m, 7d), "
+    "a message id (ledger:entry[:partition[:batch]]) or a snapshot"
+)
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+_DURATION = re.compile(r"(?:[0-9]+[dhms])+", re.ASCII)
+_STEP = re.compile(r"([0-9]+)([dhms])", re.ASCII)
+_ID = re.compile(r"\(?-?[0-9]+[:,]-?[0-9]+([:,]-?[0-9]+){0,2}\)?", re.ASCII)
+
+
+@attrs.frozen
+class Target:
+    """Where to: exactly one of these.
+
+    Attributes:
+        end: ``earliest`` or ``latest``.
+        time: Messages that were published before count as acknowledged, the others do not.
+        position: The next message to be delivered.
+    """
+
+    end: str | None = None
+    time: datetime | None = None
+    position: Position | None = None
+
+    def __str__(self) -> str:
+        if self.time is not None:
+            return self.time.isoformat(timespec="milliseconds")
+        return self.end or str(self.position)
+
+
+def target_of(to: Any, now: datetime) -> Target:
+    """Read what `seek` takes, but for a snapshot.
+
+    Args:
+        to: ``"earliest"``, ``"latest"``, an aware datetime, a timedelta (so long ago), a message id
+            of pulsar-client's, a `Position`, or text as on the command line.
+        now: The time.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if isinstance(to, str):
+        return _from_text(to.strip(), now)
+    if isinstance(to, timedelta):
+        return _at(to, now, to)
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise ConfigError.bad("to", to, "a time that knows its zone, such as datetime.now(UTC)")
+        return _time(to, to)
+    if isinstance(to, Position):
+        return Target(position=to)
+    if type(to).__name__ == "MessageId":
+        return Target(position=Position.of(to))
+    raise ConfigError.bad("to", to, _ACCEPTED)
+
+
+def _from_text(text: str, now: datetime) -> Target:
+    if text.lower() in {EARLIEST, LATEST}:
+        return Target(end=text.lower())
+    if _DURATION.fullmatch(text):
+        steps = {_UNITS[unit]: 0 for unit in _UNITS}
+        for number, unit in _STEP.findall(text):
+            steps[_UNITS[unit]] += int(number)
+        try:
+            return _at(timedelta(**steps), now, text)
+        except OverflowError:
+            raise ConfigError.bad("to", text, _ACCEPTED) from None
+    if _ID.fullmatch(text):
+        return Target(position=Position.parse(text.replace(",", ":").strip("()")))
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError.bad("to", text, _ACCEPTED) from None
+    return _time(when if when.tzinfo else when.replace(tzinfo=UTC), text)
+
+
+def _at(ago: timedelta, now: datetime, said: object) -> Target:
+    try:
+        return _time(now - ago, said)
+    except OverflowError:
+        raise ConfigError.bad("to", said, _ACCEPTED) from None
+
+
+def _time(when: datetime, said: object) -> Target:
+    try:
+        when = when.astimezone(UTC)
+        negative = when.timestamp() < 0
+    except OverflowError:
+        negative = True
+    if negative:
+        raise ConfigError.bad("to", said, "a time after 1970")
+    return Target(time=when)

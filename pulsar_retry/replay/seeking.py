@@ -1,0 +1,262 @@
+"""Seek: moves a retry-enabled subscription, all of its partitions and letters, as one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import AdminNotFoundError, RetentionError, SeekError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.seek_letters import Judge
+from pulsar_retry.replay.seek_moving import Mover
+from pulsar_retry.replay.seek_report import Goal, SeekReport
+from pulsar_retry.replay.seek_survey import (
+    Surveyed,
+    created_at,
+    cursor_of,
+    published_at,
+    survey_all,
+)
+from pulsar_retry.replay.seek_target import LATEST, Target, target_of
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import logical
+
+#: Clients whose consumers, after a cumulative acknowledgement, do not take earlier messages again.
+_CUMULATIVE = (
+    "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
+    "cumulatively drop what they have acknowledged before, so restart them"
+)
+_IN_HAND = (
+    "up to {} messages were in consumers' hands: if one is acknowledged more than {:g} s after the "
+    "seek, before it is delivered again, it is not delivered again (see grace)"
+)
+_SHORT = (
+    "the oldest message that {} still has was published {}, and its retention ({}) does not cover "
+    "{}: what was acknowledged by all subscriptions before is gone"
+)
+_EMPTY = "none"
+
+
+def seek(
+    subscription: Subscription,
+    to: Any,
+    *,
+    dry_run: bool = False,
+    partial_retention: bool = False,
+    grace: Duration = 1.0,
+) -> SeekReport:
+    """Move *subscription* to a time, a message, an end of its topic, or a snapshot.
+
+    Messages that were published before count as acknowledged afterwards, all others do not
+    (Pub/Sub's seek). All partitions of the main topic are moved, and the letters of the retry topic
+    with them: what will be delivered again loses its letters; a letter whose original the broker
+    does not have any more is delivered at once, as a first attempt. Consumers are disconnected and
+    come back by themselves. The DLQ is left as it is.
+
+    It may be killed anywhere and run again: nothing is lost, some messages may come twice.
+
+    Args:
+        subscription: What to move.
+        to: ``"earliest"``; ``"latest"``, which purges; a datetime with a zone, past or future; a
+            timedelta, so long ago; a message id, from which on all is delivered, of other
+            partitions all that was published since then; a `Snapshot`; or text as on the command
+            line (``"2h30m"``, ``"2026-01-01T00:00Z"``, ``"12:3:0"``).
+        dry_run: Change nothing, tell what would be done.
+        partial_retention: Go back as far as the broker's messages reach, where a time is asked for
+            from which on it may have deleted some.
+        grace: Seconds or a timedelta. Acknowledgements of messages that consumers were given
+            before the seek may come for so long without hiding them from it: as long as a handler
+            takes. Only spent where consumers have messages in hand.
+
+    Raises:
+        ConfigError: an argument is not acceptable. Nothing was opened.
+        RetentionError: the broker has deleted messages that *to* asks for, or may have.
+        SeekError: there is no such subscription, or the seek could not be finished: run it again.
+        SnapshotError: the snapshot is gone, or is one of another topic.
+        AdminError: the REST API was not reached, or refuses.
+        LetterPublishError: a letter could not be published: run it again.
+    """
+    wait = seconds("grace", grace)
+    if hasattr(to, "restore"):
+        return to.restore(subscription, dry_run=dry_run, grace=wait)  # type: ignore[no-any-return]
+    now = datetime.now(UTC)
+    target = target_of(to, now)
+    with subscription.cluster.admin() as admin:
+        mains = survey_main(admin, subscription)
+        goals, before = _goals(admin, mains, target)
+        warnings = _retention(admin, goals, target, now)
+        if warnings and not (dry_run or partial_retention):
+            raise RetentionError(f"{warnings[0]}. To go back as far as it reaches, say so")
+        letters = letters_of(admin, subscription)
+        make_judge = partial(
+            Judge, subscription.topic, before=before, everything=target.end == LATEST
+        )
+        client = subscription.cluster.client()
+        try:
+            mover = Mover(client, admin, subscription, wait)
+            consumers = mover.consumers(goals)
+            warnings += running_warnings(admin, subscription, goals, consumers, wait)
+            if dry_run:
+                counts = mover.preview(goals, letters, make_judge)
+            else:
+                counts = mover.move(goals, (), letters, make_judge)
+        finally:
+            client.close()
+    return SeekReport(
+        topic=subscription.topic,
+        subscription=subscription.name,
+        to=str(target),
+        dry_run=dry_run,
+        partitions=tuple(goal.report() for goal in goals),
+        letters=counts,
+        consumers=consumers,
+        warnings=tuple(warnings),
+    )
+
+
+def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
+    """Look at the partitions of the main topic.
+
+    Raises:
+        SeekError: there is no such topic, or one of them has no such subscription.
+    """
+    try:
+        topics = subscription.partitions(admin)
+    except AdminNotFoundError:
+        raise SeekError(f"there is no topic {subscription.topic}") from None
+    return survey_all(admin, topics, subscription.name)
+
+
+def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
+    """Look at the partitions of the retry topic; there may be none, or nobody subscribed."""
+    topics = [
+        topic
+        for topic in subscription.retry_partitions(admin)
+        if cursor_of(admin.topics.internal_stats(topic), subscription.name) is not None
+    ]
+    return survey_all(admin, topics, subscription.name)
+
+
+def running_warnings(
+    admin: AdminClient,
+    subscription: Subscription,
+    goals: Sequence[Goal],
+    consumers: int,
+    grace: float,
+) -> list[str]:
+    """Return what to know of consumers that run."""
+    if not consumers:
+        return []
+    warnings = []
+    kinds = {
+        admin.topics.stats(goal.seen.topic, precise=False)["subscriptions"][subscription.name][
+            "type"
+        ]
+        for goal in goals
+    } & {"Exclusive", "Failover"}
+    if kinds:
+        warnings.append(_CUMULATIVE.format(", ".join(sorted(kinds))))
+    if in_hand := sum(goal.seen.in_hand for goal in goals):
+        warnings.append(_IN_HAND.format(in_hand, grace))
+    return warnings
+
+
+def _goals(
+    admin: AdminClient, mains: Sequence[Surveyed], target: Target
+) -> tuple[list[Goal], datetime | None]:
+    """Return where each partition is to be, and the time before which all was published."""
+    if target.end == LATEST:
+        return [_goal(admin, each, None) for each in mains], None
+    if target.time is not None:
+        return [_since(admin, each, target.time) for each in mains], target.time
+    if target.position is None:
+        return [_goal(admin, each, _first(each)) for each in mains], None
+    home = _home(mains, target.position)
+    when = published_at(admin, home, Place(target.position.ledger, target.position.entry))
+    if when is None:
+        gone = (target.position.ledger, target.position.entry) < home.log.first
+        if gone:
+            raise RetentionError(f"message {target.position} is not in {home.topic} any more")
+        raise SeekError(f"there is no message {target.position} in {home.topic}")
+    goals = [
+        _goal(admin, each, target.position) if each is home else _since(admin, each, when)
+        for each in mains
+    ]
+    return goals, when
+
+
+def _goal(admin: AdminClient, seen: Surveyed, begin: Position | None) -> Goal:
+    return Goal(seen, begin, reaches=published_at(admin, seen, seen.log.first))
+
+
+def _first(seen: Surveyed) -> Position:
+    return Position(*seen.log.first)
+
+
+def _since(admin: AdminClient, seen: Surveyed, when: datetime) -> Goal:
+    """Return the goal of a partition from a time on."""
+    begin = admin.topics.message_id_at(seen.topic, when)
+    if begin.ledger < 0 or begin.entry < 0:
+        return _goal(admin, seen, _first(seen))
+    return _goal(admin, seen, max(Position(begin.ledger, begin.entry), _first(seen)))
+
+
+def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:
+    """Return the partition that a message id is in."""
+    for each in mains:
+        if any(ledger == position.ledger for ledger, _ in each.log.ledgers):
+            return each
+    if len(mains) == 1:
+        return mains[0]
+    if 0 <= position.partition < len(mains):
+        return mains[position.partition]
+    raise SeekError(f"message {position} is in none of the {len(mains)} partitions (any more)")
+
+
+def _retention(
+    admin: AdminClient, goals: Sequence[Goal], target: Target, now: datetime
+) -> list[str]:
+    """Say where the broker may have deleted messages that were published since *target*."""
+    asked = target.time
+    warnings: list[str] = []
+    if asked is None or asked >= now:
+        return warnings
+    for goal in goals:
+        topic = goal.seen.topic
+        since = max(asked, created_at(admin, topic) or asked)
+        if goal.reaches is not None and goal.reaches <= since:
+            continue
+        if _keeps(admin, topic, now - since) or _is_whole(admin, topic):
+            continue
+        retention = admin.topics.retention(logical(topic))
+        held = f"{retention.minutes} min, {retention.megabytes} MB"
+        reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
+        warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
+    return warnings
+
+
+def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
+    """Tell whether the retention covers messages of *age*, whatever their size."""
+    retention = admin.topics.retention(logical(topic))
+    if retention.megabytes >= 0 or retention.minutes == 0:
+        return False
+    return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
+
+
+#: Seconds between the creation of a topic and that of its first ledger, at most.
+_AT_ONCE = 1.0
+
+
+def _is_whole(admin: AdminClient, topic: str) -> bool:
+    """Tell whether nothing was ever deleted: the only ledger is as old as the topic."""
+    facts = admin.topics.internal_stats(topic)
+    born = created_at(admin, topic)
+    if born is None or len(facts["ledgers"]) != 1:
+        return False
+    made = datetime.fromisoformat(facts["lastLedgerCreatedTimestamp"])
+    return abs((made - born).total_seconds()) < _AT_ONCE

@@ -1,0 +1,359 @@
+"""Moving a subscription with its letters, on a real broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pulsar
+import pytest
+from handling import Notes
+from reading import SOON, SUBSCRIPTION, eventually
+from replaying import (
+    consume,
+    drained,
+    firsts,
+    pause_between,
+    received,
+    subscription_of,
+    trim,
+)
+
+import pulsar_retry as pr
+from pulsar_retry.admin import Position
+from pulsar_retry.admin.subscriptions import Subscriptions
+from pulsar_retry.replay import Subscription, seek
+
+
+@pytest.fixture
+def subscription(broker: Any, topic: str) -> Subscription:
+    """Return the test's subscription."""
+    return subscription_of(broker, topic)
+
+
+@pytest.fixture
+def consumer(subscribe: Any) -> pr.Consumer:
+    """Return a consumer of it that retries after an hour, for ever as far as tests go."""
+    return subscribe(
+        initial_position=pulsar.InitialPosition.Earliest,
+        dead_letter_policy=pr.DeadLetterPolicy(100),
+        delay_levels="1h",
+    )
+
+
+def test_past_time(admin, topic, subscription, consumer, publish):
+    """What was published since a time is delivered again; what was before is acknowledged."""
+    publish(b"a1")
+    publish(b"a2")
+    when = pause_between()
+    publish(b"b1")
+    publish(b"b2")
+    messages = {m.data(): m for m in (consumer.receive(SOON) for _ in range(4))}
+    for name in (b"a1", b"b1"):  # and a2 and b2 stay in hand
+        consumer.acknowledge(messages[name])
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
+
+    report = seek(subscription, when, grace=0.2)
+
+    assert (1, 1, 2) == (report.replayed, report.purged, report.backlog_after)
+    assert firsts("b1", "b2") == received(consumer)
+    drained(admin, topic)
+
+
+@pytest.mark.parametrize("to", ["latest", timedelta(days=-1), "2100-01-01T00:00Z"])
+def test_purge(admin, topic, subscription, consumer, publish, to):
+    """The end, and any time in the future, purge: messages and letters, not what comes later."""
+    for name in (b"1", b"2", b"3"):
+        publish(name)
+    consumer.reconsume_later(consumer.receive(SOON))
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
+
+    report = seek(subscription, to)
+    publish(b"new")
+
+    assert 2 == report.purged
+    assert 1 == report.letters.purged
+    assert firsts("new") == received(consumer)
+    drained(admin, topic)
+    drained(admin, subscription.retry_letter_topic)
+
+
+def test_earliest(admin, topic, subscription, consumer, publish):
+    """Everything that the broker has comes again."""
+    for name in (b"1", b"2", b"3"):
+        publish(name)
+    consume(consumer, 3)
+    drained(admin, topic)
+
+    report = seek(subscription, "earliest")
+
+    assert 3 == report.replayed
+    assert firsts("1", "2", "3") == received(consumer)
+
+
+def test_message_id(admin, topic, subscription, consumer, publish):
+    """A message id is the next message; without one of that id there is an error."""
+    ids = [publish(name) for name in (b"1", b"2", b"3")]
+    consume(consumer, 3)
+    drained(admin, topic)
+
+    report = seek(subscription, ids[1])
+
+    assert 2 == report.replayed
+    assert firsts("2", "3") == received(consumer)
+    with pytest.raises(pr.SeekError, match="no message"):
+        seek(subscription, Position(ids[0].ledger_id(), 77))
+
+
+def test_partitions(admin, topic, subscription, client, consumer_of_partitions, publish):
+    """All partitions move: to a time, and to a message's id and, elsewhere, its time."""
+    names = [f"{n}" for n in range(12)]
+    ids = {}
+    for name in names:
+        ids[name] = publish(name.encode(), partition_key=name)
+        pause_between()
+    consume(consumer_of_partitions, 12)
+    for n in range(3):
+        drained(admin, f"{topic}-partition-{n}")
+
+    report = seek(subscription, ids["5"])
+    assert firsts(*names[5:]) == received(consumer_of_partitions)
+    assert 3 == len(report.partitions)
+
+    seek(subscription, timedelta(hours=1))
+    assert firsts(*names) == received(consumer_of_partitions)
+
+    seek(subscription, "earliest")
+    seek(subscription, "latest")
+    for n in range(3):
+        drained(admin, f"{topic}-partition-{n}")
+
+
+@pytest.fixture
+def consumer_of_partitions(admin, topic, subscription, subscribe) -> pr.Consumer:
+    """Return a consumer of three partitions, and of three of letters."""
+    admin.create_partitioned_topic(topic, 3)
+    admin.create_partitioned_topic(subscription.retry_letter_topic, 3)
+    return subscribe(
+        initial_position=pulsar.InitialPosition.Earliest,
+        dead_letter_policy=pr.DeadLetterPolicy(100),
+        delay_levels="1h",
+    )
+
+
+def test_letters_of_partitions(
+    admin, topic, subscription, consumer_of_partitions, publish, dead_letters
+):
+    """Letters in partitions of the retry topic lose to their originals in partitions."""
+    for n in range(6):
+        publish(f"{n}".encode(), partition_key=f"{n}")
+    for _ in range(6):
+        consumer_of_partitions.reconsume_later(consumer_of_partitions.receive(SOON))
+
+    report = seek(subscription, "earliest")
+
+    assert 6 == report.letters.replayed
+    assert firsts(*"012345") == received(consumer_of_partitions)
+    for n in range(3):
+        drained(admin, f"{subscription.retry_letter_topic}-partition-{n}")
+
+
+def test_letter_of_a_replayed_message(admin, topic, subscription, consumer, publish):
+    """A letter goes when its original comes again: each message is handled once, from 1."""
+    for name in (b"1", b"2"):
+        publish(name)
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON))
+
+    report = seek(subscription, timedelta(minutes=5))
+
+    assert (2, 0, 0) == (report.letters.replayed, report.letters.reset, report.letters.purged)
+    assert firsts("1", "2") == received(consumer)
+    drained(admin, subscription.retry_letter_topic)
+
+
+def test_letter_whose_original_is_gone(admin, topic, subscription, consumer, publish):
+    """It is kept, comes at once, and its attempts begin at 1."""
+    publish(b"old", properties={"colour": "red"}, partition_key="k")
+    consumer.reconsume_later(consumer.receive(SOON), properties={"why": "later"})
+    trim(admin, topic)
+    publish(b"new")
+
+    report = seek(subscription, timedelta(hours=1), partial_retention=True)
+
+    assert (1, 0) == (report.letters.reset, report.letters.replayed)
+    messages = {m.data(): m for m in consume(consumer, 2)}
+    old = messages[b"old"]
+    assert 1 == pr.attempt_of(old)
+    assert "k" == old.partition_key()
+    assert {"colour": "red", "why": "later"}.items() <= old.properties().items()
+    assert subscription.topic == pr.RetryProperties.of(old).real_topic
+    drained(admin, subscription.retry_letter_topic)
+
+
+def test_letter_of_an_older_message(admin, topic, subscription, consumer, publish):
+    """A letter is acknowledged when its message was published before the time: so says Pub/Sub."""
+    publish(b"old")
+    consumer.reconsume_later(consumer.receive(SOON))
+    when = pause_between()
+    publish(b"new")
+
+    report = seek(subscription, when)
+
+    assert 1 == report.letters.purged
+    assert {(b"new", 1)} == set(received(consumer))
+    drained(admin, subscription.retry_letter_topic)
+
+
+def test_attempts_restart(admin, topic, subscription, consumer, publish):
+    """Nacks before the seek are not counted after it."""
+    publish(b"1")
+    for _ in range(3):
+        consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
+    message = consumer.receive(SOON)
+    assert 4 == pr.attempt_of(message)
+
+    seek(subscription, "earliest", grace=0.1)
+
+    assert firsts("1") == received(consumer)
+
+
+def test_late_acknowledgements(monkeypatch, admin, topic, subscription, subscribe, publish):
+    """What was in hand before is delivered again, although it is acknowledged after the seek."""
+    consumer = subscribe(initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1)
+    names = [f"{n}" for n in range(20)]
+    for name in names:
+        publish(name.encode())
+    held = [consumer.receive(SOON) for _ in range(20)]
+    calls = []
+    reset = Subscriptions.reset
+
+    def reset_and_acknowledge(self: Any, *where: Any) -> None:
+        reset(self, *where)
+        calls.append(where)
+        if len(calls) == 1:
+            eventually(consumer.is_connected)
+            for message in held:
+                consumer.acknowledge(message)
+            drained(admin, topic)
+
+    monkeypatch.setattr(Subscriptions, "reset", reset_and_acknowledge)
+    report = seek(subscription, "earliest", grace=0.1)
+
+    assert 2 == len(calls)
+    assert any("in consumers' hands" in warning for warning in report.warnings)
+    assert set(firsts(*names)) == set(received(consumer))
+
+
+def test_dry_run(admin, topic, subscription, consumer, publish):
+    """A preview counts, and changes nothing."""
+    for name in (b"1", b"2", b"3"):
+        publish(name)
+    consume(consumer, 2)
+    consumer.reconsume_later(consumer.receive(SOON))
+    drained(admin, topic)
+    topics = (topic, subscription.retry_letter_topic)
+    before = [admin.get(f"{t.replace('://', '/')}/internalStats")["cursors"] for t in topics]
+
+    report = seek(subscription, "earliest", dry_run=True)
+
+    assert (True, 3, 1) == (report.dry_run, report.replayed, report.letters.replayed)
+    after = [admin.get(f"{t.replace('://', '/')}/internalStats")["cursors"] for t in topics]
+    assert [marks(each) for each in before] == [marks(each) for each in after]
+    assert [] == received(consumer)
+
+
+def marks(cursors: Any) -> dict[str, tuple[str, str]]:
+    """Return what each subscription has acknowledged."""
+    return {
+        name: (each["markDeletePosition"], each["individuallyDeletedMessages"])
+        for name, each in cursors.items()
+    }
+
+
+def test_retention_is_shorter(admin, topic, subscription, consumer, publish):
+    """A time that retention does not reach is an error that says how far it does."""
+    publish(b"old")
+    consume(consumer, 1)
+    began = datetime.now(UTC)
+    # A topic whose only ledger is as old as itself has lost nothing.
+    eventually(lambda: datetime.now(UTC) - began > timedelta(seconds=2))
+    trim(admin, topic)
+    publish(b"new")
+    consume(consumer, 1)
+    drained(admin, topic)
+
+    with pytest.raises(pr.RetentionError, match=r"retention \(0 min, 0 MB\) does not cover"):
+        seek(subscription, began - timedelta(hours=1))
+    assert [] == received(consumer)
+
+    warned = seek(subscription, began - timedelta(hours=1), dry_run=True)
+    assert 1 == len(warned.warnings)
+    assert warned.partitions[0].reaches >= began
+
+    seek(subscription, began - timedelta(hours=1), partial_retention=True)
+    assert firsts("new") == received(consumer)
+
+
+def test_retention_that_is_long_enough(admin, namespace, topic, subscription, consumer, publish):
+    """With retention, what all have acknowledged comes again, although its ledger is closed."""
+    policy = {"retentionTimeInMinutes": 120, "retentionSizeInMB": -1}
+    admin.set_namespace_policy(namespace, "retention", policy)
+    publish(b"old")
+    consume(consumer, 1)
+    drained(admin, topic)
+    eventually(lambda: admin.has_stored_acks(topic, SUBSCRIPTION))
+    admin.unload(topic)
+    publish(b"new")
+    consume(consumer, 1)
+
+    seek(subscription, "1h")
+
+    assert firsts("old", "new") == received(consumer)
+
+
+def test_no_subscription(admin, topic, subscription, publish):
+    """A subscription that is not there is named."""
+    with pytest.raises(pr.SeekError, match="no topic"):
+        seek(subscription, "earliest")
+    publish(b"1")
+    with pytest.raises(pr.SeekError, match=f"no subscription '{SUBSCRIPTION}'"):
+        seek(subscription, "earliest")
+
+
+def test_letters_of_another_topic(admin, namespace, topic, subscription, client, publish):
+    """A consumer of two topics has one retry topic: the other's letters stay as they are."""
+    other = f"{topic}-z"
+    consumer = client.subscribe(
+        [topic, other],
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        initial_position=pulsar.InitialPosition.Earliest,
+    )
+    publish(b"mine")
+    publish(b"other", topic=other)
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+
+    report = seek(subscription, "latest")
+
+    assert (1, 1) == (report.letters.purged, report.letters.kept)
+    assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
+
+
+def test_running_subscriber(admin, topic, subscription, start, publish):
+    """A managed subscriber goes on by itself, and handles all of it again."""
+    notes = Notes()
+    names = [f"{n}".encode() for n in range(50)]
+    for name in names:
+        publish(name)
+    start(notes)
+    notes.wait_for(50)
+    drained(admin, topic)
+
+    report = seek(subscription, "earliest")
+
+    assert 50 == report.replayed
+    assert 1 == report.consumers
+    eventually(lambda: all(notes.attempts[name] >= 2 for name in names))

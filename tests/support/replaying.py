@@ -1,0 +1,71 @@
+"""What tests of seeks and snapshots say again and again."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pulsar
+from reading import NEVER, SOON, SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+from pulsar_retry.replay import Cluster, Subscription
+
+
+def subscription_of(broker: Any, topic: str, name: str = SUBSCRIPTION) -> Subscription:
+    """Name a subscription on the test's broker."""
+    return Subscription(Cluster(broker.service_url, admin_url=broker.admin_url), topic, name)
+
+
+def consume(consumer: pr.Consumer, count: int) -> list[pulsar.Message]:
+    """Receive and acknowledge *count* messages."""
+    messages = [consumer.receive(SOON) for _ in range(count)]
+    for message in messages:
+        consumer.acknowledge(message)
+    return messages
+
+
+def received(consumer: pr.Consumer, wait: int = NEVER) -> list[tuple[bytes, int]]:
+    """Receive and acknowledge until nothing comes; return payloads with attempts, sorted."""
+    found = []
+    while True:
+        try:
+            message = consumer.receive(wait)
+        except pulsar.Timeout:
+            return sorted(found)
+        consumer.acknowledge(message)
+        found.append((message.data(), pr.attempt_of(message)))
+
+
+def firsts(*payloads: str | bytes) -> list[tuple[bytes, int]]:
+    """Return *payloads* as first attempts, as `received` does."""
+    return sorted((p if isinstance(p, bytes) else p.encode(), 1) for p in payloads)
+
+
+def pause_between() -> datetime:
+    """Return a time that is after all that was published, and before all that will be."""
+    time.sleep(0.02)  # publish times are milliseconds
+    now = datetime.now(UTC)
+    time.sleep(0.02)
+    return now
+
+
+def drained(admin: Any, topic: str, subscription: str = SUBSCRIPTION) -> None:
+    """Wait until the broker has every acknowledgement."""
+    eventually(lambda: admin.backlog(topic, subscription) == 0)
+
+
+def trim(admin: Any, topic: str, subscription: str = SUBSCRIPTION) -> None:
+    """Have the broker delete what is acknowledged: there is no retention, the ledger is closed."""
+    drained(admin, topic, subscription)
+    before = ledgers(admin, topic)
+    eventually(lambda: admin.has_stored_acks(topic, subscription))
+    admin.unload(topic)
+    eventually(lambda: not set(before) & set(ledgers(admin, topic)))
+
+
+def ledgers(admin: Any, topic: str) -> list[int]:
+    """Return the ledgers of a topic."""
+    path = topic.replace("://", "/")
+    return [each["ledgerId"] for each in admin.get(f"{path}/internalStats")["ledgers"]]
