@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import attrs
@@ -225,12 +225,19 @@ class Dispatcher:
         self._subscriber.start()
         return self
 
-    def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
+    def run(
+        self,
+        *,
+        mode: StopMode = "drain",
+        timeout: Duration = 30.0,
+        ready: Callable[[], object] | None = None,
+    ) -> Report:
         """Run until SIGTERM, SIGINT or `stop`; see `Subscriber.run`.
 
-        Draining waits for the answers to what was sent. What was not sent yet because of a pause or
-        the backoff is handed back.
+        Draining waits for the answers to what was sent. What was not sent yet because of a pause
+        or the backoff is handed back. *ready* is called, on another thread, when it has subscribed.
         """
+        self._pusher.ready = ready
         try:
             return self._subscriber.run(mode=mode, timeout=timeout)
         finally:

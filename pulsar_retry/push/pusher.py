@@ -61,6 +61,9 @@ class Pusher:
 
     It is entered on that loop before the first message and left after the last one. `change` and
     `give_up` may be called on any thread.
+
+    Attributes:
+        ready: Called when it is entered.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Pusher:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._told: set[str] = set()
         self._has_left = threading.Event()
+        self.ready: Callable[[], object] | None = None
 
     @property
     def poster(self) -> Poster:
@@ -90,6 +94,8 @@ class Pusher:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        if self.ready is not None:
+            self.ready()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,0 +1,277 @@
+"""`pulsar-retry push serve`: deliver a subscription to an HTTP endpoint."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.policy.retry import READERS, RetryPolicy
+from pulsar_retry.replay.cluster import Cluster
+
+if TYPE_CHECKING:
+    from pulsar_retry.push.dispatcher import Dispatcher
+    from pulsar_retry.push.hmacs import Hmac
+    from pulsar_retry.push.tokens import ServiceAccount
+
+__all__ = ["command"]
+
+#: Of the retry policy, the parts that are options.
+_POLICY = ("max_attempts", "max_age", "backoff", "jitter")
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group(short_help="Deliver a subscription to an HTTP endpoint.")
+def command() -> None:
+    """Deliver a subscription to an HTTP endpoint, as Pub/Sub push does."""
+
+
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--topic", "topics", multiple=True, required=True, help="May be repeated."),
+    click.option("--subscription", required=True),
+    click.option("--endpoint", required=True, metavar="URL", help="https; http to loopback."),
+    click.option("--ack-deadline", default="10", metavar="DURATION", help="10s (default) to 600s."),
+    click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
+    click.option("--write-metadata", is_flag=True, help="With --unwrapped: metadata as headers."),
+    click.option("--subscription-name", metavar="NAME", help="What receivers are told."),
+    click.option("--ordered", is_flag=True, help="Key_Shared: each key's messages in order."),
+    click.option("--service-account", type=_FILE, help="A key file: sign by JWT."),
+    click.option("--audience", metavar="TEXT", help="Of the JWT.  [default: the endpoint]"),
+    click.option("--hmac-secret-file", type=_FILE, help="A secret: sign by HMAC."),
+    click.option("--max-attempts", metavar="N", help="Retry by letters, so many attempts; or inf."),
+    click.option("--max-age", metavar="DURATION", help="Retry by letters, no later than this."),
+    click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
+    click.option("--jitter", metavar="KIND", help="Retry by letters: none, full, decorrelated."),
+    click.option("--max-delivery-attempts", type=int, metavar="N", help="Then dead-letter: 5-100."),
+    click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go."),
+    click.option("--retry-letter-topic", metavar="TOPIC", help="Where retry letters go."),
+    click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
+    click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
+    click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
+    click.option("--private/--no-private", default=True, help="Connect to private addresses."),
+    click.option("--allow-http", is_flag=True, help="Accept http:// beyond loopback."),
+    click.option("--http2/--no-http2", default=True, help="Offer HTTP/2."),
+    click.option("--ca-file", type=_FILE, help="Trust these certificates, and no others."),
+    click.option("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="Health, metrics."),
+    click.option("--control-token-file", type=_FILE, help="Take orders that bring this token."),
+    click.option("--paused", is_flag=True, help="Send nothing before POST /resume."),
+    click.option("--drain-timeout", default="25", metavar="DURATION", help="Default 25s."),
+    click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
+)
+
+
+@attrs.frozen(kw_only=True)
+class _Wishes:
+    """The options, by their names."""
+
+    topics: tuple[str, ...]
+    subscription: str
+    endpoint: str
+    ack_deadline: str
+    unwrapped: bool
+    write_metadata: bool
+    subscription_name: str | None
+    ordered: bool
+    service_account: Path | None
+    audience: str | None
+    hmac_secret_file: Path | None
+    max_attempts: str | None
+    max_age: str | None
+    backoff: str | None
+    jitter: str | None
+    max_delivery_attempts: int | None
+    dead_letter_topic: str | None
+    retry_letter_topic: str | None
+    max_outstanding: int
+    prefetch: int
+    allow: tuple[str, ...]
+    private: bool
+    allow_http: bool
+    http2: bool
+    ca_file: Path | None
+    listen: str
+    control_token_file: Path | None
+    paused: bool
+    drain_timeout: str
+    as_json: bool
+
+
+def _with_options(function: Any) -> Any:
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+@command.command(
+    short_help="Post each message to an endpoint until SIGTERM.",
+    epilog="""\b
+Examples:
+  pulsar-retry push serve --topic orders --subscription billing \\
+      --endpoint http://localhost:8080/push
+  pulsar-retry push serve --topic orders --subscription billing \\
+      --endpoint https://example.com/push --service-account key.json \\
+      --backoff "exponential 10s 10m" --max-delivery-attempts 5
+\b
+Where --listen says: GET /healthz, /readyz, /metrics and /.well-known/jwks.json; with
+--control-token-file also POST /pause, /resume and /endpoint ({"endpoint": URL}).""",
+)
+@_with_options
+def serve(**options: Any) -> None:
+    """Post each message of a subscription to an endpoint, and settle it by the answer.
+
+    102, 200, 201, 202 and 204 acknowledge. All else is delivered again: at once, as fast as the
+    push backoff allows; or, with one of the options of a retry policy, by retry letters. SIGTERM
+    and SIGINT wait for the answers to what was sent, and exit with 0.
+    """
+    _serve(_Wishes(**options))
+
+
+def _serve(wishes: _Wishes) -> None:
+    from pulsar_retry.push.serving import Orders, Server  # noqa: PLC0415 - for --help's sake
+
+    account, signature = _signers(wishes)
+    host, port = _address(wishes.listen)
+    token = _secret(wishes.control_token_file)
+    timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
+    client = Cluster.from_environment().client()
+    try:
+        dispatcher = _dispatcher(client, wishes, [each for each in (account, signature) if each])
+        with Server(Orders(dispatcher, account, token), host, port) as server:
+            told = {
+                "topics": list(wishes.topics),
+                "subscription": wishes.subscription,
+                "endpoint": dispatcher.endpoint,
+                "listen": f"http://{server.host}:{server.port}",
+            }
+            report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, wishes))
+    except (pulsar.PulsarException, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        client.close()
+    _tell(attrs.asdict(report), wishes)
+
+
+def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
+    from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.guard import Guard  # noqa: PLC0415 - likewise
+
+    return Dispatcher(
+        client,
+        list(wishes.topics) if len(wishes.topics) > 1 else wishes.topics[0],
+        wishes.subscription,
+        wishes.endpoint,
+        ack_deadline=seconds_of_text("ack_deadline", wishes.ack_deadline),
+        retry_policy=_retry_policy(wishes),
+        dead_letter_policy=_dead_letter_policy(wishes),
+        sign=signers,
+        audience=wishes.audience,
+        wrapped=not wishes.unwrapped,
+        write_metadata=wishes.write_metadata,
+        subscription_name=wishes.subscription_name,
+        consumer_type=pulsar.ConsumerType.KeyShared if wishes.ordered else None,
+        max_outstanding=wishes.max_outstanding,
+        prefetch=wishes.prefetch,
+        guard=Guard(allow=wishes.allow, private=wishes.private),
+        allow_http=wishes.allow_http,
+        http2=wishes.http2,
+        tls=_trust(wishes.ca_file),
+        paused=wishes.paused,
+    )
+
+
+# -- options as values ----------------------------------------------------------------------------
+
+
+def _retry_policy(wishes: _Wishes) -> RetryPolicy | None:
+    texts = {name: getattr(wishes, name) for name in _POLICY}
+    said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
+    return RetryPolicy(**said) if said else None
+
+
+def _dead_letter_policy(wishes: _Wishes) -> DeadLetterPolicy | None:
+    dead, retry = wishes.dead_letter_topic, wishes.retry_letter_topic
+    if wishes.max_delivery_attempts is not None:
+        return DeadLetterPolicy.pubsub(
+            wishes.max_delivery_attempts, dead_letter_topic=dead, retry_letter_topic=retry
+        )
+    if dead is None and retry is None:
+        return None
+    return DeadLetterPolicy(dead_letter_topic=dead, retry_letter_topic=retry)
+
+
+def _signers(wishes: _Wishes) -> tuple[ServiceAccount | None, Hmac | None]:
+    from pulsar_retry.push.hmacs import Hmac  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
+
+    path, secret = wishes.service_account, _secret(wishes.hmac_secret_file)
+    account = None if path is None else ServiceAccount.from_file(path)
+    if secret is None:
+        return account, None
+    return account, Hmac(secret if secret.startswith("whsec_") else secret.encode())
+
+
+def _secret(path: Path | None) -> str | None:
+    """Return what a file holds; the error shows nothing of it."""
+    if path is None:
+        return None
+    try:
+        secret = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError.bad("file", f"{path} ({type(error).__name__})", _HOLDS) from None
+    if not secret:
+        raise ConfigError.bad("file", str(path), _HOLDS)
+    return secret
+
+
+def _trust(path: Path | None) -> ssl.SSLContext | None:
+    if path is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(path))
+    except OSError as error:  # an SSLError is one
+        accepted = "a file of certificates, PEM"
+        raise ConfigError.bad("ca_file", f"{path} ({type(error).__name__})", accepted) from None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise ConfigError.bad("listen", text, "an address and a port, such as 127.0.0.1:8090")
+    return host.strip("[]"), int(port)
+
+
+# -- saying ---------------------------------------------------------------------------------------
+
+
+def _ready(told: dict[str, Any], wishes: _Wishes) -> None:
+    if wishes.as_json:
+        click.echo(json.dumps({"ready": told}))
+    else:
+        click.echo(
+            f"pushing {', '.join(told['topics'])} ({told['subscription']}) to {told['endpoint']}; "
+            f"health and metrics on {told['listen']}"
+        )
+
+
+def _tell(report: dict[str, Any], wishes: _Wishes) -> None:
+    if wishes.as_json:
+        click.echo(json.dumps({"report": report}))
+    else:
+        click.echo(", ".join(f"{name} {_shown(value)}" for name, value in report.items()))
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+_LAST_PORT = 65_535
+_HOLDS = "a file that holds a secret"
