@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -46,10 +47,34 @@ def texts(column: pa.Array) -> pa.Array:
 
 
 def _joined(column: pa.Array) -> pa.Array:
-    """Return lists of texts as texts with commas between; null elements are left out."""
+    """Return the rules that rows broke as texts; null elements are left out."""
     lists = column.to_pylist()
-    joined = [None if each is None else ",".join(filter(None, each)) for each in lists]
+    joined = [None if each is None else join_rules(filter(None, each)) for each in lists]
     return pa.array(joined, pa.large_string())
+
+
+def join_rules(rules: Iterable[str]) -> str:
+    """Return names of rules as one text: with commas between, or as JSON if one has a comma.
+
+    As many as `MAX_TEXT` characters have room for.
+    """
+    rules = list(rules)
+    plain = not any("," in each or each.startswith("[") for each in rules)
+    text = ",".join(rules) if plain else json.dumps(rules, ensure_ascii=False)
+    while len(text) > MAX_TEXT and len(rules) > 1:
+        rules = rules[: max(1, len(rules) * MAX_TEXT // len(text))]
+        text = ",".join(rules) if plain else json.dumps(rules, ensure_ascii=False)
+    return text
+
+
+def split_rules(text: str) -> list[str]:
+    """Return the names of rules that `join_rules`, or a row of one text, has made a property."""
+    if text.startswith("["):
+        with contextlib.suppress(ValueError, RecursionError):
+            rules = json.loads(text)
+            if isinstance(rules, list) and all(isinstance(each, str) for each in rules):
+                return rules
+    return text.split(",")
 
 
 def binaries(column: pa.Array) -> pa.Array:

@@ -31,6 +31,7 @@ from pulsar_retry.wire.properties import (
     RECONSUMETIMES,
     message_id_text,
 )
+from pulsar_retry_spark.decoding import split_rules
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -191,7 +192,7 @@ def decode(properties: dict[str, str]) -> tuple[Any, ...]:
         pop(FAILURE_ERROR, None),
         pop(FAILURE_MESSAGE, None),
         pop(FAILURE_STAGE, None),
-        None if rules is None else rules.split(","),
+        None if rules is None else split_rules(rules),
         delay,
         pop(REAL_TOPIC, None),
         _origin(pop(ORIGIN_MESSAGE_ID, None) or twin),
