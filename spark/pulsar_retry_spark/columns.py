@@ -62,11 +62,14 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     # The second is what Spark's Kafka source gives.
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
     "dedupe_id": _TEXT,
-    # What reading adds, so that what was read can be written again:
+    # What reading adds, so that what was read can be written again: see `READ_BACK`.
     "kind": _TEXT,
     "message_id": _TEXT,
     "publish_time": _TIME,
 }
+
+#: Rows that have all of these were read by this package's source. One alone is a user's own.
+READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 
 #: Kafka's name for the payload, pulsar-spark's for what it can write, and plurals.
 ALIASES = {
@@ -109,7 +112,7 @@ class Columns:
     @property
     def read_back(self) -> bool:
         """Whether the rows were read by this package's source: then `topic` is no target."""
-        return "kind" in self.known
+        return self.known.keys() >= READ_BACK
 
     @property
     def has_targets(self) -> bool:
@@ -130,9 +133,15 @@ class Columns:
         known: dict[str, int] = {}
         further: dict[str, int] = {}
         ignored: list[str] = []
+        names = list(names)
+        read_back = {name.lower() for name in names} >= READ_BACK
         for position, name in enumerate(names):
             ours = ALIASES.get(name.lower(), name.lower())
-            if ours in IGNORED:
+            if ours in READ_BACK and not read_back:
+                if not extra:
+                    raise ConfigError(_alone(name))
+                further[name] = position
+            elif ours in IGNORED:
                 ignored.append(name)
             elif ours in known:
                 raise ConfigError(f"column {name!r}: expected only one column for {ours}")
@@ -146,6 +155,13 @@ class Columns:
         if "payload" not in known:
             raise ConfigError("no column 'payload': expected one of binary or string (or 'value')")
         return cls(known, further, tuple(ignored))
+
+
+def _alone(name: str) -> str:
+    return (
+        f"unknown column {name!r}: {', '.join(sorted(READ_BACK))} are columns only together, as "
+        "reading gives them; extra=properties or extra=json takes one of your own along"
+    )
 
 
 def check_schema(schema: Any, options: SinkOptions) -> Columns:

@@ -60,6 +60,7 @@ class Frame:
         sizes: Bytes of each row's payload, keys and texts.
         payload_bytes: Bytes of all payloads.
         reasons: The reasons alone.
+        letters: Topic and id of the letter that each row was; None: they were not read back.
     """
 
     names: tuple[str, ...]
@@ -76,6 +77,7 @@ class Frame:
     sizes: Iterable[int]
     payload_bytes: int
     reasons: list[str | None]
+    letters: Iterable[str | None]
 
 
 def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
@@ -97,6 +99,9 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
         topic, message_id = read.strings("origin_topic"), read.strings("origin_message_id")
         source = read.strings("source", decoding.json_texts)
         origins = zip(topic, message_id, source, strict=True)
+    letters: Iterable[str | None] = read.nulls
+    if columns.read_back:
+        letters = map(_letter, read.strings("topic"), read.strings("message_id"))
     waits: Iterable[Wait | None] = read.nulls
     if read.has("delay_ms", "not_before"):
         not_before = read.values("not_before", decoding.millis)
@@ -122,7 +127,12 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
         sizes=read.sizes.to_pylist(),
         payload_bytes=sum(map(len, filter(None, payloads))),
         reasons=reasons,
+        letters=letters,
     )
+
+
+def _letter(topic: str | None, message_id: str | None) -> str | None:
+    return f"{topic} {message_id}" if topic and message_id else None
 
 
 class _Reader:

@@ -30,6 +30,8 @@ class TaskReport:
         by_reason: Rows by reason; without one: "".
         by_action: Rows by `retry` and `dead_letter`.
         oversize: Rows that were too big, and cut or sent in parts.
+        over_redriven: Rows that were to be brought back more often than `max_redrives`, and are
+            dead letters.
         seconds: How long it took.
     """
 
@@ -43,6 +45,7 @@ class TaskReport:
     by_reason: Mapping[str, int] = attrs.Factory(dict)
     by_action: Mapping[str, int] = attrs.Factory(dict)
     oversize: int = 0
+    over_redriven: int = 0
     seconds: float = 0.0
 
     def to_json(self) -> str:
@@ -66,6 +69,8 @@ class Report:
         by_reason: Rows by reason; without one: "".
         by_action: Rows by `retry` and `dead_letter`.
         oversize: Rows that were too big, and cut or sent in parts.
+        over_redriven: Rows that were to be brought back more often than `max_redrives`, and are
+            dead letters.
         duplicates: Rows among `rows` that the broker had stored before and did not store again
             (known with delivery=effectively-once alone).
         partitions: How many tasks there were.
@@ -80,6 +85,7 @@ class Report:
     by_reason: Mapping[str, int] = attrs.Factory(dict)
     by_action: Mapping[str, int] = attrs.Factory(dict)
     oversize: int = 0
+    over_redriven: int = 0
     duplicates: int = 0
     partitions: int = 0
     attempts: int = 0
@@ -96,6 +102,7 @@ class Report:
             by_reason=_sum(each.by_reason for each in tasks),
             by_action=_sum(each.by_action for each in tasks),
             oversize=sum(each.oversize for each in tasks),
+            over_redriven=sum(each.over_redriven for each in tasks),
             duplicates=sum(each.duplicates for each in tasks),
             partitions=len(tasks),
             attempts=sum(each.attempt + 1 for each in tasks),

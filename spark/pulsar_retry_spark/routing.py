@@ -53,8 +53,11 @@ _OWN_PROPERTIES = (
     wire.FAILURE_SOURCE,
     wire.FAILURE_TRUNCATED,
     wire.DEDUPE_ID,
-    wire.REDRIVE_COUNT,
 )
+
+#: What a row that is brought back leaves behind: where it was to be retried, that it was cut to
+#: fit (it may be mended), and where an earlier redrive took it from.
+_STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM})
 
 
 @attrs.define
@@ -95,6 +98,7 @@ class Router:
         routes: What was decided, by what it was decided from.
         reasons: How many rows have each reason.
         oversize: How many rows were cut, or are sent in several parts.
+        over_redriven: How many rows were to be brought back once too often, and stay dead letters.
         payload_bytes: Bytes of all payloads.
     """
 
@@ -119,6 +123,9 @@ class Router:
         self.routes: dict[Decision, Route] = {}
         self.reasons: Counter[str | None] = Counter()
         self.oversize = 0
+        self.over_redriven = 0
+        stale = _STALE if targets.subscription is None else {*_STALE, wire.REAL_SUBSCRIPTION}
+        self._stale = frozenset(stale)
         self.payload_bytes = 0
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
@@ -126,12 +133,13 @@ class Router:
 
         Raises:
             PulsarFailuresError: a row's action, attempt or delay is none, it has nowhere to go, it
-                is too big, or it was brought back too often.
+                is too big, or it was brought back too often and can't be a dead letter.
         """
         frame = read_frame(batch, self._columns, self._options.extra)
         self._count_reasons(frame.reasons)
         self.payload_bytes += frame.payload_bytes
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
+        read_back = self._columns.read_back
         room = _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
         for (
             decision,
@@ -145,6 +153,7 @@ class Router:
             event_time,
             size,
             ordering_key,
+            letter,
         ) in zip(
             frame.decisions,
             frame.payloads,
@@ -157,11 +166,14 @@ class Router:
             frame.event_times,
             frame.sizes,
             frame.ordering_keys,
+            frame.letters,
             strict=True,
         ):
             if head is not None and decision[2] is None:
                 decision = _counted(decision, head)  # noqa: PLW2901 - it is the same row's
             route = routes.get(decision) or self._decide(decision)
+            if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
+                route, head = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
             route.rows += 1
             size += room + route.size  # noqa: PLW2901 - likewise
             if head:
@@ -175,8 +187,6 @@ class Router:
             if origin is not None:
                 _put_origin(properties, origin)
             properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
-            if self._columns.read_back and route.action == RETRY:
-                self._count_redrive(properties)
             due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
             if size > limit:
                 payload, size = self._fit(payload, size, properties)  # noqa: PLW2901 - likewise
@@ -205,7 +215,7 @@ class Router:
             raise _bad_row("action", asked, f"{RETRY}, {DEAD_LETTER} or null")
         if not 0 <= attempt <= _MAX_ATTEMPT:
             raise _bad_row("attempt", attempt, "the attempt that failed, from 1, or 0")
-        delay = self._options.delays.delay(attempt)
+        delay = self._options.delays.delay(attempt) if attempt else 0.0  # it starts anew: at once
         retried = asked == RETRY or (
             asked is None
             and retryable is not False
@@ -289,22 +299,40 @@ class Router:
         assert delay is not None  # noqa: S101 - one of the two is there
         if not 0 <= delay <= _MAX_DELAY_MS:
             column = "delay_ms" if not_before is None else "not_before"
-            raise _bad_row(column, wait[not_before is not None], f"{MAX_DELAY:g} s at most")
+            raise _bad_row(column, wait[not_before is not None], f"0 to {MAX_DELAY:g} s")
         return delay, 0 if not_before is None else max(1, not_before)
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
 
-    def _count_redrive(self, properties: dict[str, str]) -> None:
-        """Count that a row is brought back, so that it does not go round for ever."""
-        count = wire.redrive_count(properties) + 1
-        if count > self._options.max_redrives:
+    def _redrive(
+        self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
+    ) -> tuple[Route, dict[str, str]]:
+        """Return the route and headers of a row that is, or may be, brought back.
+
+        Each turn is counted, so that a row does not go round for ever: after the last one it is a
+        dead letter. A frame that has lost the columns of reading is known by the older count,
+        unless its rows are retried because of their attempt, like any other.
+        """
+        asked, retryable, attempt, _ = decision
+        if not (self._columns.read_back or asked == RETRY or attempt == 0):
+            return route, headers
+        turn = wire.redrive_count(headers) + 1
+        if turn <= self._options.max_redrives:
+            fresh = {name: text for name, text in headers.items() if name not in self._stale}
+            fresh[wire.REDRIVE_COUNT] = str(turn)
+            if letter is not None:
+                fresh[wire.REDRIVEN_FROM] = letter
+            return route, fresh
+        if self._targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
-                f"a row was brought back {count - 1} times already, and max_redrives="
-                f"{self._options.max_redrives}: mend it, or give it another action",
+                f"a row was brought back {turn - 1} times already, and max_redrives="
+                f"{self._options.max_redrives}, but there is no dead_letter.topic where it stays",
             )
-        properties[wire.REDRIVE_COUNT] = str(count)
+        self.over_redriven += 1
+        dead: Decision = (DEAD_LETTER, retryable, attempt, None)
+        return self.routes.get(dead) or self._decide(dead), headers
 
     def _fit(
         self, payload: bytes | None, size: int, properties: dict[str, str]

@@ -86,6 +86,7 @@ def send_batches(
         by_reason={reason or NO_REASON: count for reason, count in router.reasons.items()},
         by_action=_counted(router, lambda route: route.action),
         oversize=router.oversize,
+        over_redriven=router.over_redriven,
         seconds=time.monotonic() - started,
     )
 

@@ -10,6 +10,7 @@ from pulsar_retry import ConfigError
 from pulsar_retry_spark.columns import ALIASES, COLUMNS, Columns, check_schema
 from pulsar_retry_spark.options import SinkOptions
 
+READ_BACK = "kind string, message_id string, publish_time timestamp"
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 
 
@@ -53,8 +54,9 @@ def test_every_accepted_type_is_accepted():
     kinds = {"struct": "struct<file:string,position:bigint>"}
     for name, accepted in COLUMNS.items():
         for kind in accepted:
-            payload = "" if name == "payload" else ", payload binary"
-            check(f"{name} {kinds.get(kind, kind)}{payload}")
+            others = [f"{name} {kinds.get(kind, kind)}", "payload binary", *READ_BACK.split(", ")]
+            names = {each.split()[0]: each for each in reversed(others)}
+            check(", ".join(names.values()))
 
 
 def test_a_null_of_no_type_fits_everywhere():
@@ -96,6 +98,17 @@ def test_further_columns_can_be_taken_along():
     assert {"at": 1} == check("payload string, at struct<a:int>", extra="json").extra
 
 
+@pytest.mark.parametrize("name", READ_BACK.split(", "))
+def test_a_column_of_a_users_own_is_not_read_back(name):
+    """Only together are they what the source adds; one alone is data, and `topic` a target."""
+    ddl = f"payload string, {name}, topic string"
+    with pytest.raises(ConfigError, match=f"unknown column '{name.split()[0]}'.* only together"):
+        check(ddl)
+    columns = check(ddl, extra="properties")
+    assert {name.split()[0]: 1} == columns.extra
+    assert columns.has_targets
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [
@@ -129,7 +142,7 @@ def no_topic(**options: str) -> SinkOptions:
             "dead_letter.topic=None: expected a topic",
         ),
         (
-            "payload string, topic string, kind string",
+            f"payload string, topic string, {READ_BACK}",
             {},
             "topic=None: expected topic with subscription",
         ),
@@ -166,7 +179,7 @@ def test_effectively_once_has_to_know_all_topics():
 
 def test_what_was_read_back_names_no_target():
     """Then `topic` is where the row was read."""
-    columns = check("payload binary, topic string, kind string")
+    columns = check(f"payload binary, topic string, {READ_BACK}")
     assert columns.read_back
     assert not columns.has_targets
     assert check("payload binary, topic string").has_targets

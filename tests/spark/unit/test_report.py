@@ -13,6 +13,7 @@ ONE = TaskReport(
     by_reason={"bad": 3},
     by_action={"retry": 1, "dead_letter": 2},
     oversize=1,
+    over_redriven=1,
     seconds=2.5,
 )
 TWO = TaskReport(
@@ -21,6 +22,7 @@ TWO = TaskReport(
     rows=5,
     acked=5,
     duplicates=4,
+    over_redriven=2,
     bytes=7,
     by_topic={"r": 5},
     by_reason={"bad": 1, "": 4},
@@ -44,6 +46,7 @@ def test_the_sum():
         by_reason={"bad": 4, "": 4},
         by_action={"retry": 6, "dead_letter": 2},
         oversize=1,
+        over_redriven=3,
         duplicates=4,
         partitions=2,
         attempts=4,

@@ -33,6 +33,20 @@ MAP = pa.map_(pa.string(), pa.string())
 KAFKA = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
+#: What every row has that the source has read.
+READ_BACK = {
+    "topic": DEAD,
+    "kind": "dead_letter",
+    "message_id": "1:2:-1",
+    "publish_time": pa.array([datetime(2024, 1, 1, tzinfo=UTC)]),
+}
+
+
+def headed(**texts: str) -> pa.Array:
+    """Return the headers of one row."""
+    return pa.array([list(texts.items())], MAP)
+
+
 def router(names: list[str], **options: str) -> Router:
     """Return a router for columns of these names; `__` in an option stands for a dot."""
     given = {key.replace("__", "."): value for key, value in options.items()}
@@ -102,7 +116,7 @@ def test_a_topic_of_the_rows_own_is_delayed_by_the_rows_own_delay_alone():
 
 def test_what_was_read_back_goes_by_the_decision():
     """Its `topic` is where it was read."""
-    assert RETRY == one(topic="somewhere", kind="dead_letter", action="retry")[0]
+    assert RETRY == one(**READ_BACK, action="retry")[0]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +124,7 @@ def test_what_was_read_back_goes_by_the_decision():
     [
         ({"action": "discard"}, "BAD_ROW] a row has action='discard': expected retry, dead_letter"),
         ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected the attempt that failed"),
-        ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 864000 s at most"),
+        ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 0 to 864000 s"),
         ({"delay_ms": 864_000_001}, "BAD_ROW] a row has delay_ms=864000001"),
         ({"topic": "a/b"}, "BAD_ROW] a row has topic='a/b': expected a topic's name"),
     ],
@@ -139,7 +153,16 @@ def test_the_delay_is_that_of_the_attempts_level():
     delays = [1000, 5000, 10_000]
     due = [message[5] for message in route({"payload": [b""] * 3, "attempt": [1, 2, 3]})]
     assert [NOW_MS + delay for delay in delays] == due
-    assert 0 == one(attempt=0)[5]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"delay": "30"}, {"backoff.minimum": "10", "backoff.maximum": "600"}, {"delay.levels": "5s"}],
+)
+def test_what_starts_anew_comes_at_once(options):
+    """Attempt 0 has no failure to wait after, whatever the delays are."""
+    topic, _, _, carried, _, due, *_ = one(options, attempt=0)
+    assert (RETRY, 0, "0") == (topic, due, carried["DELAY_TIME"])
 
 
 def test_a_row_has_a_delay_of_its_own():
@@ -519,26 +542,89 @@ def test_long_texts_are_cut():
 
 
 def test_a_redrive_is_counted():
-    """In the message, so that it does not go round for ever."""
-    back = {"kind": "dead_letter", "topic": DEAD, "action": "retry", "attempt": 0}
-    assert "1" == properties(**back)["REDRIVE_COUNT"]
-    counted = pa.array([[("REDRIVE_COUNT", "4")]], MAP)
-    assert "5" == properties(headers=counted, **back)["REDRIVE_COUNT"]
-    assert "0" == properties(**back)["RECONSUMETIMES"]
+    """In the message, so that it does not go round for ever; and where it came from."""
+    back = READ_BACK | {"action": "retry", "attempt": 0}
+    carried = properties(**back)
+    assert "1" == carried["REDRIVE_COUNT"]
+    assert "0" == carried["RECONSUMETIMES"]
+    assert f"{DEAD} 1:2:-1" == carried["REDRIVEN_FROM"]
+    assert "5" == properties(headers=headed(REDRIVE_COUNT="4"), **back)["REDRIVE_COUNT"]
 
 
-def test_too_many_redrives():
-    """The loop has an end."""
-    back = {"kind": "dead_letter", "topic": DEAD, "action": "retry"}
-    counted = pa.array([[("REDRIVE_COUNT", "5")]], MAP)
+@pytest.mark.parametrize("row", [{"action": "retry"}, {"attempt": 0}])
+def test_a_redrive_is_counted_though_the_frame_has_lost_its_columns(row):
+    """What was counted before tells that it was read back; nobody knows from where."""
+    carried = properties(headers=headed(REDRIVE_COUNT="1", REDRIVEN_FROM="elsewhere"), **row)
+    assert "2" == carried["REDRIVE_COUNT"]
+    assert "REDRIVEN_FROM" not in carried
+
+
+def test_one_redrive_too_many_is_a_dead_letter():
+    """The loop has an end, and no row of it stops the others."""
+    batch = pa.record_batch(
+        {
+            "payload": [b"a", b"b"],
+            "action": ["retry"] * 2,
+            "attempt": [0, 0],
+            "reason": ["bad", "bad"],
+            "headers": pa.array([[("REDRIVE_COUNT", "5")], [("REDRIVE_COUNT", "4")]], MAP),
+        }
+    )
+    under_test = router(batch.schema.names)
+    over, last = under_test.rows(batch)
+    assert [(DEAD, "5", "bad", 0), (RETRY, "5", "bad", 0)] == [
+        (row[0], row[3]["REDRIVE_COUNT"], row[3]["FAILURE_REASON"], row[5]) for row in (over, last)
+    ]
+    assert "RETRY_TOPIC" not in over[3]
+    assert 1 == under_test.over_redriven
+    assert {"retry": 1, "dead_letter": 1} == {
+        each.action: each.rows for each in under_test.routes.values() if each.rows
+    }
+
+
+def test_one_redrive_too_many_and_nowhere_to_be_dead():
+    """Then it fails the task: nothing is lost."""
+    batch = pa.record_batch(
+        {"payload": [b"x"], "action": ["retry"], "headers": headed(REDRIVE_COUNT="5")}
+    )
+    options = SinkOptions.parse({"service.url": "pulsar://x", "retry.topic": "r"})
+    columns = Columns.of(batch.schema.names, extra=False)
     with pytest.raises(PulsarFailuresError, match="TOO_MANY_REDRIVES"):
-        one(headers=counted, **back)
+        list(Router(options, columns, options.targets, TASK, lambda: NOW).rows(batch))
 
 
 def test_only_redrives_are_counted():
-    """A dead letter stays one, and a row that was not read back is new."""
-    assert "REDRIVE_COUNT" not in properties(kind="dead_letter", action="dead_letter")
+    """A dead letter stays one, a row that was not read back is new, a retry is none."""
+    assert "REDRIVE_COUNT" not in properties(**READ_BACK, action="dead_letter")
     assert "REDRIVE_COUNT" not in properties(action="retry")
+    once = headed(REDRIVE_COUNT="1")
+    assert "1" == properties(headers=once, attempt=2)["REDRIVE_COUNT"]
+
+
+def test_a_redrive_leaves_behind_what_is_no_longer_so():
+    """Where it was to be retried, whose it was, and that its payload was cut."""
+    old = headed(RETRY_TOPIC="old", REAL_SUBSCRIPTION="old", FAILURE_TRUNCATED="9", shop="7")
+    carried = properties(headers=old, action="retry", **READ_BACK)
+    assert (RETRY, "billing", "7") == (
+        carried["RETRY_TOPIC"],
+        carried["REAL_SUBSCRIPTION"],
+        carried["shop"],
+    )
+    assert "FAILURE_TRUNCATED" not in carried
+    kept = properties(headers=old, action="dead_letter", **READ_BACK)
+    assert ("old", "9") == (kept["REAL_SUBSCRIPTION"], kept["FAILURE_TRUNCATED"])
+
+
+def test_a_redrive_keeps_its_subscription_where_no_other_is_known():
+    """With topics that were named one by one."""
+    row = {"payload": [b"x"], "action": ["retry"], "headers": headed(REAL_SUBSCRIPTION="s")}
+    batch = pa.record_batch(
+        {**row, **{k: v if isinstance(v, pa.Array) else [v] for k, v in READ_BACK.items()}}
+    )
+    options = SinkOptions.parse({"service.url": "pulsar://x", "retry.topic": "r"})
+    columns = Columns.of(batch.schema.names, extra=False)
+    (message,) = Router(options, columns, options.targets, TASK, lambda: NOW).rows(batch)
+    assert "s" == message[3]["REAL_SUBSCRIPTION"]
 
 
 # --- Counts --------------------------------------------------------------------------------------
