@@ -1,0 +1,340 @@
+"""What counts as an acknowledgement, on real sockets: the push rules of Pub/Sub, one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import trustme
+from receiving import Act, Receiver, Request, Say, answer, no_content
+
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.poster import MOST_OF_A_BODY, Answer, Poster
+
+ACKS = (102, 200, 201, 202, 204)
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def asked(
+    url: str, use: Callable[[Poster], Awaitable[Any]], *, deadline: float = 20.0, **options: Any
+) -> Any:
+    """Return what *use* makes of a poster."""
+
+    async def main() -> Any:
+        options.setdefault("guard", Guard())
+        poster = Poster(Endpoint.of(url), deadline=deadline, **options)
+        try:
+            return await use(poster)
+        finally:
+            await poster.aclose()
+
+    return asyncio.run(main())
+
+
+def post(url: str, *, body: bytes = b"{}", **options: Any) -> Answer:
+    """Return the answer to one request."""
+    result: Answer = asked(url, lambda poster: poster.post(body, []), **options)
+    return result
+
+
+def served(act: Act, **options: Any) -> Answer:
+    """Return the answer that a server gives that does *act*."""
+    with Receiver(act) as receiver:
+        return post(receiver.url, **options)
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Iterator[Receiver]:
+    """Give a server that answers with the status that the body names."""
+
+    def act(request: Request) -> Say:
+        status = int(request.body)
+        return Say(b"HTTP/1.1 %d Status\r\nConnection: close\r\n\r\n" % status, "close")
+
+    with Receiver(act) as receiver:
+        yield receiver
+
+
+def test_exactly_five_codes_acknowledge(matrix):
+    """Of 100 to 599: 102, 200, 201, 202, 204."""
+
+    async def ask(poster: Poster) -> list[Answer]:
+        return [await poster.post(b"%d" % status, []) for status in range(100, 600)]
+
+    answers = asked(matrix.url, ask)
+    acks = [status for status, each in zip(range(100, 600), answers, strict=True) if each.is_ack]
+    assert list(ACKS) == acks
+
+
+def test_every_final_status_is_told(matrix):
+    """What is logged and counted is what the endpoint has said."""
+
+    async def ask(poster: Poster) -> list[Answer]:
+        return [await poster.post(b"%d" % status, []) for status in range(200, 600)]
+
+    assert list(range(200, 600)) == [each.status for each in asked(matrix.url, ask)]
+
+
+PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "status"),
+    [
+        pytest.param(PROCESSING, "close", 102, id="alone, then closed"),
+        pytest.param(PROCESSING, "half", 102, id="alone, then half-closed"),
+        pytest.param(b"HTTP/1.0 102 P\r\nServer: x\r\n\r\n", "close", 102, id="HTTP/1.0"),
+        pytest.param(PROCESSING * 3, "close", 102, id="thrice"),
+        pytest.param(
+            b"HTTP/1.1 102 P\r\nContent-Length: 0\r\n\r\n", "keep", 102, id="framed, kept open"
+        ),
+        pytest.param(
+            b"HTTP/1.1 102 P\r\nContent-Length: 2\r\n\r\nok", "keep", 102, id="with a body"
+        ),
+        pytest.param(
+            b"HTTP/1.1 102 P\r\nDate: now\r\nConnection: keep-alive\r\n\r\n",
+            "keep",
+            102,
+            id="as Express says it",
+        ),
+        pytest.param(PROCESSING + ERROR, "keep", 500, id="before a 500"),
+        pytest.param(
+            b"HTTP/1.1 102 P\r\nContent-Length: 0\r\n\r\n" + ERROR, "keep", 500, id="framed, too"
+        ),
+        pytest.param(PROCESSING + b"HTTP/1.1 204 No\r\n\r\n", "keep", 204, id="before a 204"),
+        pytest.param(PROCESSING + b"HTTP/1.1 10", "close", None, id="before what breaks off"),
+        pytest.param(b"HTTP/1.1 102 Proc", "close", None, id="broken off"),
+        pytest.param(PROCESSING, "reset", None, id="then reset"),
+        pytest.param(b"HTTP/1.1 103 Early\r\n\r\n", "close", None, id="103"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n", "close", None, id="100"),
+        pytest.param(PROCESSING + b"HTTP/1.1 103 Early\r\n\r\n", "close", None, id="before a 103"),
+    ],
+)
+def test_processing(said, then, status):
+    """102 acknowledges as the last word; before another one, that one counts."""
+    assert status == served(lambda _request: Say(said, then)).status
+
+
+def test_102_and_then_silence_is_a_nack():
+    """It promises more, and nothing comes: a duplicate beats a loss."""
+    assert "timeout" == served(lambda _request: Say(PROCESSING), deadline=0.3).failure
+
+
+@pytest.mark.parametrize(
+    ("say", "failure"),
+    [
+        pytest.param(Say(b"", "hang"), "timeout", id="slow"),
+        pytest.param(Say(b"HTTP/1.1 20", "hang"), "timeout", id="slow in the middle of the head"),
+        pytest.param(
+            Say(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno", "hang"),
+            "timeout",
+            id="slow in the middle of the body",
+        ),
+        pytest.param(Say(b"", "half"), "connection", id="half-closed"),
+        pytest.param(Say(b"", "close"), "connection", id="closed"),
+        pytest.param(Say(b"", "reset"), "connection", id="reset"),
+        pytest.param(
+            Say(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno", "close"),
+            "connection",
+            id="broken off",
+        ),
+        pytest.param(Say(b"HTTP/1.1 200 OK\r\nContent-Le", "reset"), "connection", id="in a head"),
+        pytest.param(Say(b"220 mail.example.com ESMTP\r\n", "close"), "connection", id="no HTTP"),
+        pytest.param(
+            Say(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 300_000, "close"), "connection", id="huge head"
+        ),
+    ],
+)
+def test_no_whole_answer_is_a_nack(say, failure):
+    """Whatever has begun well."""
+    result = served(lambda _request: say, deadline=1.0)
+    assert (failure, False) == (result.failure, result.is_ack)
+
+
+def test_nobody_listens():
+    """That is a nack, too."""
+    with Receiver() as receiver:
+        url = receiver.url
+    assert "connection" == post(url).failure
+
+
+def test_redirects_are_not_followed():
+    """A redirect is a nack, and nothing is sent where it points."""
+    with Receiver() as other:
+
+        def act(_request: Request) -> Say:
+            return answer(307, b"", f"Location: {other.url}")
+
+        result = served(act)
+        assert (307, False, []) == (result.status, result.is_ack, other.requests)
+
+
+def test_a_huge_response_is_not_read():
+    """The status counts; beyond 64 KiB of the body the connection is closed."""
+    sent = 0
+
+    def act(_request: Request) -> Say:
+        nonlocal sent
+        sent += 1
+        return answer(200, b"x" * (50 * MOST_OF_A_BODY))
+
+    with Receiver(act) as receiver:
+
+        async def twice(poster: Poster) -> list[Answer]:
+            return [await poster.post(b"{}", []), await poster.post(b"{}", [])]
+
+        assert [200, 200] == [each.status for each in asked(receiver.url, twice)]
+        assert (2, 2) == (sent, receiver.connections)
+
+
+def test_an_endless_response_is_an_ack():
+    """A status that acknowledges has been given; the rest is not waited for."""
+    endless = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"1000\r\n%s\r\n" % (b"x" * 0x1000) * 20
+    )
+    assert served(lambda _request: Say(endless, "hang"), deadline=5.0).is_ack
+
+
+def test_connections_are_kept():
+    """One after the other needs one connection."""
+
+    async def ask(poster: Poster) -> list[bool]:
+        return [(await poster.post(b"{}", [])).is_ack for _ in range(20)]
+
+    with Receiver() as receiver:
+        assert [True] * 20 == asked(receiver.url, ask)
+        assert 1 == receiver.connections
+
+
+def test_many_at_a_time():
+    """Each gets its own answer."""
+
+    def act(request: Request) -> Say:
+        return answer(200 + int(request.body) % 5)
+
+    async def ask(poster: Poster) -> list[int | None]:
+        each = [poster.post(b"%d" % number, []) for number in range(100)]
+        return [result.status for result in await asyncio.gather(*each)]
+
+    with Receiver(act) as receiver:
+        assert [200 + number % 5 for number in range(100)] == asked(receiver.url, ask)
+
+
+@pytest.mark.parametrize("then", ["close", "reset"])
+def test_a_kept_connection_that_was_dropped_costs_nothing(then):
+    """A server closes idle connections as it likes: the next request takes a new one."""
+
+    def act(_request: Request) -> Say:
+        return Say(b"HTTP/1.1 204 No Content\r\n\r\n", then)
+
+    async def ask(poster: Poster) -> list[bool]:
+        return [(await poster.post(b"{}", [])).is_ack for _ in range(10)]
+
+    with Receiver(act) as receiver:
+        assert [True] * 10 == asked(receiver.url, ask)
+        assert 10 == receiver.connections
+
+
+def test_a_kept_connection_that_drops_the_request_is_replaced():
+    """Without an answer on a connection that was used before, a new one is tried once."""
+
+    def act(request: Request) -> Say:
+        first = sum(each.connection == request.connection for each in receiver.requests) == 1
+        return no_content(request) if first else Say(b"", "close")
+
+    async def ask(poster: Poster) -> list[bool]:
+        return [(await poster.post(b"{}", [])).is_ack for _ in range(6)]
+
+    with Receiver(act) as receiver:
+        assert [True] * 6 == asked(receiver.url, ask)
+
+
+def test_the_request():
+    """A POST of one segment: host, length, our headers, and the path with its query."""
+    with Receiver() as receiver:
+
+        async def ask(poster: Poster) -> Answer:
+            return await poster.post(b'{"a":1}', [(b"X-One", b"1")])
+
+        asked(receiver.url + "?token=a%20b&c=%C3%A9", ask)
+        (request,) = receiver.requests
+    assert "POST /push?token=a%20b&c=%C3%A9 HTTP/1.1" == request.line
+    assert (f"localhost:{receiver.port}", "7", "1", b'{"a":1}') == (
+        request.headers["Host"],
+        request.headers["Content-Length"],
+        request.headers["X-One"],
+        request.body,
+    )
+
+
+def test_the_path_shows_nowhere():
+    """It may hold a secret, like the query."""
+    result = post("http://localhost:1/secret-path?token=secret")
+    assert "secret" not in repr(result)
+    assert "secret" not in str(Endpoint.of("https://example.com/secret?secret"))
+    assert "secret" not in repr(Endpoint.of("https://example.com/secret?secret"))
+
+
+def test_a_refused_address_is_not_connected_to():
+    """The guard is asked after the look-up, and it says why."""
+    with Receiver() as receiver:
+        result = post(receiver.url, guard=Guard(allow=["hooks.example.com"]))
+    assert "refused" == result.failure
+    assert re.search("localhost is refused .*127.0.0.1: not on the allow-list", result.detail)
+    assert 0 == receiver.connections
+
+
+def test_a_name_that_is_rebound_is_not_connected_to(monkeypatch):
+    """What the look-up of this connection says counts, and the connection is made to just that."""
+    looked_up = []
+
+    async def look_up(_loop: Any, host: str, port: int, **_: Any) -> list[Any]:
+        looked_up.append(host)
+        return [(2, 1, 6, "", ("169.254.169.254", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", look_up)
+    result = post("https://hooks.example.com/")
+    assert ("refused", ["hooks.example.com"]) == (result.failure, looked_up)
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    """Return a certificate authority of our own."""
+    return trustme.CA()
+
+
+def server_tls(authority: trustme.CA, name: str) -> ssl.SSLContext:
+    """Return a server's context for *name*."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def trust(authority: trustme.CA) -> ssl.SSLContext:
+    """Return a client's context that trusts *authority*."""
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    return context
+
+
+def test_tls(authority):
+    """A certificate of an authority that is trusted, for the endpoint's name."""
+    with Receiver(tls=server_tls(authority, "localhost")) as receiver:
+        assert post(receiver.url, trust=trust(authority)).is_ack
+
+
+@pytest.mark.parametrize("name", ["localhost", "other.example.com"])
+def test_certificates_are_verified(authority, name):
+    """Neither an unknown authority nor another name will do."""
+    with Receiver(tls=server_tls(authority, name)) as receiver:
+        trusted = None if name == "localhost" else trust(authority)
+        assert "tls" == post(receiver.url, trust=trusted).failure
+        assert [] == receiver.requests
