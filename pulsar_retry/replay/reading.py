@@ -17,6 +17,8 @@ from pulsar_retry.replay.ack_state import AckState, Log, Place
 
 #: Milliseconds to wait for a message that is known to be there.
 _PATIENCE_MS = 30_000
+#: Milliseconds in which every partition is looked at once.
+_TAIL_MS = 200
 
 
 class Stored(NamedTuple):
@@ -71,6 +73,44 @@ def _read_partition(
                 return
             if done is None or not _is_done(done, place):
                 yield Stored(raw, topic, position)
+
+
+def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Stored]:
+    """Yield what arrives in *partitions* from now on, for ever, and consume nothing."""
+    with contextlib.ExitStack() as stack:
+        latest = pulsar.MessageId.latest
+        readers = [stack.enter_context(reader_of(client, topic, latest)) for topic in partitions]
+        wait = max(10, _TAIL_MS // len(readers))
+        while True:
+            for topic, reader in zip(partitions, readers, strict=True):
+                with contextlib.suppress(_pulsar.Timeout):
+                    raw = reader.read_next(wait)
+                    yield Stored(raw, topic, Position.of(raw.message_id()))
+
+
+def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> Stored | None:
+    """Return one message; None: it is not there.
+
+    Args:
+        client: Reads.
+        partitions: The topic's.
+        message_id: As it is printed; without the batch's number the first message of a batch.
+
+    Raises:
+        ConfigError: that is no message id.
+    """
+    asked = Position.parse(message_id)
+    topic = partitions[asked.partition] if 0 <= asked.partition < len(partitions) else partitions[0]
+    before = pulsar.MessageId(-1, asked.ledger, asked.entry - 1, -1)
+    with reader_of(client, topic, before) as reader:
+        while reader.has_message_available():
+            raw = reader.read_next(_PATIENCE_MS)
+            found = Position.of(raw.message_id())
+            if (found.ledger, found.entry) != (asked.ledger, asked.entry):
+                return None
+            if asked.batch in {-1, found.batch}:
+                return Stored(raw, topic, found)
+    return None
 
 
 @contextlib.contextmanager

@@ -82,6 +82,7 @@ class Redrive:
         keep_failure: bool = False,
         keep_attempts: bool = False,
         dry_run: bool = False,
+        job_key: str | None = None,
     ) -> None:
         """Prepare a redrive; nothing is opened.
 
@@ -108,6 +109,8 @@ class Redrive:
             keep_failure: Keep the properties that tell of the failure.
             keep_attempts: Keep the number of attempts instead of starting anew.
             dry_run: Only look. Nothing is published, acknowledged or created.
+            job_key: What is equal for a redrive that goes on where this one was killed. None: the
+                arguments, but for how fast it is.
 
         Raises:
             ConfigError: an argument is not acceptable.
@@ -129,6 +132,7 @@ class Redrive:
         self._max_redrives = _whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._dry_run = dry_run
+        self._job_key = job_key
         self._cancelled = threading.Event()
 
     @property
@@ -258,11 +262,13 @@ class Redrive:
         return Checkpoint(command, uuid.uuid4().hex[:12], ends(admin, partitions)), False
 
     def _command(self) -> str:
-        """Return what is equal for the same redrive; how fast it is does not matter."""
+        """Return what is equal for the same redrive."""
         owner = self._subscription
         name = owner.name if isinstance(owner, Subscription) else owner
         what = [self._to, name, self._naming.value, self._limit, self._max_redrives, self._keep]
-        text = json.dumps([*what, attrs.asdict(self._where)], default=str, sort_keys=True)
+        text = self._job_key or json.dumps(
+            [*what, attrs.asdict(self._where)], default=str, sort_keys=True
+        )
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

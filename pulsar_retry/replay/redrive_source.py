@@ -33,11 +33,12 @@ def check_exists(admin: AdminClient, source: str) -> None:
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:
     """Return the durable subscriptions that are users' own, sorted; readers have none."""
     stats = all_stats(admin, topic, precise=False)
-    return sorted(
-        name
-        for name, each in stats["subscriptions"].items()
-        if each.get("isDurable", True) and not name.startswith(("__", "pulsar."))
-    )
+    return sorted(name for name, each in stats["subscriptions"].items() if is_users(name, each))
+
+
+def is_users(name: str, stats: Mapping[str, Any]) -> bool:
+    """Tell whether a subscription is a user's own: not a reader's, and not the broker's."""
+    return bool(stats.get("isDurable", True)) and not name.startswith(("__", "pulsar."))
 
 
 def all_stats(admin: AdminClient, topic: str, *, precise: bool) -> dict[str, Any]:

@@ -42,6 +42,10 @@ class Group:
     count: int
     samples: tuple[str, ...]
 
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {**attrs.asdict(self), "samples": list(self.samples)}
+
 
 class Groups:
     """Counts dead letters by reason and fingerprint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 
@@ -324,7 +325,7 @@ def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypat
     dead.create("keep")
     client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared)
 
-    with pytest.raises(pr.RedriveError, match="the subscription keep of .* has a consumer"):
+    with pytest.raises(pr.RedriveError, match=r"the subscription keep of .* has a consumer"):
         dead.redrive().run()
 
 
@@ -376,7 +377,7 @@ def test_a_subscription_is_a_source(dead) -> None:
     ids=["cpp", "cpp-partition", "java", "tdmq", "spring", "pubsub", "bare"],
 )
 def test_letters_of_any_client_come_back(dead, letter) -> None:
-    """What they do not say is in the name of the topic; what they say of the failure is left out."""
+    """What they do not say is in the name of the topic; what tells of the failure is left out."""
     consumer = dead.subscribe()
     properties = {name: text.format(topic=dead.topic) for name, text in letter.items()}
     dead.send(b"tea", {**properties, "shop": "7"})
@@ -404,10 +405,8 @@ def test_the_clients_own_dead_letters_come_back(dead, client) -> None:
     client.create_producer(dead.topic).send(b"tea")
 
     def is_dead() -> bool:
-        try:
+        with contextlib.suppress(pulsar.Timeout):
             plain.negative_acknowledge(plain.receive(300))
-        except pulsar.Timeout:
-            pass
         return dead.cluster.admin().topics.exists(dead.dlq) and dead.backlog() == 1
 
     eventually(is_dead)

@@ -1,0 +1,126 @@
+"""The options that every verb has which talks to a cluster, and what they make."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.cluster import Cluster
+
+__all__ = ["CONNECTION", "cluster_options", "json_option"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: What a configuration file may hold.
+_KEYS = (
+    "service_url",
+    "admin_url",
+    "token",
+    "token_file",
+    "tls_trust_certs_file",
+    "tls_allow_insecure",
+)
+
+#: What the help of a group says about the connection.
+CONNECTION = (
+    "The connection is given by options, by the environment (PULSAR_SERVICE_URL, PULSAR_ADMIN_URL, "
+    "PULSAR_TOKEN, PULSAR_TOKEN_FILE, PULSAR_TLS_TRUST_CERTS_FILE, PULSAR_TLS_ALLOW_INSECURE), or "
+    "by a TOML file with such keys as service_url; in this order."
+)
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Give a command the options of a connection; it gets them as one, `cluster`."""
+
+    def with_cluster(**options: Any) -> Any:
+        given = {key: options.pop(key) for key in _KEYS}
+        config_file = options.pop("config_file")
+        return command(cluster=_cluster(given, config_file), **options)
+
+    wrapped: Any = functools.update_wrapper(with_cluster, command)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    result: _Command = wrapped
+    return result
+
+
+_OPTIONS = (
+    click.option(
+        "--service-url",
+        envvar="PULSAR_SERVICE_URL",
+        metavar="URL",
+        help="Where clients connect.  [default: pulsar://localhost:6650]",
+    ),
+    click.option(
+        "--admin-url",
+        envvar="PULSAR_ADMIN_URL",
+        metavar="URL",
+        help="The REST API.  [default: port 8080 of the same host, with TLS 8443]",
+    ),
+    click.option(
+        "--token",
+        envvar="PULSAR_TOKEN",
+        metavar="TOKEN",
+        help="A token. Others on this machine see it; better use the environment or a file.",
+    ),
+    click.option(
+        "--token-file",
+        envvar="PULSAR_TOKEN_FILE",
+        metavar="FILE",
+        help="A file that holds the token.",
+    ),
+    click.option(
+        "--tls-trust-certs-file",
+        envvar="PULSAR_TLS_TRUST_CERTS_FILE",
+        metavar="FILE",
+        help="The certificates that are trusted.  [default: the system's]",
+    ),
+    click.option(
+        "--tls-allow-insecure/--tls-verify",
+        envvar="PULSAR_TLS_ALLOW_INSECURE",
+        default=None,
+        help="Whether any certificate will do.  [default: verify]",
+    ),
+    click.option(
+        "--config",
+        "config_file",
+        envvar="PULSAR_RETRY_CONFIG",
+        metavar="FILE",
+        help="A TOML file for what is said nowhere else.",
+    ),
+)
+
+#: What every verb has that prints data.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
+    said = {key: value for key, value in given.items() if value is not None}
+    if {"token", "token_file"} & set(said):
+        # A token that is said replaces the one of the file, whichever way it is kept there.
+        base = {k: v for k, v in _read(config_file).items() if k not in {"token", "token_file"}}
+    else:
+        base = _read(config_file)
+    arguments = base | said
+    service_url = arguments.pop("service_url", None)
+    return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
+
+
+def _read(path: str | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        found = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from None
+    for key, value in found.items():
+        expected = bool if key == "tls_allow_insecure" else str
+        if key not in _KEYS or not isinstance(value, expected):
+            raise ConfigError.bad(f"{key} in {path}", value, f"one of {', '.join(_KEYS)}")
+    return found

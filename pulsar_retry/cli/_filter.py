@@ -1,0 +1,82 @@
+"""The options that say which dead letters are meant."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import with_unit
+from pulsar_retry.replay.filter import Filter
+
+__all__ = ["filter_options", "moment"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_ACCEPTED = "a time such as 2026-01-31T12:00:00Z, or how long ago: 30m, 2h, 7d"
+
+_OPTIONS = (
+    click.option("--reason", multiple=True, metavar="TEXT", help="Why they are dead. Repeatable."),
+    click.option("--error", multiple=True, metavar="CLASS", help="The error's class. Repeatable."),
+    click.option("--fingerprint", multiple=True, metavar="HASH", help="Where it was. Repeatable."),
+    click.option("--key", multiple=True, metavar="KEY", help="The partition key. Repeatable."),
+    click.option(
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A property and its value. Repeatable: all of them.",
+    ),
+    click.option("--since", metavar="TIME", help=f"Dead since then: {_ACCEPTED}."),
+    click.option("--until", metavar="TIME", help="Dead before then."),
+)
+
+
+def filter_options(command: _Command) -> _Command:
+    """Give a command the options of a filter; it gets them as one, `where`."""
+
+    def with_filter(**options: Any) -> Any:
+        where = Filter(
+            reason=options.pop("reason"),
+            error=options.pop("error"),
+            fingerprint=options.pop("fingerprint"),
+            key=options.pop("key"),
+            properties=dict(_pair(each) for each in options.pop("properties")),
+            since=moment("--since", options.pop("since")),
+            until=moment("--until", options.pop("until")),
+        )
+        return command(where=where, **options)
+
+    wrapped: Any = functools.update_wrapper(with_filter, command)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    result: _Command = wrapped
+    return result
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError.bad("--property", text, "NAME=VALUE")
+    return name, value
+
+
+def moment(option: str, text: str | None) -> datetime | None:
+    """Read a time, or how long ago it was; a time without a zone is UTC.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text is None:
+        return None
+    ago = with_unit(text)
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(seconds=ago)
+        when = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError.bad(option, text, _ACCEPTED) from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

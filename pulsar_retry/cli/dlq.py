@@ -1,0 +1,237 @@
+"""`pulsar-retry dlq`: look into dead-letter topics. Nothing here consumes a letter."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._filter import filter_options
+from pulsar_retry.cli._letters import export, full, line, rows_of_groups, whole_letter
+from pulsar_retry.cli._output import clean, progress, show_json, table, words_of_age
+from pulsar_retry.client import Client
+from pulsar_retry.errors import PulsarRetryError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.overview import letter_topics
+from pulsar_retry.replay.reading import Stored, read_letters, tail_letters
+from pulsar_retry.replay.redrive_source import check_exists, durable_subscriptions
+from pulsar_retry.replay.redriven import Groups
+from pulsar_retry.replay.showing import facts_of, fits
+from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.names import TopicName
+
+__all__ = ["command"]
+
+_through = click.option(
+    "--dlq-subscription",
+    metavar="NAME",
+    help="Leave out what this one of the DLQ's is done with.  [default: the only one]",
+)
+
+
+@click.group(
+    short_help="Look into dead-letter topics.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry dlq ls
+  pulsar-retry dlq ls shop/orders --json
+  pulsar-retry dlq show orders-billing-DLQ
+  pulsar-retry dlq show orders-billing-DLQ 12:7
+  pulsar-retry dlq tail orders-billing-DLQ --reason timeout
+  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
+)
+def command() -> None:
+    """Look into dead-letter topics: which there are, what is in them, and why.
+
+    Reading consumes nothing: every letter stays where it is, for every subscription.
+    """
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry dlq ls
+  pulsar-retry dlq ls shop/orders --all --json"""
+)
+@click.argument("namespace", default="public/default")
+@click.option("--all", "everything", is_flag=True, help="Also the topics without letters.")
+@json_option
+@cluster_options
+def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> None:
+    """List the retry and dead-letter topics of NAMESPACE [public/default].
+
+    Each with its letters that wait, the age of the oldest, the letters that arrive per second, and
+    the subscription that it belongs to. JSON has all topics.
+    """
+    with cluster.admin() as admin, progress("asking for topics") as show:
+        found = letter_topics(admin, namespace, progress=show)
+    if as_json:
+        show_json([each.facts() for each in found])
+        return
+    shown = [each for each in found if everything or each.backlog or each.backlog is None]
+    if not shown:
+        click.echo(f"no letters in {namespace} ({len(found)} retry and dead-letter topics)")
+        return
+    rows = [
+        (
+            TopicName.parse(each.topic).local,
+            each.kind.replace("_", " "),
+            each.subscription,
+            "no subscription" if each.backlog is None else each.backlog,
+            words_of_age(each.oldest_age_seconds),
+            f"{each.rate_in:.1f}",
+        )
+        for each in shown
+    ]
+    table(["topic", "kind", "subscription", "#backlog", "#oldest", "#in/s"], rows)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry dlq show orders-billing-DLQ
+  pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h
+  pulsar-retry dlq show orders-billing-DLQ 12:7"""
+)
+@click.argument("dlq")
+@click.argument("message_id", required=False)
+@filter_options
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Look at no more than so many."
+)
+@_through
+@json_option
+@cluster_options
+def show(
+    *,
+    cluster: Cluster,
+    where: Filter,
+    dlq: str,
+    message_id: str | None,
+    limit: int | None,
+    dlq_subscription: str | None,
+    as_json: bool,
+) -> int:
+    """Show the letters of DLQ by reason and place, with counts and some ids.
+
+    With MESSAGE_ID, as it is printed here, one letter in full.
+    """
+    with _opened(cluster, dlq, dlq_subscription) as (admin, client, topic, through):
+        partitions = admin.topics.partition_names(topic)
+        if message_id is not None:
+            facts = facts_of(whole_letter(client, partitions, message_id))
+            show_json(facts) if as_json else click.echo(full(facts))
+            return 0
+        groups = Groups()
+        with progress("reading") as tell:
+            for number, each in enumerate(read_letters(client, admin, partitions, through), 1):
+                if fits(where, each):
+                    groups.add(_failure(each), str(each.position))
+                if number % 500 == 0:
+                    tell(number, limit)
+                if number == limit:
+                    break
+    if as_json:
+        show_json([each.facts() for each in groups.all()])
+    elif groups.all():
+        names = ["#letters", "reason", "error", "fingerprint", "ids of some", "message of one"]
+        table(names, rows_of_groups(groups.all()))
+        click.echo(f"One in full: pulsar-retry dlq show {dlq} {groups.all()[0].samples[0]}")
+    else:
+        click.echo("no letters")
+    return 0
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry dlq tail orders-billing-DLQ
+  pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"""
+)
+@click.argument("dlq")
+@filter_options
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@json_option
+@cluster_options
+def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_json: bool) -> None:
+    """Show letters as they arrive in DLQ, until Ctrl-C."""
+    with _opened(cluster, dlq, None) as (admin, client, topic, _):
+        left = count
+        click.echo(f"waiting for letters in {topic}", err=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            for each in tail_letters(client, admin.topics.partition_names(topic)):
+                if not fits(where, each):
+                    continue
+                facts = facts_of(each)
+                show_json(facts, lines=True) if as_json else click.echo(clean(line(facts)))
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+
+
+@command.command(
+    "export",
+    epilog="""\b
+Examples:
+  pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
+  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet --reason invalid""",
+)
+@click.argument("dlq")
+@filter_options
+@click.option("--output", metavar="FILE", help="Ends in .jsonl or .parquet.  [default: JSON Lines]")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@_through
+@cluster_options
+def export_(
+    *,
+    cluster: Cluster,
+    where: Filter,
+    dlq: str,
+    output: str | None,
+    limit: int | None,
+    dlq_subscription: str | None,
+) -> None:
+    """Write the letters of DLQ as JSON Lines, or as Parquet (which needs pyarrow).
+
+    Payloads are whole: in JSON as text where they are UTF-8, else under payload_base64. A file is
+    there when it is complete, or not at all.
+    """
+    with (
+        _opened(cluster, dlq, dlq_subscription) as (admin, client, topic, through),
+        progress("exporting") as tell,
+    ):
+        letters = read_letters(client, admin, admin.topics.partition_names(topic), through)
+        meant = (each for each in letters if fits(where, each))
+        count = export(meant, output, limit, tell)
+    if output is not None:
+        click.echo(f"{count} letters in {output}", err=True)
+
+
+@contextlib.contextmanager
+def _opened(
+    cluster: Cluster, dlq: str, subscription: str | None
+) -> Iterator[tuple[AdminClient, Client, str, str | None]]:
+    """Give what reads DLQ, and the subscription whose done letters are left out."""
+    topic = str(TopicName.parse(dlq, "DLQ"))
+    with cluster.admin() as admin, contextlib.closing(cluster.client()) as client:
+        check_exists(admin, topic)
+        names = durable_subscriptions(admin, topic)
+        if subscription is not None and subscription not in names:
+            has = ", ".join(names) or "none"
+            raise PulsarRetryError(f"{topic} has no subscription {subscription}; it has: {has}")
+        # With several, what one is done with another one still has.
+        yield admin, client, topic, subscription or (names[0] if len(names) == 1 else None)
+
+
+def _failure(stored: Stored) -> Any:
+    try:
+        return read_envelope(stored.raw.properties())
+    except UnicodeDecodeError:
+        return read_envelope({})

@@ -1,0 +1,75 @@
+"""`pulsar-retry doctor`: what may keep a subscription's letters from working."""
+
+from __future__ import annotations
+
+import attrs
+import click
+
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._output import clean, show_json
+from pulsar_retry.replay.checkup import check_up
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming
+
+__all__ = ["command"]
+
+_MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
+
+
+@click.command(
+    short_help="Find what may keep retries and dead letters from working.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry doctor orders billing
+  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json""",
+)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--naming",
+    type=click.Choice([each.value for each in Naming]),
+    default="pulsar",
+    show_default=True,
+    help="How the letters' topics are called.",
+)
+@click.option("--retry-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
+@click.option("--dead-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
+@json_option
+@cluster_options
+def command(
+    *,
+    cluster: Cluster,
+    topic: str,
+    subscription: str,
+    naming: str,
+    retry_letter_topic: str | None,
+    dead_letter_topic: str | None,
+    as_json: bool,
+) -> int:
+    """Look at SUBSCRIPTION of TOPIC and all that belongs to it, and change nothing.
+
+    Its type, delayed delivery, the retry and the dead-letter topic and who keeps their letters,
+    names of other dialects, permissions, and how far back a seek reaches. Exit code 1: there is an
+    error among the findings.
+    """
+    it = Subscription(
+        cluster,
+        topic,
+        subscription,
+        naming=naming,
+        retry_letter_topic=retry_letter_topic,
+        dead_letter_topic=dead_letter_topic,
+    )
+    findings = []
+    for each in check_up(it):
+        findings.append(each)
+        if not as_json:
+            mark, colour = _MARKS[each.verdict]
+            shown = click.style(f"{mark:<8}", fg=colour)
+            click.echo(f"{shown} {each.check:<17} {clean(each.text)}")
+    if as_json:
+        show_json([attrs.asdict(each) for each in findings])
+    return int(any(each.verdict == "error" for each in findings))

@@ -1,0 +1,213 @@
+"""`pulsar-retry redrive`: dead letters back to work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from pulsar_retry.cli._cluster import cluster_options, json_option
+from pulsar_retry.cli._filter import filter_options
+from pulsar_retry.cli._letters import short
+from pulsar_retry.cli._output import ask, check_can_ask, clean, progress, show_json, table
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redrive import MAX_REDRIVES, Redrive
+from pulsar_retry.replay.redriven import Redriven
+from pulsar_retry.wire.names import Naming
+
+__all__ = ["command"]
+
+#: The options that say what is to be done, and not how.
+_WHAT = (
+    *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
+    *("reason", "error", "fingerprint", "key", "properties", "since", "until"),
+)
+_STAYS = {
+    "filtered": "left out by the filter",
+    "redriven_too_often": "brought back too often already (--max-redrives)",
+    "no_target": "without a topic to go to",
+    "other_subscription": "of another subscription",
+    "unreadable": "that cannot be read",
+    "refused": "that their topic refuses",
+}
+_STOPPED = {
+    "limit": "The limit is reached; the same command takes the next ones.",
+    "cancelled": "Cancelled; the same command goes on.",
+    "failure_ratio": "Stopped: too many are dead again (--max-failure-ratio).",
+    "refused": "Stopped: letters could not be published; the same command goes on.",
+}
+
+
+@click.command(
+    short_help="Bring dead letters back to work.",
+    epilog="""\b
+Examples:
+  pulsar-retry redrive orders-billing-DLQ --dry-run
+  pulsar-retry redrive orders-billing-DLQ --reason timeout --limit 10 --yes
+  pulsar-retry redrive orders-billing-DLQ --ramp 1,10,100 --rate 500 --max-failure-ratio 0.2
+  pulsar-retry redrive orders-billing-DLQ --to origin --since 2h
+  pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7""",
+)
+@click.argument("dlq")
+@click.option(
+    "--to",
+    default="retry",
+    show_default=True,
+    metavar="retry|origin|TOPIC",
+    help="The retry topic of the subscription that failed, so no other sees anything; the topic "
+    "that a message came from, for all its subscriptions; or a topic.",
+)
+@click.option("--subscription", metavar="NAME", help="Letters of this subscription alone.")
+@click.option("--dlq-subscription", metavar="NAME", help="Which of the DLQ's, if it has several.")
+@click.option(
+    "--naming",
+    type=click.Choice([each.value for each in Naming]),
+    default="pulsar",
+    show_default=True,
+    help="How retry topics are called.",
+)
+@filter_options
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@click.option("--rate", type=float, metavar="N", help="Messages per second.")
+@click.option("--ramp", metavar="N,N,…", help="Rates to begin with, such as 1,10,100.")
+@click.option(
+    "--ramp-step", default="10s", show_default=True, metavar="DURATION", help="For each of them."
+)
+@click.option(
+    "--max-failure-ratio",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Stop when more than this share, 0 to 1, is dead again. Needs --rate or --ramp.",
+)
+@click.option(
+    "--max-redrives",
+    type=click.IntRange(min=0),
+    default=MAX_REDRIVES,
+    show_default=True,
+    metavar="N",
+    help="What was brought back so often stays.",
+)
+@click.option("--keep-failure", is_flag=True, help="Keep what tells of the failure.")
+@click.option("--keep-attempts", is_flag=True, help="Let the attempts not start anew.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@cluster_options
+def command(
+    *,
+    cluster: Cluster,
+    where: Filter,
+    dlq: str,
+    ramp: str | None,
+    ramp_step: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Bring the letters of the dead-letter topic DLQ back to work.
+
+    Each letter is published, its receipt awaited, and then acknowledged in DLQ: nothing is lost,
+    whenever this is killed, and the same command goes on where it was. What is published twice then
+    has the same DEDUPE_ID. Attempts start anew; REDRIVE_COUNT is one more. Ctrl-C settles what is
+    under way and ends.
+
+    Without --yes it looks first and asks. Exit code 1: something that was meant is still there.
+    """
+
+    def redrive(*, dry: bool) -> Redrive:
+        return Redrive(
+            dlq,
+            cluster=cluster,
+            where=where,
+            ramp=_rates(ramp),
+            ramp_step=seconds_of_text("--ramp-step", ramp_step),
+            dry_run=dry,
+            job_key=_job_key(),
+            **options,
+        )
+
+    check_can_ask(yes=yes or dry_run)
+    job = redrive(dry=dry_run)
+    if not dry_run and not yes:
+        plan = _carried_out(redrive(dry=True), options["limit"])
+        if not as_json:
+            _show(plan)
+        ask(f"Redrive {plan.redriven} letters now?")
+    done = _carried_out(job, options["limit"])
+    if as_json:
+        show_json(done.facts())
+    else:
+        _show(done)
+    return 0 if done.is_complete else 1
+
+
+def _job_key() -> str:
+    """Return what is equal for the same command, also where it says a time as so long ago."""
+    said = click.get_current_context().params
+    what = {name: value for name, value in said.items() if name in _WHAT}
+    return json.dumps(what, sort_keys=True, default=str)
+
+
+def _rates(text: str | None) -> list[float]:
+    try:
+        return [float(each) for each in text.split(",")] if text else []
+    except ValueError:
+        raise ConfigError.bad("--ramp", text, "rates with commas between, such as 1,10") from None
+
+
+def _carried_out(job: Redrive, limit: int | None) -> Redriven:
+    with _interruptible(job), progress("redriving") as show:
+        return job.run(lambda so_far: show(so_far.redriven, limit))
+
+
+@contextlib.contextmanager
+def _interruptible(job: Redrive) -> Iterator[None]:
+    """Have the first Ctrl-C, or SIGTERM, cancel the job; the second ends the process."""
+    previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def cancel(_number: int, _frame: object) -> None:
+        job.cancel()
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+    for each in previous:
+        signal.signal(each, cancel)
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+# -- as text --------------------------------------------------------------------------------------
+
+
+def _show(done: Redriven) -> None:
+    if done.groups:
+        rows = [
+            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
+            for each in done.groups
+        ]
+        table(["#letters", "reason", "error", "fingerprint", "message of one"], rows)
+        click.echo()
+    verb = "would be redriven" if done.dry_run else "redriven"
+    resumed = ", with those of the run before" if done.resumed else ""
+    click.echo(f"{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
+    for topic, count in done.targets.items():
+        click.echo(f"  {count} to {topic}")
+    for why, count in done.left.items():
+        click.echo(f"  {count} stay, {_STAYS.get(why, why)}")
+    if done.failed_again:
+        click.echo(f"  {done.failed_again} are dead again")
+    for problem in done.problems:
+        click.echo(f"  {clean(problem)}", err=True)
+    if done.stopped:
+        click.echo(_STOPPED[done.stopped])

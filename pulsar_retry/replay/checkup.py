@@ -1,0 +1,198 @@
+"""What may keep retries, dead letters, redrives and seeks of a subscription from working."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import attrs
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.client import Client
+from pulsar_retry.errors import AdminError, AdminForbiddenError
+from pulsar_retry.replay.redrive_source import all_stats, durable_subscriptions
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming, TopicName
+
+Verdict = Literal["ok", "warning", "error"]
+
+
+@attrs.frozen
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        check: Its name.
+        verdict: ``ok``, ``warning`` or ``error``.
+        text: What was found, and what to do about it.
+    """
+
+    check: str
+    verdict: Verdict
+    text: str
+
+
+def check_up(subscription: Subscription) -> Iterator[Finding]:
+    """Yield what is found of a subscription, one thing after the other. Changes nothing.
+
+    Raises nothing of the cluster's: what cannot be reached is a finding.
+    """
+    with subscription.cluster.admin() as admin:
+        try:
+            yield Finding("REST API", "ok", f"Pulsar {admin.broker_version()} at {_url(admin)}")
+        except AdminError as error:
+            yield Finding("REST API", "error", str(error))
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                client = subscription.cluster.client(operation_timeout_seconds=10)
+                stack.callback(client.close)
+                client.get_topic_partitions(subscription.topic)
+            except pulsar.TopicNotFound:
+                pass
+            except pulsar.PulsarException as error:
+                where = subscription.cluster.service_url
+                yield Finding("broker", "error", f"{where}: {type(error).__name__}: {error}")
+                return
+            yield Finding("broker", "ok", subscription.cluster.service_url)
+            for check in _CHECKS:
+                try:
+                    yield from check(subscription, admin, client)
+                except AdminForbiddenError as error:
+                    name = check.__name__.strip("_").replace("_", " ")
+                    yield Finding(name, "warning", f"this role may not look: {error}")
+                except AdminError as error:
+                    yield Finding(check.__name__.strip("_").replace("_", " "), "error", str(error))
+
+
+def _url(admin: AdminClient) -> str:
+    return admin.endpoint.admin_url
+
+
+def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    if not admin.topics.exists(it.topic):
+        yield Finding("topic", "error", f"{it.topic} does not exist")
+        return
+    count = admin.topics.partitions(it.topic)
+    yield Finding("topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'one part'}")
+    stats = all_stats(admin, it.topic, precise=False)["subscriptions"].get(it.name)
+    if stats is None:
+        yield Finding("subscription", "error", f"{it.topic} has no subscription {it.name}")
+        return
+    kind, consumers = stats.get("type") or "None", len(stats["consumers"])
+    if consumers and kind not in {"Shared", "Key_Shared"}:
+        text = f"{kind}: retries come back at once, for only Shared and Key_Shared ones can wait"
+        yield Finding("subscription", "warning", text)
+    else:
+        text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
+        yield Finding("subscription", "ok", text)
+
+
+def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    if not admin.topics.exists(it.retry_letter_topic):
+        return
+    policy = admin.topics.policy(it.retry_letter_topic, "delayedDelivery")
+    if policy is not None and not policy.get("active", True):
+        text = "off: retry letters come back at once (delayedDeliveryEnabled, or its policy)"
+        yield Finding("delayed delivery", "error", text)
+    else:
+        yield Finding("delayed delivery", "ok", "on")
+
+
+def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    name = "retry topic"
+    if not admin.topics.exists(it.retry_letter_topic):
+        text = (
+            f"{it.retry_letter_topic} does not exist: no consumer has had enable_retry, or another "
+            "dialect is used (--naming)"
+        )
+        yield Finding(name, "warning", text)
+    elif it.name not in durable_subscriptions(admin, it.retry_letter_topic):
+        text = f"{it.retry_letter_topic} has no subscription {it.name}: nobody reads its letters"
+        yield Finding(name, "error", text)
+    else:
+        yield Finding(name, "ok", it.retry_letter_topic)
+
+
+def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    name, topic = "dead-letter topic", it.dead_letter_topic
+    if not admin.topics.exists(topic):
+        text = f"{topic} does not exist yet; say initial_subscription_name, so letters are kept"
+        yield Finding(name, "ok", text)
+        return
+    names = durable_subscriptions(admin, topic)
+    if names:
+        yield Finding(name, "ok", f"{topic}, kept for {', '.join(names)}")
+    elif admin.topics.retention(topic).keeps_nothing:
+        text = f"{topic} has no subscription and no retention: the broker deletes dead letters"
+        yield Finding(name, "error", text)
+    else:
+        text = f"{topic} has no subscription: letters are kept as long as the retention says"
+        yield Finding(name, "warning", text)
+    expiry = admin.topics.policy(topic, "messageTTL")
+    if expiry:
+        text = f"dead letters expire after {expiry} s, read or not (messageTTL)"
+        yield Finding("expiry", "warning", text)
+
+
+def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    """Look for letters under the names of other dialects, which a consumer would not read."""
+    own = {it.retry_letter_topic, it.dead_letter_topic}
+    topics = set(admin.namespaces.topics("/".join(_namespace(it.topic))))
+    others = {
+        each
+        for naming in Naming
+        for letters in [naming.topics(it.topic, it.name)]
+        for each in (letters.retry, letters.dead_letter)
+    }
+    if strange := sorted((others - own) & topics):
+        text = f"there is also {', '.join(strange)}: see which one the consumers use (--naming)"
+        yield Finding("names", "warning", text)
+    else:
+        yield Finding("names", "ok", "no letters under the names of other dialects")
+
+
+def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterator[Finding]:
+    for topic in (it.retry_letter_topic, it.dead_letter_topic):
+        if not admin.topics.exists(topic):
+            continue
+        try:
+            BareClient.create_producer(client, topic).close()
+        except pulsar.AuthorizationError:
+            yield Finding("permissions", "error", f"this role may not publish to {topic}")
+        except pulsar.PulsarException as error:
+            yield Finding("permissions", "warning", f"{topic}: {type(error).__name__}: {error}")
+        else:
+            yield Finding("permissions", "ok", f"this role may publish to {topic}")
+
+
+def _retention(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    if not admin.topics.exists(it.topic):
+        return
+    kept = admin.topics.retention(it.topic)
+    if kept.keeps_nothing:
+        text = "none: what every subscription has acknowledged cannot be replayed by a seek"
+        yield Finding("retention", "warning", text)
+    else:
+        age = "for ever" if kept.minutes < 0 else f"for {kept.minutes} min"
+        size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
+        yield Finding("retention", "ok", f"a seek reaches back {age}{size}")
+
+
+def _namespace(topic: str) -> tuple[str, str]:
+    name = TopicName.parse(topic)
+    return name.tenant, name.namespace
+
+
+_CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[Finding]], ...] = (
+    _topic,
+    _delays,
+    _retry_topic,
+    _dead_letter_topic,
+    _dialect,
+    _permissions,
+    _retention,
+)

@@ -1,0 +1,78 @@
+"""Dead letters as people and programs read them."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any
+
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.reading import Stored
+from pulsar_retry.replay.redrive_judge import key_of
+from pulsar_retry.wire.dead_letter import DeadLetter
+
+
+def facts_of(stored: Stored) -> dict[str, Any]:
+    """Return a letter as JSON has it, whoever wrote it and whatever is in it.
+
+    The payload is under ``payload`` where it is text, under ``payload_base64`` where it is not; a
+    message without a value has neither. Times are ISO 8601, UTC.
+    """
+    raw = stored.raw
+    try:
+        properties = raw.properties()
+    except UnicodeDecodeError:  # pulsar-client cannot read these at all
+        properties = {}
+    letter = DeadLetter.read(properties, None if raw.has_null_value() else raw.data())
+    failure = letter.failure
+    return {
+        "topic": stored.topic,
+        "message_id": str(stored.position),
+        "published": _moment(raw.publish_timestamp()),
+        "event_time": _moment(raw.event_timestamp()),
+        "key": key_of(raw),
+        "reason": failure.reason,
+        "error": failure.error,
+        "message": failure.message,
+        "traceback": failure.traceback,
+        "fingerprint": failure.fingerprint,
+        "stage": failure.stage,
+        "attempt": failure.attempt,
+        "failed": None if failure.when is None else failure.when.isoformat(),
+        "origin_topic": failure.topic,
+        "subscription": failure.subscription,
+        "origin_message_id": failure.message_id,
+        "redrives": letter.redrives,
+        "properties": dict(letter.properties),
+        **_payload(letter.payload),
+    }
+
+
+def fits(where: Filter, stored: Stored) -> bool:
+    """Tell whether a letter is meant; what cannot be read at all fits only where all are."""
+    if where.takes_all:
+        return True
+    try:
+        properties = stored.raw.properties()
+    except UnicodeDecodeError:
+        return False
+    published = datetime.fromtimestamp(stored.raw.publish_timestamp() / 1000, UTC)
+    return where.matches(properties, key_of(stored.raw), published)
+
+
+def _moment(milliseconds: int) -> str | None:
+    if milliseconds <= 0:
+        return None
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _payload(payload: bytes | None) -> dict[str, str]:
+    if payload is None:
+        return {}
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}
