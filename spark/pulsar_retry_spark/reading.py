@@ -15,6 +15,7 @@ from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.positions import Position
 from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, PulsarSourceError, refusals_of
+from pulsar_retry_spark.source_patience import PATIENCE, has_message, patiently
 from pulsar_retry_spark.source_rows import RowBuffer
 from pulsar_retry_spark.source_topics import Partition
 
@@ -29,11 +30,9 @@ LOOK_BACK = 16
 #: Milliseconds between two looks at what keeps a message that is there from coming.
 _WAIT = 1_000
 
-#: Seconds that it may keep it: as long as a broker takes to restart, and a little more.
-PATIENCE = 60.0
-
-#: The same where what is there may be a part of a chunked message, of which no more will come.
-_UNCERTAIN_PATIENCE = 10.0
+#: How many of them in a row find a message and get none, before it is taken for a part of a chunked
+#: message of which no more will come, where that may be.
+_UNCERTAIN_LOOKS = 10
 
 
 @attrs.frozen
@@ -101,7 +100,7 @@ def messages(
         PulsarSourceError: messages are missing, or do not come.
         pulsar.PulsarException: the broker was not reached, or refuses.
     """
-    reader = _open(client, piece, queue)
+    reader = patiently(lambda: _open(client, piece, queue))
     try:
         yield from _between(reader._reader, piece)  # noqa: SLF001 - its wrapper costs by the row
     finally:
@@ -120,12 +119,17 @@ def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
         start_message_id_inclusive=True,
     )
     if piece.after is None and piece.since is not None:
-        reader.seek(piece.since)
+        try:
+            reader.seek(piece.since)
+        except BaseException:
+            reader.close()
+            raise
     return reader
 
 
 def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], Any]]:
-    after, end, until = piece.after, piece.end, piece.until
+    after: tuple[int, int, int] | None = piece.after
+    end, until = piece.end, piece.until
     read = reader.read_next
     position = None
     while position != end:
@@ -139,7 +143,9 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
         position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
         if position > end or (until is not None and raw.publish_timestamp() > until):
             break
+        # A reader that has reconnected begins anew with the producer's batch that it was in.
         if after is None or position > after:
+            after = position
             yield position, raw
     if piece.whole and position != end:
         raise PulsarSourceError(
@@ -151,25 +157,29 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
 
 def _awaited(reader: Any, piece: Piece) -> Any:
     """Wait for the next raw message as long as there is one, and return it; None: there is none."""
-    give_up_at = time.monotonic() + (PATIENCE if piece.certain else _UNCERTAIN_PATIENCE)
-    while _has_more(reader):
+    give_up_at = time.monotonic() + PATIENCE
+    looks = 0
+    while (more := _has_more(reader)) is not False:
+        # A broker that is away says nothing about what is there, however long it takes.
+        looks = 0 if more is None else looks + 1
         try:
             return reader.read_next(_WAIT)
         except pulsar.Timeout:
-            if time.monotonic() < give_up_at:
-                continue
-        if not piece.certain:
-            return None
-        raise PulsarSourceError(
-            "TIMEOUT",
-            f"{piece.partition.name} has messages, but none has come for {PATIENCE:g} s",
-        )
-    return None
+            if looks >= _UNCERTAIN_LOOKS and not piece.certain:
+                return None
+            if time.monotonic() > give_up_at:
+                break
+    else:
+        return None
+    raise PulsarSourceError(
+        "TIMEOUT",
+        f"{piece.partition.name} has messages, but none has come for {PATIENCE:g} s",
+    )
 
 
-def _has_more(reader: Any) -> bool:
-    """Tell whether there are messages, as far as is known: the reader may have to reconnect."""
+def _has_more(reader: Any) -> bool | None:
+    """Tell whether there are messages; None: the broker is away, and the reader will reconnect."""
     try:
-        return bool(reader.has_message_available())
+        return has_message(reader)
     except BROKER_IS_AWAY:
-        return True
+        return None

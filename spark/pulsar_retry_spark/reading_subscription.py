@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry_spark.positions import Position
 from pulsar_retry_spark.reading import LOOK_BACK, Piece, messages
 from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_patience import has_message, last_message_id
 from pulsar_retry_spark.source_topics import Partition
 
 #: Seconds in which the subscription of a query that has just ended becomes free.
@@ -54,7 +56,7 @@ class ReadingSubscription:
 
         Raises:
             PulsarSourceError: another query has the subscription, or data is lost.
-            pulsar.PulsarException: the broker was not reached, or refuses.
+            pulsar.PulsarException: the broker was not reached, is too slow, or refuses.
         """
         name = partition.name
         following = self._first_from(name, after) if after and self.strict else None
@@ -63,15 +65,18 @@ class ReadingSubscription:
             return
         # The ledger was deleted. That is as it should be if all of it was processed; then the
         # subscription stands at the first message that is left. One that is made now does not.
-        consumer = self._subscribe(name, at_end=True)
-        if not self._stands_at(consumer, following):
-            consumer.close()
-            raise PulsarSourceError(
-                "DATA_LOSS",
-                f"{name} starts at {following}, and what came after {after} has been deleted "
-                f"without subscription {self.name!r} having seen it. fail_on_data_loss=false goes "
-                "on with what is left",
-            )
+        # Nobody can tell the two apart, so it is never removed here: it may hold all that is left.
+        with ExitStack() as on_failure:
+            consumer = self._subscribe(name, at_end=True)
+            on_failure.callback(consumer.close)
+            if not self._stands_at(consumer, name, following):
+                raise PulsarSourceError(
+                    "DATA_LOSS",
+                    f"{name} starts at {following}, and what came after {after} has been deleted "
+                    f"without subscription {self.name!r} having seen it. fail_on_data_loss=false "
+                    "goes on with what is left",
+                )
+            on_failure.pop_all()
         self._consumers[name] = consumer
 
     def last(self, partition: str) -> Position | None:
@@ -80,8 +85,8 @@ class ReadingSubscription:
         Raises:
             pulsar.PulsarException: the broker was not reached.
         """
-        last = Position.of(self._consumers[partition].get_last_message_id())
-        return last if last.entry >= 0 else None
+        last = last_message_id(self._consumers[partition])
+        return None if last is None else Position.of(last)
 
     def last_message(self, partition: Partition, after: Position | None) -> Position | None:
         """Return the last message of a partition, None where there is none after *after*.
@@ -147,24 +152,23 @@ class ReadingSubscription:
             time.sleep(_BUSY_BACKOFF.delay(tries))
 
     def _first_from(self, name: str, position: Position) -> Position | None:
-        """Return the first message from *position* on that is still there."""
+        """Return the first message from *position* on that is still there; None: there is none."""
         start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
         reader = self.client.create_reader(
             name, start, receiver_queue_size=1, start_message_id_inclusive=True
         )
         try:
-            if not reader.has_message_available():
+            if not has_message(reader):
                 return None
             return Position.of(reader.read_next(_PATIENCE).message_id())
-        except pulsar.Timeout:
-            return None
         finally:
             reader.close()
 
-    def _stands_at(self, consumer: Any, position: Position) -> bool:
+    def _stands_at(self, consumer: Any, name: str, position: Position) -> bool:
         """Tell whether the first message that is not acknowledged is that at *position*."""
         try:
             return Position.of(consumer.receive(_PATIENCE).message_id()) == position
         except pulsar.Timeout:
-            consumer.unsubscribe()  # so that the next try finds what this one has found
+            # Nothing is left for the subscription, or the broker is too slow: to a reader, too.
+            self._first_from(name, position)
             return False

@@ -16,6 +16,7 @@ from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.positions import END, Position
 from pulsar_retry_spark.source_options import SourceTopic
+from pulsar_retry_spark.source_patience import has_message
 
 #: Milliseconds to wait for a message that is there.
 _PATIENCE = 5_000
@@ -106,7 +107,7 @@ def _last_position(client: pulsar.Client, name: str) -> Position | None:
     )
     try:
         # It is this call that takes the reader to the last message.
-        if not reader.has_message_available():
+        if not has_message(reader):
             return None
         return Position.of(reader.read_next(_PATIENCE).message_id())
     except pulsar.Timeout:

@@ -8,10 +8,10 @@ was processed is acknowledged on a durable subscription.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,22 +26,17 @@ from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
 from pulsar_retry_spark.reading import Piece, messages, read_batches
 from pulsar_retry_spark.reading_subscription import ReadingSubscription
-from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, refusals_of
+from pulsar_retry_spark.source_errors import refusals_of
 from pulsar_retry_spark.source_options import SourceOptions
+from pulsar_retry_spark.source_patience import patiently
 from pulsar_retry_spark.source_topics import Partition, existing, quiet
 
 #: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
 
-#: Seconds that a broker may be away. pulsar-client comes back to one that was away for a minute up
-#: to a minute later.
-_PATIENCE = 180.0
-
 _NOT_PLANNED = "no micro-batch was planned"
 
 Positions = dict[str, Position]
-
-_Result = TypeVar("_Result")
 
 
 class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,10 +78,10 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
             return start
-        self._planner_from(
-            start
-        )  # without patience: a wrong service.url is no broker that restarts
-        return _patiently(lambda: self._latest_offset(start, limit))
+        with refusals_of(_NOT_PLANNED):
+            # Without patience: a wrong service.url is no broker that restarts.
+            self._planner_from(start)
+            return patiently(lambda: self._latest_offset(start, limit))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return one task for each partition that has something to read.
@@ -120,7 +115,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._finished:
             with refusals_of("nothing was acknowledged"):
                 planner = self._planner_from(end)
-                _patiently(lambda: planner.acknowledge(from_offset(end)))
+                patiently(lambda: planner.acknowledge(from_offset(end)))
 
     def stop(self) -> None:
         """Close what is open. Spark does not call it, but ends the process."""
@@ -247,18 +242,6 @@ class Planner:
     def close(self) -> None:
         """Send what is to be acknowledged, and leave the subscription."""
         self._opened.close()
-
-
-def _patiently(call: Callable[[], _Result]) -> _Result:
-    """Return what *call* returns, once the broker is back if it is away."""
-    give_up_at = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return call()
-        except BROKER_IS_AWAY:
-            if time.monotonic() > give_up_at:
-                raise
-        time.sleep(_POLL)
 
 
 def advanced(positions: Positions, ends: Positions) -> Positions:

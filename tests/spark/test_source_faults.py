@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pulsar
 import pytest
 from reading import eventually
-from sourcing import Letters, Query
+from sourcing import Letters, Micro, Query
 
 import pulsar_retry as pr
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240
+
+#: Seconds for which it is away.
+AWAY = 5
+
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -32,6 +38,36 @@ def letters(own_broker, client):
 
 
 @pytest.fixture
+def micro(letters):
+    """Give a stream without Spark."""
+    micro = Micro(letters.options)
+    yield micro
+    micro.kill()
+
+
+@pytest.fixture
+def fallen(own_broker):
+    """Return a function that calls another while the broker is down, and returns its result.
+
+    The broker comes back when the call has met its absence.
+    """
+
+    def fallen(call):
+        own_broker.kill()
+        with ThreadPoolExecutor(1) as threads:
+            called = threads.submit(call)
+            try:
+                done, _ = wait([called], AWAY)
+            finally:
+                own_broker.start()
+            result = called.result(PATIENCE)
+            assert not done, "the broker was not even asked"
+            return result
+
+    return fallen
+
+
+@pytest.fixture
 def query(spark, letters, tmp_path):
     """Give a query of both topics; what runs at the end of the test is stopped."""
     query = Query(spark, letters.options, str(tmp_path / "checkpoint"))
@@ -42,6 +78,43 @@ def query(spark, letters, tmp_path):
 def numbers(*args):
     """Return payloads that are numbers."""
     return [str(number).encode() for number in range(*args)]
+
+
+def test_planning_waits_for_the_broker(letters, micro, fallen):
+    """A stream that has begun, as opposed to one that is told a wrong address."""
+    letters.send(*numbers(2))
+    assert numbers(2) == micro.run()
+    assert micro.offset == fallen(micro.plan)
+    letters.send(*numbers(2, 4))
+    eventually(lambda: micro.run() == numbers(2, 4))
+
+
+def test_a_task_that_starts_waits_for_the_broker(letters, fallen):
+    """Its client gives up before the broker is back, and the task does not."""
+    letters.send(*numbers(3))
+    impatient = Micro(letters.options, client__operation_timeout_seconds="1")
+    end = impatient.plan()
+    rows = fallen(lambda: impatient.read(end))
+    impatient.kill()
+    assert numbers(3) == [row["payload"] for row in rows]
+
+
+def test_a_task_that_reads_waits_for_the_broker(own_broker, letters, micro):
+    """Each message is a row once, those before the fall and those after it."""
+    payloads = [bytes(10_000) + number for number in numbers(3_000)]
+    letters.send_batch(*payloads[:1_000])
+    letters.send_batch(*payloads[1_000:2_000])
+    letters.send_batch(*payloads[2_000:])
+    (task,) = micro.reader.partitions({}, micro.plan())
+    batches = micro.reader.read(task)
+    rows = next(batches).num_rows
+    assert rows < len(payloads)
+
+    own_broker.kill()
+    own_broker.start()
+
+    read = [payload for batch in batches for payload in batch.column("payload").to_pylist()]
+    assert payloads[rows:] == read
 
 
 @pytest.mark.parametrize("end", ["restart", "kill"])

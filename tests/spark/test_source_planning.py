@@ -17,7 +17,7 @@ from sourcing import Letters, Micro, forget
 
 import pulsar_retry as pr
 from pulsar_retry import ConfigError
-from pulsar_retry_spark import reading, reading_subscription, source_topics
+from pulsar_retry_spark import reading, reading_subscription
 from pulsar_retry_spark import stream as stream_module
 from pulsar_retry_spark.source import batch_reader, schema
 from pulsar_retry_spark.source_errors import PulsarSourceError
@@ -297,8 +297,7 @@ def test_chunks_on_both_sides_of_an_offset_are_one_message(letters, micro):
 @pytest.fixture
 def torso(letters, admin, monkeypatch):
     """Give a topic at whose end there are some chunks of a message, whose producer has died."""
-    monkeypatch.setattr(reading, "_UNCERTAIN_PATIENCE", 1.0)
-    monkeypatch.setattr(source_topics, "_PATIENCE", 1_000)
+    monkeypatch.setattr(reading, "_UNCERTAIN_LOOKS", 3)
     letters.send(b"before")
     code = """if True:
         import sys, pulsar
@@ -362,7 +361,6 @@ def test_what_was_deleted_unread_is_an_error(letters, micro, admin, monkeypatch)
     path = f"{letters.dead.replace('://', '/')}/subscription/{NAME}"
     admin.call("DELETE", path)
     forget(admin, letters, b"4")
-    monkeypatch.setattr(reading_subscription, "_PATIENCE", 1_000)
 
     for _ in range(2):  # it does not go away by itself
         with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\] .* deleted with"):
@@ -399,6 +397,41 @@ def test_what_was_deleted_after_it_was_read_is_no_error(letters, micro, admin, b
     assert [b"2"] == micro(stream.offset).run()
 
 
+@pytest.mark.parametrize(
+    ("silent", "slug"),
+    [
+        ([pulsar.Reader], "TIMEOUT"),
+        ([pulsar.Consumer], "DATA_LOSS"),
+        ([pulsar.Consumer, pulsar.Reader], "TIMEOUT"),
+    ],
+)
+def test_a_broker_that_is_too_slow_costs_no_message(
+    letters, micro, admin, backlog, monkeypatch, silent, slug
+):
+    """The subscription may hold all that is left, so it stays, whatever it looks like."""
+    letters.send(*numbers(2))
+    stream = micro()
+    stream.run()
+    stream.kill()
+    again = micro(stream.offset)
+    again.plan()
+    again.kill()
+    assert 0 == backlog()
+    forget(admin, letters, b"2")
+
+    def nothing(*_):
+        raise pulsar.Timeout
+
+    with monkeypatch.context() as patch:
+        for each in silent:
+            patch.setattr(each, "read_next" if each is pulsar.Reader else "receive", nothing)
+        with pytest.raises(PulsarSourceError, match=rf"\[PULSAR_SOURCE_{slug}\]"):
+            micro(stream.offset).plan()
+
+    assert 1 == backlog()
+    assert [b"2"] == micro(stream.offset).run()
+
+
 def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
     """A batch can't be done again without its messages."""
     letters.send(*numbers(2))
@@ -412,6 +445,14 @@ def test_a_planned_end_that_was_deleted_is_an_error(letters, micro, admin):
         again.read(end)
     again.kill()
     assert [] == micro(fail_on_data_loss="false").read(end)
+
+
+def test_a_broker_that_is_not_there_is_an_error():
+    """Which is said as any other, after as long as the client is told to try."""
+    options = {"topic": "t", "subscription": "s", "client.operation_timeout_seconds": "1"}
+    stream = Micro({"service.url": "pulsar://127.0.0.1:1", **options})
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_[A-Z_]+\] no micro-batch was pl"):
+        stream.plan()
 
 
 def test_a_checkpoint_of_other_topics_is_refused(micro):

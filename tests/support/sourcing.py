@@ -44,7 +44,12 @@ class Letters:
 
     def send(self, *payloads: Any, to: str | None = None, **options: Any) -> list[str]:
         """Publish to the dead-letter topic, or *to* another, one entry each; return the ids."""
-        producer = self._producer(to or self.dead, batching_enabled=False, chunking_enabled=True)
+        producer = self._producer(
+            to or self.dead,
+            batching_enabled=False,
+            chunking_enabled=True,
+            send_timeout_millis=120_000,  # also across a restart of the broker
+        )
         return [message_id_text(producer.send(each, **options)) for each in payloads]
 
     def send_batch(self, *payloads: bytes, to: str | None = None) -> None:

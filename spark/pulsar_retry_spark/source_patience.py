@@ -1,0 +1,67 @@
+"""Waiting for a broker that is away, and noticing that it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pulsar
+
+from pulsar_retry_spark.source_errors import BROKER_IS_AWAY
+
+#: Seconds that a broker may be away. pulsar-client comes back to one that was away for a minute up
+#: to a minute later.
+PATIENCE = 180.0
+
+#: Seconds between two tries.
+_PAUSE = 0.2
+
+_Result = TypeVar("_Result")
+
+
+def patiently(call: Callable[[], _Result]) -> _Result:
+    """Return what *call* returns, once the broker is back if it is away.
+
+    Raises:
+        pulsar.PulsarException: the broker refuses, or has been away for `PATIENCE`.
+    """
+    give_up_at = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except BROKER_IS_AWAY:
+            if time.monotonic() > give_up_at:
+                raise
+        time.sleep(_PAUSE)
+
+
+def has_message(reader: Any) -> bool:
+    """Tell whether a reader has more to read; this takes one that stands at the end to the last.
+
+    Raises:
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    if reader.has_message_available():
+        return True
+    _check(reader)
+    return False
+
+
+def last_message_id(consumer: Any) -> Any:
+    """Return the id of the last entry of a consumer's partition; None: it has none.
+
+    Raises:
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    found = consumer.get_last_message_id()
+    if found.entry_id() >= 0:
+        return found
+    _check(consumer)
+    return None
+
+
+def _check(opened: Any) -> None:
+    """Raise an error if the connection is lost: then pulsar-client calls every topic empty."""
+    if not opened.is_connected():
+        raise pulsar.NotConnected
