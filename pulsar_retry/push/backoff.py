@@ -13,7 +13,10 @@ MINIMUM, MAXIMUM = 0.1, 60.0
 _TOP = 1 + math.log2(MAXIMUM / MINIMUM)
 #: What of the level a success takes away. With it one failure in five keeps sends half a second
 #: apart on average, and nothing but failures brings them to a minute.
-_RELIEF = 0.0875
+_RELIEF = 0.075
+#: Above this level a success takes away half of what is above, too, so that an endpoint that is
+#: back is not asked for minutes as if it were away.
+_HIGH = 4.0
 #: Below this level there is no backoff: a failure has been followed by enough successes.
 _NOTHING = 0.5
 
@@ -23,7 +26,7 @@ class PushBackoff:
     """Pub/Sub's push backoff: of the whole subscription, not of a message.
 
     A failure doubles the time between two sends, beginning with 100 ms and up to a minute; a
-    success takes away a tenth of its logarithm. So it follows how often the endpoint fails, and
+    success takes away a part of its logarithm. So it follows how often the endpoint fails, and
     does not depend on how slowly it is asked because of the backoff itself. Its two points in the
     seed hold: one failure in five successes or failures spaces sends by about 500 ms, all of them
     failing by 30 to 60 s.
@@ -41,6 +44,7 @@ class PushBackoff:
     def succeeded(self) -> None:
         """Take note of a success."""
         self.level *= 1 - _RELIEF
+        self.level -= max(0.0, self.level - _HIGH) / 2
 
     @property
     def delay(self) -> float:

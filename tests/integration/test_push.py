@@ -1,0 +1,423 @@
+"""The dispatcher on a real broker, posting to a real HTTP server."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from reading import SUBSCRIPTION, eventually
+from receiving import Receiver, Request, Say, answer, no_content
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(120)
+
+ACKS = (102, 200, 201, 202, 204)
+FAST = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
+
+
+def payload(request: Request) -> bytes:
+    """Return the payload of a wrapped request."""
+    return base64.b64decode(request.data())
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give an endpoint that acknowledges everything, until a test says otherwise."""
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def push(
+    client: pr.Client, topic: str, receiver: Receiver
+) -> Iterator[Callable[..., pr.push.Dispatcher]]:
+    """Return a function that starts a dispatcher of the test's topic; it is stopped at the end."""
+    started = []
+
+    def push(endpoint: str = receiver.url, **options: Any) -> pr.push.Dispatcher:
+        dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, endpoint, **options)
+        started.append(dispatcher)
+        return dispatcher.start()
+
+    yield push
+    for dispatcher in started:
+        dispatcher.stop("abandon")
+
+
+def drained(admin: Any, topic: str) -> Callable[[], bool]:
+    """Return a condition: everything is acknowledged."""
+    return lambda: admin.backlog(topic, SUBSCRIPTION) == 0
+
+
+def test_the_envelope(push, publish, receiver, topic):
+    """Both spellings, base64, attributes, time, key and subscription; no attempt without a DLQ."""
+    push()
+    message_id = publish(b"\xff\x00tea", properties={"a": "b"}, partition_key="k")
+    receiver.wait_for(1)
+    (request,) = receiver.requests
+    body = request.json()
+    message = body["message"]
+    number = f"{message_id.ledger_id()}:{message_id.entry_id()}:-1"
+    assert {
+        "message": {
+            "attributes": {"a": "b"},
+            "data": "/wB0ZWE=",
+            "messageId": number,
+            "message_id": number,
+            "orderingKey": "k",
+            "publishTime": message["publishTime"],
+            "publish_time": message["publishTime"],
+        },
+        "subscription": f"projects/public/subscriptions/{SUBSCRIPTION}",
+    } == body
+    assert "application/json" == request.headers["Content-Type"]
+    assert abs(time.time() - _seconds(message["publishTime"])) < 60
+
+
+def _seconds(text: str) -> float:
+    from datetime import datetime  # noqa: PLC0415 - the one use
+
+    assert text.endswith("Z")
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_acknowledged_messages_are_done_with(push, publish, receiver, admin, topic):
+    """A hundred of them; the window has grown."""
+    dispatcher = push()
+    for number in range(100):
+        publish(b"%d" % number)
+    receiver.wait_for(100)
+    eventually(drained(admin, topic))
+    report = dispatcher.stop()
+    assert (100, 0, True) == (report.acknowledged, report.retried, report.complete)
+    assert {b"%d" % number for number in range(100)} == set(map(payload, receiver.requests))
+    assert dispatcher.pace.window > 50
+
+
+def test_the_status_decides(push, publish, receiver, admin, topic):
+    """Each status that is no acknowledgement brings the message back; the next attempt ends it."""
+    statuses = [200, 203, 201, 301, 202, 404, 204, 500, 102, 503]
+    seen: Counter[bytes] = Counter()
+
+    def act(request: Request) -> Say:
+        content = payload(request)
+        seen[content] += 1
+        if seen[content] > 1:
+            return no_content(request)
+        status = int(content)
+        if status == 102:
+            return Say(b"HTTP/1.1 102 Processing\r\n\r\n", "close")
+        return Say(b"HTTP/1.1 %d Status\r\nContent-Length: 0\r\n\r\n" % status, "close")
+
+    receiver.act = act
+    push()
+    for status in statuses:
+        publish(b"%d" % status)
+    eventually(lambda: len(seen) == len(statuses), 60)
+    eventually(drained(admin, topic), 60)
+    assert {b"%d" % each: 1 if each in ACKS else 2 for each in statuses} == seen
+
+
+def test_without_a_policy_a_nack_is_a_redelivery(push, publish, receiver, admin, topic):
+    """No letter is written; the message comes back with the same id."""
+    receiver.act = lambda r: answer(500) if len(receiver.requests) < 4 else no_content(r)
+    push()
+    publish(b"tea")
+    receiver.wait_for(4)
+    eventually(drained(admin, topic))
+    assert 1 == len({request.json()["message"]["messageId"] for request in receiver.requests})
+    assert [topic] == admin.topics(topic.split("://")[1].rpartition("/")[0])
+    assert ["1", "2", "3", "4"] == [
+        each.headers["X-Pulsar-Retry-Attempt"] for each in receiver.requests
+    ]
+
+
+def test_with_a_policy_retries_go_by_letters(push, publish, receiver, dead_letters):
+    """The attempt is told, id and time stay, attributes are the producer's; then it is dead."""
+    receiver.act = lambda _request: answer(500)
+    push(retry_policy=FAST, dead_letter_policy=pr.DeadLetterPolicy(2))
+    publish(b"tea", properties={"a": "b"})
+    (dead,) = dead_letters(1)
+    failure = pr.DeadLetter.of(dead).failure
+    assert ("retries-exhausted", "PushNacked", 3) == (
+        failure.reason,
+        failure.error,
+        failure.attempt,
+    )
+    assert "answered 500" in (failure.message or "")
+    assert "/push" not in (failure.message or "")
+    bodies = [request.json() for request in receiver.requests]
+    assert [1, 2, 3] == [body["deliveryAttempt"] for body in bodies]
+    assert 1 == len({str(sorted(body["message"].items())) for body in bodies})
+    assert {"a": "b"} == bodies[2]["message"]["attributes"]
+
+
+def test_dead_letters_without_a_retry_policy(push, publish, receiver, dead_letters):
+    """A dead-letter policy alone counts redeliveries, as Pub/Sub does."""
+    receiver.act = lambda _request: answer(500)
+    push(dead_letter_policy=pr.DeadLetterPolicy.pubsub(5))
+    publish(b"tea")
+    dead_letters(1)
+    bodies = [request.json() for request in receiver.requests]
+    assert [1, 2, 3, 4, 5] == [body["deliveryAttempt"] for body in bodies]
+
+
+def test_a_policy_judges_what_has_failed(push, publish, receiver, dead_letters):
+    """`PushNacked` is an error like another one."""
+    receiver.act = lambda _request: answer(400)
+    push(retry_policy=pr.RetryPolicy(dead_letter_on=pr.push.PushNacked))
+    publish(b"tea")
+    dead_letters(1)
+    assert 1 == len(receiver.requests)
+
+
+def test_order_by_key(push, publish, receiver, admin, topic):
+    """On Key_Shared a failed key is attempted again before its next message; others flow."""
+    seen: list[bytes] = []
+    failures = Counter({b"a1": 2})
+
+    def act(request: Request) -> Say:
+        content = payload(request)
+        seen.append(content)
+        failures[content] -= 1
+        return answer(500) if failures[content] >= 0 else no_content(request)
+
+    receiver.act = act
+    dispatcher = push(
+        consumer_type=pulsar.ConsumerType.KeyShared,
+        retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(0.1)),
+        dead_letter_policy=pr.DeadLetterPolicy(4),
+    )
+    for key in "ab":
+        for number in range(1, 4):
+            publish(f"{key}{number}".encode(), partition_key=key)
+    eventually(drained(admin, topic))
+    assert [b"a1", b"a1", b"a1", b"a2", b"a3"] == [each for each in seen if each[:1] == b"a"]
+    assert [b"b1", b"b2", b"b3"] == [each for each in seen if each[:1] == b"b"]
+    attempts = [r.json()["deliveryAttempt"] for r in receiver.requests if payload(r) == b"a1"]
+    assert [1, 2, 3] == attempts
+    assert dispatcher.running
+
+
+def test_unwrapped(push, publish, receiver, topic):
+    """The payload is the body; metadata and attributes are headers, if they can be."""
+    push(wrapped=False, write_metadata=True)
+    attributes = {
+        "color": "blue",
+        "Content-Type": "text/plain",
+        "host": "evil.example.com",
+        "x": "1\r\nX-Injected: 2",
+        "authorization": "Bearer evil",
+        "transfer-encoding": "chunked",
+        "a b": "no token",
+    }
+    publish(b"raw \x00", properties=attributes, ordering_key="k")
+    receiver.wait_for(1)
+    (request,) = receiver.requests
+    headers = request.headers
+    assert b"raw \x00" == request.body
+    assert ("blue", "text/plain", f"localhost:{receiver.port}", "k") == (
+        headers["color"],
+        headers["content-type"],
+        headers["host"],
+        headers["x-goog-pubsub-ordering-key"],
+    )
+    assert (
+        f"projects/public/subscriptions/{SUBSCRIPTION}"
+        == (headers["x-goog-pubsub-subscription-name"])
+    )
+    assert headers["x-goog-pubsub-message-id"]
+    assert headers["x-goog-pubsub-publish-time"].endswith("Z")
+    for name in ("x", "x-injected", "authorization", "transfer-encoding", "a b"):
+        assert headers[name] is None, name
+
+
+def test_unwrapped_without_metadata(push, publish, receiver):
+    """Attributes stay behind."""
+    push(wrapped=False)
+    publish(b"raw", properties={"color": "blue"})
+    receiver.wait_for(1)
+    headers = receiver.requests[0].headers
+    assert (None, None) == (headers["color"], headers["x-goog-pubsub-message-id"])
+
+
+def test_an_endpoint_that_is_down(push, publish, admin, topic):
+    """Nothing is lost; the backoff grows while it is down, and is over when it is back."""
+    with Receiver() as gone:
+        port, url = gone.port, gone.url
+    dispatcher = push(url)
+    for number in range(30):
+        publish(b"%d" % number)
+    delays = set()
+
+    def has_grown() -> bool:
+        delays.add(dispatcher.pace.delay)
+        return dispatcher.pace.delay >= 1.6
+
+    eventually(has_grown, 60)
+    assert {0.4, 0.8, 1.6} <= delays
+    assert 1 == dispatcher.pace.window
+    assert 30 == admin.backlog(topic, SUBSCRIPTION)
+    with Receiver(port=port) as back:
+        back.wait_for(30, 60)
+        eventually(drained(admin, topic), 60)
+        assert {b"%d" % number for number in range(30)} == set(map(payload, back.requests))
+    assert 0.0 == dispatcher.pace.delay
+    assert dispatcher.pace.window > 4
+
+
+def test_the_window_bounds_what_is_in_hand(push, publish, receiver, topic):
+    """While nothing is answered, four requests are out and no more is in memory."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(30)
+        return no_content(request)
+
+    receiver.act = act
+    dispatcher = push(prefetch=1)
+    for number in range(50):
+        publish(b"%d" % number)
+    receiver.wait_for(4)
+    eventually(lambda: dispatcher.pace.outstanding == 4)
+    assert (4, 4) == (len(receiver.requests), dispatcher._subscriber.in_hand[0])
+    release.set()
+    receiver.wait_for(50)
+
+
+def test_pause_and_resume(push, publish, receiver, admin, topic):
+    """Paused, nothing is sent and nothing is lost."""
+    dispatcher = push(paused=True)
+    for number in range(10):
+        publish(b"%d" % number)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 10)
+    assert ([], True) == (receiver.requests, dispatcher.pace.paused)
+    dispatcher.resume()
+    receiver.wait_for(10)
+    eventually(drained(admin, topic))
+    dispatcher.pause()
+    publish(b"later")
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 1)
+    report = dispatcher.stop(timeout=30)
+    assert (10, 10, 0) == (len(receiver.requests), report.acknowledged, report.abandoned)
+    assert report.seconds < 10
+
+
+def test_the_endpoint_changes(push, publish, receiver, admin, topic):
+    """While it runs; what has failed comes to the new one, without the backoff of the old one."""
+    receiver.act = lambda _request: answer(500)
+    dispatcher = push()
+    publish(b"tea")
+    receiver.wait_for(3)
+    with Receiver() as other:
+        dispatcher.change_endpoint(other.url)
+        other.wait_for(1)
+        eventually(drained(admin, topic))
+        assert (0.0, f"http://localhost:{other.port}") == (
+            dispatcher.pace.delay,
+            dispatcher.endpoint,
+        )
+        with pytest.raises(pr.ConfigError, match="endpoint"):
+            dispatcher.change_endpoint("ftp://example.com")
+        publish(b"milk")
+        other.wait_for(2)
+
+
+def test_draining_waits_for_answers(push, publish, receiver, admin, topic):
+    """What was sent is settled by its answer."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(30)
+        return no_content(request)
+
+    receiver.act = act
+    dispatcher = push()
+    for number in range(3):
+        publish(b"%d" % number)
+    receiver.wait_for(3)
+    threading.Timer(0.2, release.set).start()
+    report = dispatcher.stop("drain", timeout=30)
+    assert (3, 0) == (report.acknowledged, report.abandoned)
+    assert 0 == admin.backlog(topic, SUBSCRIPTION)
+
+
+def test_abandoning_breaks_requests_off(push, publish, receiver, admin, topic):
+    """And their messages come back."""
+    receiver.act = lambda _request: Say(b"", "hang")
+    dispatcher = push()
+    publish(b"tea")
+    receiver.wait_for(1)
+    report = dispatcher.stop("abandon")
+    assert (0, 1) == (report.acknowledged, report.abandoned)
+    receiver.act = no_content
+    push()
+    receiver.wait_for(2)
+    eventually(drained(admin, topic))
+
+
+def test_the_breaker(push, publish, receiver, dead_letters, admin, topic):
+    """An endpoint that is down makes no dead letters of messages that are fine."""
+    receiver.act = lambda _request: answer(500)
+    breaker = pr.Breaker(minimum=2, window=60, open_for=1)
+    push(retry_policy=FAST, breaker=breaker)
+    for number in range(5):
+        publish(b"%d" % number)
+    receiver.wait_for(3)
+    receiver.act = no_content
+    eventually(lambda: len({payload(r) for r in receiver.requests}) == 5, 60)
+    eventually(drained(admin, topic), 60)
+
+
+def test_metrics(push, publish, receiver, admin, topic):
+    """Requests by code, and the pace."""
+    receiver.act = lambda r: answer(503) if len(receiver.requests) == 1 else no_content(r)
+    dispatcher = push()
+    publish(b"tea")
+    eventually(drained(admin, topic))
+    sample = dispatcher.metrics.registry.get_sample_value
+    labels = {"subscription": SUBSCRIPTION}
+
+    def value(name: str, **more: str) -> float | None:
+        return sample(f"pulsar_retry_push_{name}", labels | more)
+
+    assert (1, 1) == (
+        value("requests_total", code="503"),
+        value("requests_total", code="204"),
+    )
+    assert (1, 1, 2) == (
+        value("acked_total"),
+        value("nacked_total"),
+        value("latency_seconds_count"),
+    )
+    assert (0, 0) == (value("outstanding"), value("paused"))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"endpoint": "http://example.com/"}, "endpoint='http://example.com': expected an https"),
+        ({"endpoint": "https://user:pw@example.com/"}, "without user, password"),
+        ({"ack_deadline": 9}, "ack_deadline=9: expected 10 to 600 seconds"),
+        ({"ack_deadline": 601}, "ack_deadline=601: expected 10 to 600 seconds"),
+        ({"max_outstanding": 0}, "max_outstanding=0"),
+        ({"latency_limit": 0}, "latency_limit=0"),
+        ({"write_metadata": True}, "wrapped=False"),
+        ({"audience": " "}, "audience=' '"),
+        ({"guard": "10.0.0.0/8"}, "guard="),
+        ({"redelivery": "both"}, "redelivery='both'"),
+    ],
+)
+def test_bad_arguments(client, topic, options, told):
+    """They are refused before anything is opened."""
+    options = {"endpoint": "https://example.com/", **options}
+    with pytest.raises(pr.ConfigError, match=told) as refused:
+        pr.push.Dispatcher(client, topic, SUBSCRIPTION, **options)
+    assert "pw" not in str(refused.value)
