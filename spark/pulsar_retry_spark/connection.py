@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,8 @@ _LOG_LEVELS = {
     "warn": pulsar.LoggerLevel.Warn,
     "error": pulsar.LoggerLevel.Error,
 }
+
+_HOST = re.compile(r"[^:@\[\]]+(?::([0-9]{1,5}))?", re.ASCII)
 
 _Argument = str | int | bool
 
@@ -79,8 +82,14 @@ class Connection:
                 ``auth.*``.
         """
         service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
-        if not service_url.startswith(("pulsar://", "pulsar+ssl://", "http://", "https://")):
-            raise ConfigError("service.url: expected a URL such as pulsar://localhost:6650")
+        if not _is_url(service_url, r"pulsar(?:\+ssl)?|https?"):
+            raise ConfigError(
+                "service.url: expected a URL such as pulsar://localhost:6650, or with more hosts "
+                "such as pulsar://one:6650,two:6650"
+            )
+        admin_url = options.text("admin.url")
+        if admin_url is not None and not _is_url(admin_url, "https?"):
+            raise ConfigError("admin.url: expected a URL such as http://localhost:8080")
         ways = ("token_env", "token_file", "token")
         secrets = {way: options.text(f"auth.{way}") for way in ways}
         given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
@@ -94,7 +103,7 @@ class Connection:
             validate_hostname=options.flag("tls.validate_hostname", default=False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
             arguments=_arguments(options.with_prefix("client.")),
-            admin_url=options.text("admin.url"),
+            admin_url=admin_url,
         )
 
     def read_token(self) -> str | None:
@@ -122,17 +131,23 @@ class Connection:
         """Open a client. Whoever opens it closes it; tasks share one (see `clients.lease`).
 
         Raises:
-            PulsarFailuresError: there is no token where there should be one.
+            PulsarFailuresError: there is no token where there should be one, or pulsar-client
+                does not like what it gets.
         """
-        return pulsar.Client(
-            self.service_url,
-            authentication=self._authentication(),
-            tls_trust_certs_file_path=self.trust_certs_file,
-            tls_allow_insecure_connection=self.allow_insecure,
-            tls_validate_hostname=self.validate_hostname,
-            logger=_logger(self.log_level),
-            **dict(self.arguments),
-        )
+        authentication = self._authentication()
+        try:
+            return pulsar.Client(
+                self.service_url,
+                authentication=authentication,
+                tls_trust_certs_file_path=self.trust_certs_file,
+                tls_allow_insecure_connection=self.allow_insecure,
+                tls_validate_hostname=self.validate_hostname,
+                logger=_logger(self.log_level),
+                **dict(self.arguments),
+            )
+        except (ValueError, TypeError, pulsar.PulsarException) as error:
+            text = f"no client for service.url and client.*: pulsar-client says {error}"
+            raise PulsarFailuresError("INVALID_CONFIGURATION", text) from None
 
     def _authentication(self) -> pulsar.AuthenticationToken | None:
         token = self.read_token()
@@ -141,6 +156,20 @@ class Connection:
         return pulsar.AuthenticationToken(
             token if self.token_file is None else _renewed(self.read_token, token)
         )
+
+
+def _is_url(text: str, schemes: str) -> bool:
+    """Tell whether *text* is a URL of hosts, with commas between, that pulsar-client can open.
+
+    It knows no IPv6 addresses in URLs. No user and password either, which would be a secret.
+    """
+    found = re.fullmatch(rf"(?:{schemes})://([^/\s]+)(?:/\S*)?", text)
+    return found is not None and all(map(_is_host, found[1].split(",")))
+
+
+def _is_host(text: str) -> bool:
+    found = _HOST.fullmatch(text)
+    return found is not None and (found[1] is None or 0 < int(found[1]) < 1 << 16)
 
 
 def _renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:

@@ -32,6 +32,17 @@ _OPTION_OF = {
     "retry_letter_topic": "retry.topic",
 }
 
+#: What other sinks have, and why this one has not.
+_REFUSED = {
+    "ack_tracking": "a task has always a receipt for each of its rows",
+    "batch.delay_ms": "batches end by batch.messages and batch.bytes alone, so that each attempt "
+    "of a task sends the same ones",
+    "producer.": "the sink decides about producers; batch.*, compression, pending.max and "
+    "send.timeout_ms are what may differ",
+    "properties.packed": "consumers read the properties one by one",
+    "window": "pending.max says how many rows are under way",
+}
+
 _SINK_ID = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 _COMPRESSION = {
@@ -179,12 +190,13 @@ class SinkOptions:
             effectively_once=_effectively_once(reader),
             oversize=reader.choice("oversize", "fail", ("fail", "truncate", "chunk")),
             max_message_bytes=max_message_bytes,
-            max_failed_rows=reader.integer("max_failed_rows", minimum=0),
+            max_failed_rows=reader.integer("max_failed_rows", minimum=0, maximum=2**63 - 1),
             rate_limit=rate_limit,
             report_topic=_topic(reader, "report.topic"),
             extra=reader.choice("extra", "error", ("error", "properties", "json")),
             max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),
         )
+        reader.refuse(_REFUSED)
         reader.finish()
         if parsed.effectively_once is not None and parsed.oversize == "chunk":
             accepted = "fail or truncate with delivery=effectively-once: parts can't be numbered"

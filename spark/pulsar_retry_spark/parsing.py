@@ -14,10 +14,12 @@ SPARK_OPTIONS = frozenset(
         "asyncprogresstrackingcheckpointintervalms",
         "asyncprogresstrackingenabled",
         "checkpointlocation",
-        "path",
         "queryname",
     }
 )
+
+#: An int of the JVM's, and of pulsar-client's.
+MAX_INT = 2**31 - 1
 
 _FLAGS = {"true": True, "false": False}
 
@@ -63,7 +65,7 @@ class OptionReader:
         value = self._take(key)
         return default if value is None else as_flag(key, value)
 
-    def integer(self, key: str, *, minimum: int, maximum: int | None = None) -> int | None:
+    def integer(self, key: str, *, minimum: int, maximum: int = MAX_INT) -> int | None:
         """Return a whole number from *minimum* to *maximum*; None when it is absent."""
         value = self._take(key)
         return None if value is None else as_integer(key, value, minimum, maximum)
@@ -87,8 +89,18 @@ class OptionReader:
         keys = [key for key in self._left if key.startswith(prefix)]
         return {key.removeprefix(prefix): self._left.pop(key).strip() for key in keys}
 
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Refuse options that others have, saying why; those that end in a dot are prefixes."""
+        for key in self._left:
+            for name, why in reasons.items():
+                if key == name or (name.endswith(".") and key.startswith(name)):
+                    raise ConfigError(f"{key}: expected no such option: {why}")
+
     def finish(self) -> None:
         """Refuse what nobody has taken. Values are not shown: one may be a misspelt secret."""
+        if path := self._left.get("path"):  # of `save`, `start` and `load`
+            accepted = "none: the option topic names a topic, with subscription"
+            raise ConfigError.bad("path", path, accepted)
         unknown = sorted(self._left.keys() - SPARK_OPTIONS)
         if unknown:
             raise ConfigError(unknown_name("option", unknown[0], self._known))
@@ -109,14 +121,13 @@ def as_flag(key: str, value: str) -> bool:
     return _FLAGS[value.lower()]
 
 
-def as_integer(key: str, value: str, minimum: int, maximum: int | None = None) -> int:
+def as_integer(key: str, value: str, minimum: int, maximum: int = MAX_INT) -> int:
     """Return *value* as a whole number from *minimum* to *maximum*."""
-    upper = f" and {maximum} or less" if maximum is not None else ""
-    accepted = f"a whole number, {minimum} or more{upper}"
+    accepted = f"a whole number, {minimum} or more and {maximum} or less"
     try:
         number = int(value)
     except ValueError:
         raise ConfigError.bad(key, value, accepted) from None
-    if number < minimum or (maximum is not None and number > maximum):
+    if not minimum <= number <= maximum:
         raise ConfigError.bad(key, value, accepted)
     return number

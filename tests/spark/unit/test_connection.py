@@ -9,6 +9,7 @@ import traceback
 import pulsar
 import pytest
 
+from pulsar_retry import ConfigError
 from pulsar_retry_spark.connection import Connection, _renewed
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader
@@ -36,6 +37,54 @@ def test_arguments_of_the_client_have_their_types():
     """As `pulsar.Client` takes them."""
     arguments = connect(client__io_threads="2", client__listener_name="inner").arguments
     assert (("io_threads", 2), ("listener_name", "inner")) == arguments
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "pulsar://broker",
+        "pulsar+ssl://a.example:6651,b.example:6651",
+        "pulsar://10.0.0.1:6650,10.0.0.2",
+        "http://proxy:8080/path",
+    ],
+)
+def test_urls_that_pulsar_client_takes(url):
+    """One host or several, with or without ports."""
+    connect(service__url=url).open().close()
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        *("", "h:notaport", "h:70000", "h:0", "h:-1", "h:+5", "h:1:2", "h:6650,", ",h", "h h"),
+        *("[::1]:6650", "user:s3cret@h:6650", "h:6650,pulsar://i:6650", "h:\uff16"),
+    ],
+)
+def test_urls_that_no_client_can_be_opened_with(hosts):
+    """They are refused on the driver, and not shown: somebody may have put a password there."""
+    with pytest.raises(ConfigError, match=r"^service.url: expected a URL such as") as caught:
+        connect(service__url=f"pulsar://{hosts}")
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "pulsar://localhost:6650", "http://"])
+def test_the_rest_api_has_a_url_too(url):
+    """Of its own kind."""
+    with pytest.raises(ConfigError, match=r"^admin.url: expected a URL such as http://"):
+        connect(admin__url=url)
+
+
+def test_what_pulsar_client_refuses_all_the_same_has_a_slug(monkeypatch):
+    """As every error of a task."""
+
+    def refuse(*_args, **_kwargs):
+        raise ValueError("invalid hostname: h")
+
+    monkeypatch.setattr(pulsar, "Client", refuse)
+    with pytest.raises(
+        PulsarFailuresError, match=r"^\[PULSAR_SINK_INVALID_CONFIGURATION\] .*name: h"
+    ):
+        connect().open()
 
 
 def test_what_a_client_is_opened_with(monkeypatch, tmp_path):

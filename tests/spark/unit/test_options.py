@@ -83,7 +83,12 @@ def test_delays():
 
 def test_sparks_own_keys_are_no_options_of_ours():
     """Spark puts them there."""
-    parse(path="x", checkpointLocation="y", queryName="z")
+    parse(checkpointLocation="y", queryName="z")
+
+
+def test_a_count_of_rows_may_be_big():
+    """A job may write more of them than an int can count."""
+    assert 10**10 == parse(max_failed_rows="10000000000").max_failed_rows
 
 
 def test_options_travel():
@@ -97,6 +102,15 @@ def test_options_travel():
     [
         ({"service.url": ""}, "service.url=None: expected a URL"),
         ({"service.url": "localhost:6650"}, "service.url: expected a URL"),
+        ({"path": "orders"}, "path='orders': expected none: the option topic names a topic"),
+        ({"send.timeout_ms": "99999999999"}, "send.timeout_ms='99999999999': expected a whole"),
+        ({"max_attempts": "3000000000"}, "max_attempts='3000000000': expected a whole number, 1"),
+        ({"client.io_threads": "2147483648"}, "client.io_threads='2147483648': expected a whole"),
+        ({"batch.delay_ms": "10"}, "batch.delay_ms: expected no such option: batches end"),
+        ({"window": "10"}, "window: expected no such option: pending.max says"),
+        ({"ack_tracking": "row"}, "ack_tracking: expected no such option: a task has always"),
+        ({"properties.packed": "true"}, "properties.packed: expected no such option: consumers"),
+        ({"producer.name": "p"}, "producer.name: expected no such option: the sink"),
         ({"subscription": ""}, "subscription=None: expected the subscription that handles"),
         ({"topic": ""}, "topic=None: expected the topic that 'billing' is a subscription of"),
         ({"topic": "a/b"}, "topic='a/b': expected a topic"),

@@ -99,7 +99,7 @@ def test_defaults_are_safe():
 
 def test_spark_options_are_ignored_and_options_travel():
     """Spark adds its own, and workers get all of them."""
-    options = parse(path="/x", checkpointLocation="/y")
+    options = parse(queryName="x", checkpointLocation="/y")
     assert options == pickle.loads(pickle.dumps(options))  # noqa: S301 - our own
 
 
