@@ -213,11 +213,24 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     """Put the origin's names where absent. A twin of the origin key gets the other's value."""
     put = properties.setdefault
     put(REAL_TOPIC, logical(origin.topic))
-    known = _origin_id(properties)
-    put(ORIGIN_MESSAGE_ID_OLD, known or origin.message_id)
-    put(ORIGIN_MESSAGE_ID, known or origin.message_id)
+    for name, text in origin_id(_origin_id(properties) or origin.message_id).items():
+        put(name, text)
     put(REAL_SUBSCRIPTION, origin.subscription)
     return properties
+
+
+def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
+    """Return what a letter says of its reconsume count, its delay in seconds, and its level.
+
+    Only TDMQ's dialects write a level (-1: an explicit delay); None: not written.
+    """
+    texts = {RECONSUMETIMES: str(count), DELAY_TIME: str(round(delay * 1000))}  # ms on the wire
+    return texts if level is None else {**texts, DELAY: str(level)}
+
+
+def origin_id(message_id: str) -> dict[str, str]:
+    """Return the id that a message was published with, under both of its names."""
+    return {ORIGIN_MESSAGE_ID_OLD: message_id, ORIGIN_MESSAGE_ID: message_id}
 
 
 def letter_properties(
@@ -246,11 +259,7 @@ def letter_properties(
         properties.setdefault(RETRY_TOPIC, retry_topic)
     if custom:
         properties.update(custom)
-    properties[RECONSUMETIMES] = str(count)
-    properties[DELAY_TIME] = str(round(delay * 1000))  # ms on the wire
-    if level is not None:
-        properties[DELAY] = str(level)
-    return properties
+    return properties | counts(count, delay, level)
 
 
 def dead_letter_properties(

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.wire.names import LetterTopics
+from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
@@ -88,19 +88,14 @@ class CachedClient:
         return raw
 
     def _create(self, topic: str, arguments: dict[str, Any]) -> Any:
-        give_up_at = time.monotonic() + _BUSY_FOR
-        tries = 0
-        while True:
-            try:
-                return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
-            except pulsar.ProducerBusy:
-                if time.monotonic() > give_up_at:
-                    text = (
-                        f"another producer on {topic} keeps the name {arguments['producer_name']}"
-                    )
-                    raise PulsarFailuresError("PRODUCER_BUSY", text) from None
-            tries += 1
-            time.sleep(_BUSY_BACKOFF.delay(tries))
+        def create() -> Any:
+            return self.client.create_producer(topic, **arguments)._producer  # noqa: SLF001
+
+        try:
+            return when_free(create, pulsar.ProducerBusy, patience=_BUSY_FOR, backoff=_BUSY_BACKOFF)
+        except pulsar.ProducerBusy:
+            text = f"another producer on {topic} keeps the name {arguments['producer_name']}"
+            raise PulsarFailuresError("PRODUCER_BUSY", text) from None
 
     def forget_producers(self) -> None:
         """Close the producers: after a failure nobody knows what is still under way in them."""
@@ -128,7 +123,8 @@ def lease(connection: Connection) -> Iterator[CachedClient]:
     Thread-safe, but what is leased is not: two threads that send use connections of their own.
 
     Raises:
-        PulsarFailuresError: there is no token where there should be one.
+        PulsarFailuresError: there is no token where there should be one, or pulsar-client does
+            not like what it gets.
     """
     client = _acquire(connection)
     try:

@@ -6,11 +6,17 @@ change: ``[PULSAR_SINK_TIMEOUT] no receipt …``. Wrong options are a `pulsar_re
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from pulsar_retry.errors import PulsarRetryError
 
-__all__ = ["PulsarFailuresError"]
+__all__ = ["PulsarFailuresError", "slug_of"]
+
+
+def slug_of(name: str) -> str:
+    """Return the slug for one of pulsar-client's names for what went wrong."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
 
 
 class PulsarFailuresError(PulsarRetryError):

@@ -6,7 +6,6 @@ keeps a second query away.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -15,6 +14,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.positions import Position
 from pulsar_retry_spark.reading import LOOK_BACK, Piece, messages
 from pulsar_retry_spark.source_errors import PulsarSourceError
@@ -133,23 +133,23 @@ class ReadingSubscription:
         self._consumers.clear()
 
     def _subscribe(self, name: str, *, at_end: bool) -> Any:
-        give_up_at = time.monotonic() + _BUSY_FOR
-        tries = 0
         start = pulsar.InitialPosition.Latest if at_end else pulsar.InitialPosition.Earliest
-        while True:
-            try:
-                return self.client.subscribe(
-                    name, self.name, initial_position=start, receiver_queue_size=1
-                )
-            except pulsar.ConsumerBusy:
-                if time.monotonic() > give_up_at:
-                    raise PulsarSourceError(
-                        "SUBSCRIPTION_BUSY",
-                        f"another query reads {name} by subscription {self.name!r}: give this one "
-                        "a subscription.reader of its own",
-                    ) from None
-            tries += 1
-            time.sleep(_BUSY_BACKOFF.delay(tries))
+
+        def subscribe() -> Any:
+            return self.client.subscribe(
+                name, self.name, initial_position=start, receiver_queue_size=1
+            )
+
+        try:
+            return when_free(
+                subscribe, pulsar.ConsumerBusy, patience=_BUSY_FOR, backoff=_BUSY_BACKOFF
+            )
+        except pulsar.ConsumerBusy:
+            raise PulsarSourceError(
+                "SUBSCRIPTION_BUSY",
+                f"another query reads {name} by subscription {self.name!r}: give this one a "
+                "subscription.reader of its own",
+            ) from None
 
     def _first_from(self, name: str, position: Position) -> Position | None:
         """Return the first message from *position* on that is still there; None: there is none."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import _pulsar
 
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 
 _OK = _pulsar.Result.Ok
 
@@ -89,5 +88,4 @@ class Receipts:
 
 def refused(result: str, what: str) -> PulsarFailuresError:
     """Return the error for one of pulsar-client's results."""
-    slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", result).upper()
-    return PulsarFailuresError(slug, f"{what} not written: pulsar-client says {result}")
+    return PulsarFailuresError(slug_of(result), f"{what} not written: pulsar-client says {result}")

@@ -25,7 +25,7 @@ def route_batches(
     handler: Handler,
     options: Mapping[str, Option],
     *,
-    write_good: Callable[[DataFrame, int], None],
+    write_good: Callable[[DataFrame, int], None] | None = None,
     max_failed_ratio: float | None = None,
     on_report: Callable[[Report, int], None] | None = None,
 ) -> Callable[[DataFrame, int], None]:
@@ -39,11 +39,12 @@ def route_batches(
 
     Args:
         handler: What judges the rows of a micro-batch, such as a function that calls `split` and
-            `failures`. It returns the good and the failed ones, and writes nothing. If a row is
+            `failures`. It returns the good and the failed ones, and writes none. If a row is
             not judged alike each time (by chance, or by a service), it has to persist what it has
             found out, or a row may be lost or written on both ways.
         options: The sink's options.
-        write_good: Writes the good rows of a micro-batch, given with its number.
+        write_good: Writes the good rows of a micro-batch, given with its number. None: *handler*
+            has written them itself, or nobody wants them. Limits are not checked before, then.
         max_failed_ratio: The share of a micro-batch that may fail, from 0 to 1. It and the option
             `max_failed_rows` are checked before any row is written, a good one or a failed one.
         on_report: Is told what was written, with the number of the micro-batch, when all is done.
@@ -63,7 +64,8 @@ def route_batches(
             ready = prepare(failed, parsed)
             total = None if max_failed_ratio is None else batch
             with within_limits(ready, parsed, total, max_failed_ratio) as rows:
-                write_good(good, batch_id)
+                if write_good is not None:
+                    write_good(good, batch_id)
                 report = send(rows, parsed, batch_id)
         finally:
             batch.unpersist()

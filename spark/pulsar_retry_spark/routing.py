@@ -227,11 +227,7 @@ class Router:
         # A topic of the row's own is delayed only by the row's own delay.
         delay_ms = 0 if topic else round(delay * 1000)
         defaults = self._defaults(retried=retried and not topic)
-        counts = {
-            wire.RECONSUMETIMES: str(attempt),
-            wire.DELAY_TIME: str(delay_ms),
-            **self._level(attempt),
-        }
+        counts = wire.counts(attempt, delay_ms / 1000, self._level(attempt))
         route = Route(
             topic=self._target(action, topic, attempt),
             action=action,
@@ -268,12 +264,12 @@ class Router:
         }
         return {name: text for name, text in names.items() if text is not None}
 
-    def _level(self, attempt: int) -> dict[str, str]:
+    def _level(self, attempt: int) -> int | None:
         """Return the level, which only TDMQ's dialects write: -1 is a delay of no level."""
         plan, delays = self._targets.plan, self._options.delays
         if plan is None or not plan.naming.is_tdmq:
-            return {}
-        return {wire.DELAY: str(delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1)}
+            return None
+        return delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1
 
     def _due(self, route: Route, wait: Wait | None, properties: dict[str, str]) -> int:
         """Return when a row is to be delivered, in milliseconds since 1970; 0: at once."""
@@ -365,7 +361,7 @@ def _put_origin(properties: dict[str, str], origin: Origin) -> None:
     if topic is not None:
         properties[wire.REAL_TOPIC] = logical(topic)
     if message_id is not None:
-        properties[wire.ORIGIN_MESSAGE_ID] = properties[wire.ORIGIN_MESSAGE_ID_OLD] = message_id
+        properties.update(wire.origin_id(message_id))
     if source is not None:
         properties[wire.FAILURE_SOURCE] = source
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
 import pulsar
 
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 
 __all__ = ["BROKER_IS_AWAY", "PulsarSourceError", "refusals_of"]
 
@@ -50,5 +49,4 @@ def refusals_of(what: str) -> Iterator[None]:
         yield
     except pulsar.PulsarException as error:
         name = type(error).__name__
-        slug = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
-        raise PulsarSourceError(slug, f"{what}: pulsar-client says {name}") from error
+        raise PulsarSourceError(slug_of(name), f"{what}: pulsar-client says {name}") from error

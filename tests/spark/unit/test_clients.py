@@ -11,7 +11,7 @@ import attrs
 import pulsar
 import pytest
 
-from pulsar_retry_spark import clients
+from pulsar_retry_spark import busy, clients
 from pulsar_retry_spark.errors import PulsarFailuresError
 
 
@@ -87,15 +87,17 @@ def test_an_idle_client_is_closed(monkeypatch):
         assert 2 == len(connection.opened)
 
 
-def test_a_client_in_use_is_not_idle(monkeypatch):
-    """Whoever leases it stops the clock."""
-    monkeypatch.setattr(clients, "IDLE", 0.05)
+def test_a_client_in_use_is_not_idle():
+    """Whoever leases it stops the clock, even one that is striking."""
     connection = Connection("a")
-    with clients.lease(connection):
-        pass
     with clients.lease(connection) as client:
-        assert not connection.opened[0].closed.wait(0.2)
+        pass
+    timer = client.timer
+    with clients.lease(connection):
+        assert timer.finished.is_set()  # cancelled
         assert client.timer is None
+        timer.function(*timer.args)
+        assert not connection.opened[0].closed.is_set()
 
 
 def test_producers_without_a_name_are_kept():
@@ -117,7 +119,7 @@ def test_producers_with_a_name_are_not():
 
 def test_a_name_that_is_still_in_use_is_waited_for(monkeypatch):
     """A killed task's producer is there until the broker has noticed."""
-    monkeypatch.setattr(clients.time, "sleep", lambda _: None)
+    monkeypatch.setattr(busy.time, "sleep", lambda _: None)
     with clients.lease(Connection("a")) as client:
         client.client.busy = 3
         assert client.producer("t", producer_name="n") is client.client.created[0]

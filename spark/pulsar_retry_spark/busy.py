@@ -1,0 +1,43 @@
+"""Waiting for a name that only one at a time can have: a producer's, or a subscription's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import pulsar
+
+from pulsar_retry.policy.backoff import Exponential
+
+_T = TypeVar("_T")
+
+
+def when_free(
+    take: Callable[[], _T],
+    busy: type[pulsar.PulsarException],
+    *,
+    patience: float,
+    backoff: Exponential,
+) -> _T:
+    """Return what *take* returns, tried again as long as it raises *busy*.
+
+    Args:
+        take: Takes the name.
+        busy: What it raises while somebody else has it.
+        patience: Seconds after which there is no other try.
+        backoff: What tells how long to wait before each.
+
+    Raises:
+        pulsar.PulsarException: *busy*, in the end; or what else *take* raises, at once.
+    """
+    give_up_at = time.monotonic() + patience
+    tries = 0
+    while True:
+        try:
+            return take()
+        except busy:
+            if time.monotonic() > give_up_at:
+                raise
+        tries += 1
+        time.sleep(backoff.delay(tries))
