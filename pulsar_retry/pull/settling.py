@@ -43,6 +43,12 @@ LETTERS, NACK = "letters", "nack"
 LANE_OVERFLOW = "lane-overflow"
 
 
+#: Seconds that a letter is delayed at least. Its original is acknowledged up to a tenth of a second
+#: after it is published, or later on a busy machine. Were the letter handled before, a process that
+#: is killed then would leave several retries of one message, each with attempts to come.
+LEAST_DELAY = 0.5
+
+
 @attrs.define
 class Counts:
     """What was done with messages that a worker did not acknowledge itself.
@@ -53,7 +59,7 @@ class Counts:
         dead_lettered: Went to the dead-letter topic.
         dropped: Were acknowledged and forgotten.
         expired: Had leases that expired.
-        superseded: Were letters for which there is a newer one.
+        superseded: Were letters for which there is a newer one, or messages that are dead already.
         unsettled: Could not be settled; they are redelivered.
     """
 
@@ -170,7 +176,7 @@ class Settler:
         count = reconsume_times(work.message.properties())
         if self._nacks:
             count += work.message.redelivery_count()
-        elif not self.own_letters.is_empty:
+        if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(chain_key(work.message)))
         return count + (work.entry.retries if work.entry is not None else 0)
 
@@ -199,6 +205,7 @@ class Settler:
                 work.entry.retries += counted
                 self._again(work, delay)
             case RetryLater(delay=delay) if self._nacks:
+                self.own_letters.failed(chain_key(work.message), attempt, delay)
                 self._again(work, delay)
             case RetryLater():
                 return self._retry(work, action, failure, attempt)
@@ -211,43 +218,41 @@ class Settler:
     def _dead_letter(
         self, work: Work, action: DeadLetter, failure: Failure, failures: int
     ) -> Future[None]:
+        stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
+        self.own_letters.failed(key, failures)
         future = self._handover.dead(work.message, action, failure, failures=failures)
-        if not self._nacks:
-            key = chain_key(work.message)
-            self._when_out(future, partial(self.own_letters.dead, key, failures))
-        future.add_done_callback(partial(self._ended, work, "dead_lettered"))
-        return future
+        out = partial(self.own_letters.published, key, stamp, at=began, dead=True)
+        return self._follow(work, "dead_lettered", future, key, out)
 
     def _retry(
         self, work: Work, action: RetryLater, failure: Failure, attempt: int
     ) -> Future[None]:
+        stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
         failures = attempt if action.counted else attempt - 1
-        stamp, began = self.own_letters.stamp(), time.time()
+        action = attrs.evolve(action, delay=max(action.delay, LEAST_DELAY))
+        self.own_letters.failed(key, failures, action.delay)
         custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
         future = self._handover.retry(
             work.message, action, failure, failures=failures, custom=custom
         )
-        remember = partial(
-            self.own_letters.published,
-            chain_key(work.message),
-            stamp,
-            failures,
-            at=began,
-            delay=action.delay,
-        )
-        self._when_out(future, remember)
-        future.add_done_callback(partial(self._ended, work, "retried"))
+        out = partial(self.own_letters.published, key, stamp, at=began)
+        return self._follow(work, "retried", future, key, out)
+
+    def _follow(
+        self, work: Work, kind: str, future: Future[None], key: str, out: Callable[[], None]
+    ) -> Future[None]:
+        """Return *future*; *out* is called when the letter is out."""
+
+        def ended(future: Future[None]) -> None:
+            error = future.exception()
+            if error is None or isinstance(error, AcknowledgeError):
+                out()  # whatever becomes of its original
+            else:
+                self.own_letters.forget(key)
+            self._ended(work, kind, error)
+
+        future.add_done_callback(ended)
         return future
-
-    @staticmethod
-    def _when_out(future: Future[None], then: Callable[[], None]) -> None:
-        """Call *then* when a letter is published, whatever becomes of its original."""
-
-        def done(future: Future[None]) -> None:
-            if isinstance(future.exception(), AcknowledgeError | None):
-                then()
-
-        future.add_done_callback(done)
 
     def _end_all(self, work: Work, failure: Failure) -> None:
         """Have the subscription end; the message stays as it is, and is redelivered then."""
@@ -256,20 +261,30 @@ class Settler:
         self._board.settled(work)
 
     def is_superfluous(self, message: Any) -> bool:
-        """Tell whether *message* is a letter with a newer one; then acknowledge it."""
-        if self.own_letters.is_empty or not self._handover.is_letter(message):
-            return False
+        """Tell whether *message* is no news: a letter with a newer one, or one that is dead here.
+
+        Then it is acknowledged.
+        """
         try:
-            properties, time_ms = message.properties(), message.publish_timestamp()
+            if not self._is_known(message):
+                return False
         except UnicodeDecodeError:
-            return False
-        stamp = Stamp.read(properties.get(FAILURE_WRITER))
-        count = reconsume_times(properties)
-        if not self.own_letters.supersede(chain_key(message), count, time_ms / 1000, stamp):
             return False
         self.consumer.acknowledge(message)
         self._count("superseded")
         return True
+
+    def _is_known(self, message: Any) -> bool:
+        own = self.own_letters
+        if own.is_empty:
+            return False
+        if self._nacks:  # a subscription that was set back counts no redeliveries
+            return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
+        if not self._handover.is_letter(message):
+            return False
+        properties, at = message.properties(), message.publish_timestamp() / 1000
+        stamp = Stamp.read(properties.get(FAILURE_WRITER))
+        return own.supersede(chain_key(message), reconsume_times(properties), at, stamp)
 
     def _again(self, work: Work, delay: float) -> None:
         """Have a message redelivered, or in a lane retried, without a letter."""
@@ -293,9 +308,9 @@ class Settler:
             self._switch.succeeded()
         self._next(work)
 
-    def _ended(self, work: Work, kind: str, future: Future[None]) -> None:
+    def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
         """Take the end of a hand-off, on any thread."""
-        if error := future.exception():
+        if error is not None:
             self.not_settled(work, error)  # the consumer has asked for it back
             return
         self._count(kind)

@@ -4,15 +4,19 @@ pulsar-client sends acknowledgements in groups, up to a tenth of a second late. 
 killed in that moment leaves both: the letter that it has published, and the message that it has not
 acknowledged. Each of the two would go on to have letters of its own.
 
-So a process remembers, of each message of which it has published a letter,
+So a process remembers, of each message that has failed,
 
-- the last letter. An older one is *superseded*: it is dropped. This can lose nothing, also when a
-  subscription is set back: the newer letter is handled after the older one was published. Of its
-  own letters it knows the order; another's is older by the time of its publication, and is dropped
-  only if it counts no more attempts. An original is never dropped, for it may come again on
-  purpose.
-- how many attempts the message has had. Whatever else of the message comes soon goes on from there
-  instead of from its own count. Not for long: later somebody may want it to begin anew.
+- the last letter that it has published, or that there is a dead letter. An older retry letter is
+  *superseded*: it is dropped. This can lose nothing, also when a subscription is set back: the
+  newer letter is handled after the older one was published. Of its own letters it knows the order;
+  another's is older by the time of its publication, and is dropped only if it counts no more
+  attempts. An original is never dropped, for it may come again on purpose.
+- how many attempts it has had. Whatever else of the message comes soon goes on from there instead
+  of from its own count. Not for long: later somebody may want it to begin anew.
+
+Without retry letters this is remembered too. There the broker redelivers whole batches, with all of
+their messages that are not acknowledged yet: also those that are in hand, and those of which a dead
+letter is out already. The second kind is dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ _MOST = 10_000
 
 #: Seconds after a letter is due, or dead, for which the attempts are remembered: more than a broker
 #: takes to redeliver what a killed process held.
-_SOON = 60.0
+_SOON = 30.0
 
 
 class Stamp(NamedTuple):
@@ -60,14 +64,16 @@ class _Known(NamedTuple):
     Attributes:
         failures: How many of its attempts have failed.
         until: When that is forgotten, by the monotonic clock.
-        number: The number of its last letter.
+        number: The number of its last letter; 0: there was none.
         at: When that was published at the earliest, in seconds since 1970.
+        dead: Whether it is dead.
     """
 
     failures: int
     until: float
     number: int
     at: float
+    dead: bool = False
 
 
 #: A number of a stamp; int() takes other digits as well, and no more than 4300.
@@ -98,40 +104,55 @@ class OwnLetters:
             self._number += 1
             return Stamp(self._writer, self._number)
 
-    def published(self, key: str, stamp: Stamp, failures: int, *, at: float, delay: float) -> None:
-        """Take note of a retry letter that is out.
+    def failed(self, key: str, failures: int, delay: float = 0.0) -> None:
+        """Take note of an attempt that has failed.
 
         Args:
             key: What tells the message from others, the same for its letters.
-            stamp: The letter's.
-            failures: How many of the message's attempts have failed.
-            at: When it was published at the earliest, in seconds since 1970.
-            delay: Seconds until it is due.
+            failures: How many of its attempts have failed by now.
+            delay: Seconds until it comes back.
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-            # Letters of one message may be published at the same time, by several workers.
-            number, at = max((known.number, known.at), (stamp.number, at))
-            self._remember(key, failures, delay, number, at)
+            until = self._clock() + delay + _SOON
+            failures = max(failures, self._failures(key))
+            self._known[key] = known._replace(failures=failures, until=until)
+            self._known.move_to_end(key)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+            self.is_empty = False
 
-    def dead(self, key: str, failures: int) -> None:
-        """Take note of a dead letter that is out. Retry letters that are left are not dropped."""
+    def published(self, key: str, stamp: Stamp, *, at: float, dead: bool = False) -> None:
+        """Take note of a letter that is out.
+
+        Args:
+            key: Its message's.
+            stamp: Its stamp.
+            at: When it was published at the earliest, in seconds since 1970.
+            dead: Whether it is a dead letter.
+        """
         with self._lock:
-            known = self._known.get(key, _NOTHING)
-            self._remember(key, failures, 0.0, known.number, known.at)
+            known = self._known.get(key)
+            # Letters of one message may be published at the same time, by several workers.
+            if known is not None and stamp.number > known.number:
+                self._known[key] = known._replace(number=stamp.number, at=at, dead=dead)
 
-    def _remember(self, key: str, failures: int, delay: float, number: int, at: float) -> None:
-        until = self._clock() + delay + _SOON
-        self._known[key] = _Known(max(failures, self._failures(key)), until, number, at)
-        self._known.move_to_end(key)
-        self.is_empty = False
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
+    def forget(self, key: str) -> None:
+        """Forget the attempts of a message: a letter of it is not out."""
+        with self._lock:
+            if (known := self._known.get(key)) is not None:
+                self._known[key] = known._replace(until=0.0)
 
     def failures(self, key: str) -> int:
         """Return how many attempts of a message have failed, as far as that is known here."""
         with self._lock:
             return self._failures(key)
+
+    def is_dead(self, key: str) -> bool:
+        """Tell whether a message was dead-lettered here a moment ago."""
+        with self._lock:
+            known = self._known.get(key, _NOTHING)
+            return known.dead and self._clock() < known.until
 
     def _failures(self, key: str) -> int:
         known = self._known.get(key, _NOTHING)
@@ -147,8 +168,8 @@ class OwnLetters:
             stamp: Its stamp; None: it has none, for example because it is another client's.
         """
         with self._lock:
-            known = self._known.get(key)
-        if known is None or stamp is None:
+            known = self._known.get(key, _NOTHING)
+        if stamp is None or (known.dead and self._clock() >= known.until):
             return False
         if stamp.writer == self._writer:
             return stamp.number < known.number

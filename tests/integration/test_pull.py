@@ -167,3 +167,52 @@ def test_what_is_no_pull(pull, arguments, text):
     """The error names the argument, the value and what is accepted."""
     with pytest.raises(pr.ConfigError, match=text):
         pull(**arguments)
+
+
+def test_an_idle_consumer_is_closed(pull, publish, admin, topic, monkeypatch):
+    """So what it has prefetched goes to others; the next pull opens another one."""
+    monkeypatch.setattr("pulsar_retry.pull.puller._IDLE", 0.5)
+    publish(b"first")
+    (delivery,) = pull()
+
+    def consumers() -> int:
+        return len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+
+    assert 1 == consumers()
+    delivery.ack()
+    eventually(lambda: consumers() == 0)
+    publish(b"second")
+    (delivery,) = pull()
+    assert b"second" == delivery.message.data()
+    delivery.ack()
+
+
+def test_what_is_out_keeps_the_consumer_open(pull, publish, admin, topic, monkeypatch):
+    """Until it is settled or its lease is over: closing would redeliver it."""
+    monkeypatch.setattr("pulsar_retry.pull.puller._IDLE", 0.1)
+    publish(b"first")
+    (delivery,) = pull(ack_deadline=30)
+    assert [] == pull(timeout=1)
+    assert 1 == len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"])
+    delivery.ack()
+
+
+def test_a_call_says_more_than_the_client(client, pull, publish, dead_letters):
+    """What it leaves open the client decides."""
+    client.retry_policy = pr.RetryPolicy(max_attempts=1, backoff=pr.Fixed(60))
+    publish(b"order")
+    (delivery,) = pull(retry_policy=pr.RetryPolicy(max_attempts=2, backoff="immediate"))
+    delivery.nack()
+    (delivery,) = pull(retry_policy=None)
+    assert 2 == delivery.attempt
+    delivery.nack()
+    assert "retries-exhausted" == pr.DeadLetter.of(dead_letters(1)[0]).failure.reason
+
+
+def test_a_nack_that_the_policy_would_stop_for(pull, publish):
+    """There is nothing to stop: the message comes back, without an attempt used up."""
+    publish(b"order")
+    policy = pr.RetryPolicy(stop_on=PermissionError, max_attempts=1)
+    (delivery,) = pull(retry_policy=policy)
+    delivery.nack(error=PermissionError())
+    assert [] == pull(timeout=0.5)

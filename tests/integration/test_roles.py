@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.request
 import uuid
 
@@ -28,15 +29,21 @@ def connect(guarded, token):
     return pr.Client(guarded.service_url, pulsar.AuthenticationToken(token), logger=QUIET)
 
 
-def grant(guarded, topic, role, actions):
-    """Let *role* do *actions* on *topic*, and nothing else anywhere."""
+def call(guarded, method, path, body=None):
+    """Ask the REST API to do something with a topic."""
     request = urllib.request.Request(  # noqa: S310 - the test's broker
-        f"{guarded.admin_url}/admin/v2/persistent/public/default/{topic}/permissions/{role}",
-        json.dumps(actions).encode(),
+        f"{guarded.admin_url}/admin/v2/persistent/public/default/{path}",
+        None if body is None else json.dumps(body).encode(),
         {"Authorization": f"Bearer {guarded.admin_token}", "Content-Type": "application/json"},
+        method=method,
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     opener.open(request, timeout=30).close()
+
+
+def grant(guarded, topic, role, actions):
+    """Let *role* do *actions* on *topic*, and nothing else anywhere."""
+    call(guarded, "POST", f"{topic}/permissions/{role}", actions)
 
 
 def test_rights_on_the_topics_are_enough(guarded, caplog):
@@ -55,3 +62,22 @@ def test_rights_on_the_topics_are_enough(guarded, caplog):
         consumer.reconsume_later(consumer.receive(SOON), delay=0.01)
         assert 2 == pr.attempt_of(consumer.receive(SOON))
     assert "may not look for the old-style topic" in caplog.text
+
+
+def test_a_subscriber_that_loses_its_rights(guarded):
+    """It ends by itself, and `result` raises what the broker says."""
+    topic = uuid.uuid4().hex
+    with connect(guarded, guarded.admin_token) as administrator:
+        producer = administrator.create_producer(topic)
+        grant(guarded, topic, "auditor", ["consume"])
+        handled = threading.Event()
+        with connect(guarded, guarded.token("auditor")) as client:
+            subscriber = client.subscriber(
+                topic, "audit", lambda _message: handled.set(), redelivery="nack"
+            ).start()
+            producer.send(b"order")
+            assert handled.wait(SOON / 1000)
+            call(guarded, "DELETE", f"{topic}/permissions/auditor")
+            call(guarded, "PUT", f"{topic}/unload")
+            with pytest.raises(pulsar.AuthorizationError):
+                subscriber.result(60)

@@ -201,6 +201,22 @@ class TestNacks:
         assert not [name for name in admin.topics(namespace) if name.endswith("-RETRY")]
         assert (2, 1) == (subscriber.stop().retried, subscriber.result().dead_lettered)
 
+    def test_pubsubs_policies(self, start, publish, dead_letters):
+        """Pub/Sub's dead-letter topic is fed by nacks: five attempts, and its attributes."""
+        notes = Notes(fails)
+        start(
+            notes,
+            redelivery="nack",
+            retry_policy=pr.RetryPolicy.pubsub(0.1, 0.2),
+            dead_letter_policy=pr.DeadLetterPolicy.pubsub(),
+            codec="pubsub",
+        )
+        publish(b"order")
+        (dead,) = dead_letters(1)
+        assert {b"order": 5} == notes.attempts
+        assert "5" == dead.properties()["CloudPubSubDeadLetterSourceDeliveryCount"]
+        assert "retries-exhausted" == pr.DeadLetter.of(dead).failure.reason
+
     def test_the_count_outlives_the_process(self, start, publish, dead_letters):
         """The broker keeps it; only what waits for its delay when a process ends is not counted."""
         notes = Notes(fails)
@@ -228,6 +244,23 @@ def test_update_policy(start, publish, dead_letters):
         for each in subscriber.describe()
         if each.name == "max_attempts"
     ]
+
+
+def test_the_clients_policy(client, topic, start, publish, dead_letters):
+    """It says what a subscriber leaves open, and less than the subscriber."""
+    client.retry_policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
+    notes = Notes(fails)
+    subscriber = start(notes, retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.1)))
+    said = {each.name: str(each) for each in subscriber.describe()}
+    assert ("max_attempts = 2 (client)", "backoff = fixed 100ms (subscriber)") == (
+        said["max_attempts"],
+        said["backoff"],
+    )
+    publish(b"order")
+    dead_letters(1)
+    assert {b"order": 2} == notes.attempts
+    with pytest.raises(pr.ConfigError, match="retry_policy='soon'"):
+        client.retry_policy = "soon"
 
 
 def test_async_handlers(start, publish, dead_letters):
@@ -350,6 +383,24 @@ class TestEnds:
         with pytest.raises(pulsar.TopicNotFound):
             subscriber.result(60)
         assert not subscriber.running
+
+    def test_an_error_to_stop_for(self, start, publish, client, topic):
+        """`result` raises it, and the message is there for whoever comes next."""
+        error = PermissionError("the database does not let us in any more")
+
+        def refused(_message: Any) -> None:
+            raise RuntimeError("cannot store") from error
+
+        policy = pr.RetryPolicy(stop_on=PermissionError)
+        subscriber = start(refused, retry_policy=policy)
+        publish(b"order")
+        with pytest.raises(RuntimeError, match="cannot store") as raised:
+            subscriber.result(SOON)
+        assert error is raised.value.__cause__
+        again = Notes()
+        with client.subscriber(topic, SUBSCRIPTION, again):
+            again.wait_for(1)
+        assert [b"order"] == again.seen
 
     def test_handler_errors_do_not(self, start, publish):
         """Nor does what is no `Exception` at all."""

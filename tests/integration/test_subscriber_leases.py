@@ -74,7 +74,7 @@ def test_a_lease_is_extended(start, publish):
     assert (1, 0) == (report.acknowledged, report.expired)
 
 
-def test_an_async_handler_is_cancelled(start, publish):
+def test_an_async_handler_is_cancelled(start, publish, admin, topic):
     """When its lease expires."""
     cancelled = threading.Event()
 
@@ -89,7 +89,8 @@ def test_an_async_handler_is_cancelled(start, publish):
     subscriber = start(hang, lease=SHORT)
     publish()
     assert cancelled.wait(SOON)
-    eventually(lambda: subscriber.in_hand == (0, 0))
+    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))  # the letter is out
+    eventually(lambda: not admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION))
     report = subscriber.stop()
     assert (1, 1) == (report.acknowledged, report.expired)
 

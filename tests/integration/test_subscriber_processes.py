@@ -81,13 +81,13 @@ MESSAGES = 2000
 
 
 @pytest.fixture
-def program(broker: Any, topic: str, tmp_path: Path) -> Iterator[Callable[[float], Program]]:
+def program(broker: Any, topic: str, tmp_path: Path) -> Iterator[Callable[..., Program]]:
     """Return a function that starts such a program, with the seconds that its handler takes."""
     programs: list[Program] = []
 
-    def program(pause: float) -> Program:
+    def program(pause: float, **options: str) -> Program:
         path = tmp_path / f"attempts-{len(programs)}"
-        programs.append(Program(broker.service_url, topic, path, pause))
+        programs.append(Program(broker.service_url, topic, path, pause, **options))
         return programs[-1]
 
     yield program
@@ -112,6 +112,17 @@ def test_signals_drain(program, publish, admin, topic, number):
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 40 - handled)
 
 
+def publish_all(client: pr.Client, topic: str, payloads: list[bytes], *, batching: bool) -> None:
+    """Publish *payloads*, for a subscription that starts with the first of them."""
+    producer = client.create_producer(
+        topic, batching_enabled=batching, block_if_queue_full=True, batching_max_messages=50
+    )
+    client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared).close()
+    for payload in payloads:
+        producer.send_async(payload, lambda *_: None)
+    producer.flush()
+
+
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
 def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic, batching):
     """5 % flaky, 1 % poison, two processes, one killed: each message is handled or dead in the end.
@@ -120,15 +131,7 @@ def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic,
     so that its letter was out but not yet its acknowledgement, does not begin anew.
     """
     payloads = [workers.payload(number) for number in range(MESSAGES)]
-    producer = client.create_producer(
-        topic, batching_enabled=batching, block_if_queue_full=True, batching_max_messages=50
-    )
-    client.subscribe(
-        topic, SUBSCRIPTION, pulsar.ConsumerType.Shared
-    ).close()  # so that both start with the first message
-    for payload in payloads:
-        producer.send_async(payload, lambda *_: None)
-    producer.flush()
+    publish_all(client, topic, payloads, batching=batching)
     victim, survivor = program(0.002), program(0.002)
     eventually(lambda: len(victim.attempts()) > MESSAGES // 10 and survivor.attempts())
     victim.process.kill()
@@ -147,6 +150,33 @@ def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic,
     assert max(attempts.values()) <= 3 + 1  # and the kill
     assert min(attempts[payload] for payload in poison) >= 3
     assert min(attempts[payload] for payload in payloads if payload.startswith(b"flaky")) >= 2
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+def test_a_kill_costs_an_attempt_at_most(client, program, admin, topic, batching, redelivery):
+    """Where everything fails again and again, and soon, so that most is under way at the kill.
+
+    Batches that are nacked are redelivered whole, also to the other process while this one still
+    has some of their messages in hand: that may cost another attempt, with or without a kill.
+    """
+    payloads = [b"poison-%d" % number for number in range(600)]
+    publish_all(client, topic, payloads, batching=batching)
+    options = {"backoff": "fixed 100ms", "redelivery": redelivery}
+    victim, survivor = program(0.002, **options), program(0.002, **options)
+    eventually(lambda: len(victim.attempts()) > 300 and survivor.attempts())
+    victim.process.kill()
+    dlq = f"{topic}-{SUBSCRIPTION}-DLQ"
+    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION), 60)
+    if redelivery == "letters":
+        eventually(lambda: not admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION), 60)
+    survivor.process.terminate()
+    assert 0 == survivor.process.wait(SOON)
+    attempts = Counter(victim.attempts() + survivor.attempts())
+    assert set(payloads) == set(attempts) == set(_read(client, dlq))
+    assert 3 <= min(attempts.values())
+    shared = redelivery == "nack" and batching
+    assert max(attempts.values()) <= 3 + 1 + shared
 
 
 def _read(client: pr.Client, topic: str) -> list[bytes]:

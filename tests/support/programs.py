@@ -17,12 +17,20 @@ class Program:
         process: The process.
     """
 
-    def __init__(self, url: str, topic: str, path: Path, pause: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        topic: str,
+        path: Path,
+        pause: float,
+        *,
+        backoff: str = "fixed 1s",
+        redelivery: str = "letters",
+    ) -> None:
         """Start it; *pause* are the seconds that its handler takes."""
         self.path = path
-        self.process = subprocess.Popen(
-            [sys.executable, workers.__file__, url, topic, str(path), str(pause)]
-        )
+        arguments = [url, topic, str(path), str(pause), backoff, redelivery]
+        self.process = subprocess.Popen([sys.executable, workers.__file__, *arguments])
 
     def attempts(self) -> list[bytes]:
         """Return the payloads of all attempts so far."""

@@ -30,7 +30,7 @@ def judge(message: Any) -> None:
     """Do what the payload says."""
     content = message.data()
     if content.startswith(b"poison") or (
-        content.startswith(b"flaky") and pr.RetryProperties.of(message).reconsume_times == 0
+        content.startswith(b"flaky") and pr.attempt_of(message) == 1
     ):
         raise ValueError(f"cannot do {content!r}")
 
@@ -73,8 +73,8 @@ def decide(message: Any) -> Any:
 
 
 def main() -> None:
-    """Run a subscriber: URL, topic, file, seconds a handler takes."""
-    url, topic, path, pause = sys.argv[1:]
+    """Run a subscriber: URL, topic, file, seconds a handler takes, backoff, redelivery."""
+    url, topic, path, pause, backoff, redelivery = sys.argv[1:]
     log = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def handle(message: Any) -> None:
@@ -87,7 +87,8 @@ def main() -> None:
             topic,
             SUBSCRIPTION,
             handle,
-            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(1)),
+            retry_policy=pr.RetryPolicy(max_attempts=3, backoff=backoff),
+            redelivery=redelivery,
         )
         report = subscriber.run()
     Path(f"{path}.report").write_text(repr(report), encoding="utf-8")

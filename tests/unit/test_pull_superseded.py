@@ -29,8 +29,18 @@ def clock() -> Clock:
 def own(clock: Clock) -> OwnLetters:
     """Give a process that has published the letter after two failures at the time 100."""
     own = OwnLetters(clock=clock)
-    own.published("a", own.stamp(), 2, at=100.0, delay=5.0)
+    publish(own, "a", 2, at=100.0, delay=5.0)
     return own
+
+
+def publish(
+    own: OwnLetters, key: str, failures: int, *, at: float, delay: float = 0.0, dead: bool = False
+) -> Stamp:
+    """Have an attempt fail and its letter published; return the stamp."""
+    stamp = own.stamp()
+    own.failed(key, failures, delay)
+    own.published(key, stamp, at=at, dead=dead)
+    return stamp
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -61,8 +71,8 @@ def test_whose_letter_it_is_must_be_known(own: OwnLetters) -> None:
 def test_the_older_of_its_own_letters_is_superfluous(own: OwnLetters) -> None:
     """By their order, whatever the clocks and the counts say; the last one never is."""
     older, newer = own.stamp(), own.stamp()
-    own.published("a", newer, 1, at=50.0, delay=0.0)
-    own.published("a", older, 3, at=150.0, delay=0.0)
+    own.published("a", newer, at=50.0)
+    own.published("a", older, at=150.0)
     assert own.supersede("a", 3, 150.0, older)
     assert not own.supersede("a", 1, 50.0, newer)
 
@@ -70,25 +80,39 @@ def test_the_older_of_its_own_letters_is_superfluous(own: OwnLetters) -> None:
 def test_attempts_go_on_from_what_is_known(own: OwnLetters, clock: Clock) -> None:
     """Of a message that comes twice after a kill; not of one that comes much later on purpose."""
     assert (2, 0) == (own.failures("a"), own.failures("b"))
-    own.published("a", own.stamp(), 1, at=101.0, delay=5.0)
+    own.failed("a", 1, 5.0)
     assert 2 == own.failures("a")
-    clock.now += 64.9
+    clock.now += 34.9
     assert 2 == own.failures("a")
     clock.now += 0.1
     assert 0 == own.failures("a")
-    own.published("a", own.stamp(), 1, at=200.0, delay=5.0)
+    own.failed("a", 1)
     assert 1 == own.failures("a")
 
 
-def test_a_dead_letter_counts_and_drops_nothing(own: OwnLetters) -> None:
-    """A retry letter that is left may be the one that a subscription was set back for."""
-    letter = own.stamp()
-    own.published("a", letter, 3, at=110.0, delay=0.0)
-    own.dead("a", 4)
-    own.dead("b", 1)
-    assert (4, 1) == (own.failures("a"), own.failures("b"))
-    assert not own.supersede("a", 3, 110.0, letter)
-    assert not own.supersede("b", 1, 0.0, ANOTHER)
+def test_what_could_not_be_published_is_no_attempt_more(own: OwnLetters) -> None:
+    """The message comes back with its own count, and has its retries."""
+    own.failed("a", 3)
+    own.forget("a")
+    assert 0 == own.failures("a")
+    own.forget("b")
+    assert 0 == own.failures("b")
+
+
+def test_a_dead_message_is_known_for_a_while(own: OwnLetters, clock: Clock) -> None:
+    """Whatever is still under way of it need not be handled, until somebody may want it again."""
+    left = publish(own, "a", 3, at=110.0)
+    assert not own.is_dead("a")
+    publish(own, "a", 4, at=120.0, dead=True)
+    assert own.is_dead("a")
+    assert own.supersede("a", 3, 110.0, left)
+    assert own.supersede("a", 4, 119.9, ANOTHER)
+    clock.now += 30.0
+    assert not own.is_dead("a")
+    assert not own.supersede("a", 3, 110.0, left)
+    publish(own, "a", 1, at=200.0)
+    assert not own.is_dead("a")
+    assert own.supersede("a", 3, 110.0, left)
 
 
 def test_memory_is_bounded(clock: Clock) -> None:
@@ -96,7 +120,7 @@ def test_memory_is_bounded(clock: Clock) -> None:
     own = OwnLetters(most=2, clock=clock)
     assert own.is_empty
     for key in ("a", "b", "a", "c"):
-        own.published(key, own.stamp(), 1, at=100.0, delay=0.0)
+        publish(own, key, 1, at=100.0)
     assert not own.is_empty
     assert [True, False, True] == [own.supersede(key, 1, 0.0, ANOTHER) for key in "abc"]
 
