@@ -1,0 +1,216 @@
+"""The client of the REST API: redirects, retries, errors, secrets and proxies."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import attrs
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.admin.transport import Transport, topic_path
+from pulsar_retry.replay import Cluster
+
+
+@attrs.define
+class Api:
+    """A server that answers what it is told to, and remembers what it was asked."""
+
+    url: str = ""
+    answers: list[tuple[int, dict[str, str], bytes]] = attrs.field(factory=list)
+    asked: list[tuple[str, str, str | None, bytes]] = attrs.field(factory=list)
+
+    def answer(self, status: int, body: object = None, **headers: str) -> None:
+        """Add an answer."""
+        content = b"" if body is None else json.dumps(body).encode()
+        self.answers.append((status, headers, content))
+
+
+def serve() -> tuple[Api, ThreadingHTTPServer]:
+    """Start a server."""
+    api = Api()
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_any(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            token = self.headers.get("Authorization")
+            api.asked.append((self.command, self.path, token, self.rfile.read(length)))
+            status, headers, body = api.answers.pop(0)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - as http.server has it
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    api.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return api, server
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    """Give a server."""
+    api, server = serve()
+    yield api
+    server.shutdown()
+    server.server_close()
+
+
+def transport(api: Api, **options: Any) -> Transport:
+    """Return a transport to it."""
+    return Transport(Cluster(admin_url=api.url, **options))
+
+
+def test_what_is_sent_and_what_comes_back(api) -> None:
+    """JSON both ways, who we are, and a query without what is None."""
+    api.answer(200, {"a": 1})
+
+    found = transport(api, token="secret").json("PUT", "x/y", {"b": 2}, force=True, other=None)  # noqa: S106
+
+    assert {"a": 1} == found
+    assert [("PUT", "/admin/v2/x/y?force=true", "Bearer secret", b'{"b": 2}')] == api.asked
+
+
+def test_the_owner_of_a_topic_is_on_another_broker(api) -> None:
+    """It gets the request with our token and its body, as from the Java client."""
+    owner, server = serve()
+    owner.answer(200, [1])
+    api.answer(307, Location=f"{owner.url}/admin/v2/x")
+
+    found = transport(api, token="secret").json("POST", "x", {"b": 2})  # noqa: S106
+
+    assert [1] == found
+    assert [("POST", "/admin/v2/x", "Bearer secret", b'{"b": 2}')] == owner.asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_redirects_without_end(api) -> None:
+    """It is an error, not a loop."""
+    for _ in range(5):
+        api.answer(307, Location=f"{api.url}/admin/v2/x")
+
+    with pytest.raises(pr.AdminError, match="more than 5 redirects"):
+        transport(api).json("GET", "x")
+
+
+def test_no_token_goes_from_tls_to_plain_text() -> None:
+    """A redirect that would send it so is refused."""
+    with pytest.raises(pr.AdminError, match="refused to be redirected from https to http"):
+        Transport._followed("https://a/admin/v2/x", "http://b/admin/v2/x", "x")
+
+
+def test_reading_is_tried_again(api) -> None:
+    """A broker that restarts, or gives a topic away, answers 503 for a moment."""
+    api.answer(503)
+    api.answer(200, "fine")
+
+    assert "fine" == transport(api).json("GET", "x")
+
+
+def test_changes_are_made_once(api) -> None:
+    """Nobody knows whether the first one was."""
+    api.answer(503, {"reason": "not yet"})
+
+    with pytest.raises(pr.AdminError, match=r"x: not yet \(503\)"):
+        transport(api).json("POST", "x")
+    assert 1 == len(api.asked)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, pr.AdminForbiddenError),
+        (403, pr.AdminForbiddenError),
+        (404, pr.AdminNotFoundError),
+        (409, pr.AdminConflictError),
+        (412, pr.AdminConflictError),
+        (500, pr.AdminError),
+    ],
+)
+def test_errors_say_what_the_broker_says(api, status, kind) -> None:
+    """With the status, the path and the reason; and no secret."""
+    api.answer(status, {"reason": "because"})
+
+    with pytest.raises(pr.AdminError) as caught:
+        transport(api, token="secret").json("DELETE", "a/b")  # noqa: S106
+
+    assert kind is type(caught.value)
+    assert (status, "a/b", "because") == (
+        caught.value.status,
+        caught.value.path,
+        caught.value.reason,
+    )
+    assert "secret" not in f"{caught.value!r}{caught.value}"
+
+
+def test_an_answer_that_is_no_json(api) -> None:
+    """Something else listens there."""
+    api.answers.append((200, {}, b"<html>hello</html>"))
+
+    with pytest.raises(pr.AdminError, match="is this Pulsar"):
+        transport(api).json("GET", "x")
+
+
+def test_nobody_listens() -> None:
+    """The error names the URL."""
+    cluster = Cluster(admin_url="http://127.0.0.1:1", token="secret")  # noqa: S106
+
+    with pytest.raises(pr.AdminError, match=r"http://127.0.0.1:1 was not reached") as caught:
+        Transport(cluster).json("POST", "x")
+
+    assert caught.value.status is None
+    assert "secret" not in str(caught.value)
+
+
+def test_a_token_that_changes_is_read_each_time(api) -> None:
+    """Long jobs outlive their first token."""
+    tokens = iter(["first", "second"])
+    both = transport(api, token=lambda: next(tokens))
+    api.answer(200)
+    api.answer(200)
+
+    both.json("GET", "x")
+    both.json("GET", "x")
+
+    assert ["Bearer first", "Bearer second"] == [each[2] for each in api.asked]
+
+
+def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
+    """What the environment names is used, as by other programs."""
+    for name in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(name, api.url)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    api.answer(200, "from the proxy")
+    api.answer(200, "direct")
+
+    far = Transport(Cluster(admin_url="http://pulsar.invalid:8080"))
+
+    assert "from the proxy" == far.json("GET", "x")
+    assert "direct" == transport(api).json("GET", "x")
+    assert ["http://pulsar.invalid:8080/admin/v2/x", "/admin/v2/x"] == [e[1] for e in api.asked]
+
+
+@pytest.mark.parametrize(
+    ("topic", "path"),
+    [
+        ("orders", "persistent/public/default/orders/stats"),
+        ("a/b/c", "persistent/a/b/c/stats"),
+        ("persistent://a/b/c d/é?", "persistent/a/b/c%20d%2F%C3%A9%3F/stats"),
+    ],
+)
+def test_names_are_quoted(topic, path) -> None:
+    """Whatever a topic is called, it is one segment."""
+    assert path == topic_path(topic, "stats")

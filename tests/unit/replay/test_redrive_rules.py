@@ -1,0 +1,268 @@
+"""The pure decisions of a redrive: which letters, how fast, what they carry, whose they are."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.admin import Position
+from pulsar_retry.replay import Cluster, Filter, Redrive
+from pulsar_retry.replay.overview import candidates, kind_of
+from pulsar_retry.replay.pace import Pace
+from pulsar_retry.replay.redrive_source import Checkpoint
+from pulsar_retry.wire.redrive import Dress, Owner, dedupe_id, next_redrive, owner_of, retry_beside
+
+ROOT = "persistent://public/default"
+TEXTS = st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5)
+WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+LETTER = {
+    "FAILURE_REASON": "invalid",
+    "FAILURE_ERROR": "ValueError",
+    "FAILURE_FINGERPRINT": "abc",
+    "FAILURE_TIME": "2026-01-31T12:00:00Z",
+    "shop": "7",
+}
+
+
+@pytest.mark.parametrize(
+    ("where", "fits"),
+    [
+        (Filter(), True),
+        (Filter(reason="invalid"), True),
+        (Filter(reason=("timeout", "invalid")), True),
+        (Filter(reason="timeout"), False),
+        (Filter(error="ValueError", fingerprint="abc"), True),
+        (Filter(error="ValueError", fingerprint="other"), False),
+        (Filter(properties={"shop": "7"}), True),
+        (Filter(properties={"shop": "7", "town": "Rome"}), False),
+        (Filter(key="k"), True),
+        (Filter(key="other"), False),
+        (Filter(since=WHEN), True),
+        (Filter(since=WHEN + timedelta(seconds=1)), False),
+        (Filter(until=WHEN), False),
+        (Filter(until=WHEN + timedelta(seconds=1)), True),
+    ],
+)
+def test_a_letter_has_to_fit_everything(where, fits) -> None:
+    """Of several values one."""
+    assert fits == where.matches(LETTER, "k", WHEN + timedelta(days=9))
+
+
+def test_a_letter_that_does_not_say_when_it_failed() -> None:
+    """Then the time that it was published at counts."""
+    assert Filter(since=WHEN).matches({}, None, WHEN)
+    assert not Filter(since=WHEN).matches({}, None, WHEN - timedelta(seconds=1))
+
+
+def test_a_time_needs_a_zone() -> None:
+    """Or it would mean another one elsewhere."""
+    with pytest.raises(pr.ConfigError, match="since="):
+        Filter(since=datetime(2026, 1, 1))  # noqa: DTZ001 - it is what is refused
+
+
+@given(
+    st.none() | st.floats(0.1, 1e6),
+    st.lists(st.floats(0.1, 1e4), max_size=4),
+    st.floats(0, 100),
+)
+def test_a_pace_never_goes_back(rate, ramp, step) -> None:
+    """And no message is due before the rates allow it."""
+    pace = Pace.of(rate, ramp, step)
+    dues = [pace.due(number) for number in (0, 1, 10, 1_000, 10_000)]
+    assert 0 == dues[0]
+    assert sorted(dues) == dues
+    assert all(map(math.isfinite, dues))
+    fastest = max([*ramp, rate or math.inf])
+    assert dues[-1] >= 10_000 / fastest * (1 - 1e-9)
+
+
+def test_a_ramp() -> None:
+    """Ten seconds at 1, ten at 10, then 100 in a second."""
+    pace = Pace.of(100, (1, 10), 10)
+    assert [0, 9, 10, 19.9, 20, 21] == [pace.due(each) for each in (0, 9, 10, 109, 110, 210)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": "a/b"},
+        {"to": ""},
+        {"to": "orders-billing-DLQ"},
+        {"to": 7},
+        {"rate": 0},
+        {"rate": -1},
+        {"rate": math.inf},
+        {"ramp": (1, 0)},
+        {"ramp_step": -1},
+        {"limit": 0},
+        {"limit": 1.5},
+        {"max_redrives": -1},
+        {"max_failure_ratio": 0.5},
+        {"max_failure_ratio": 2, "rate": 1},
+        {"naming": "esperanto"},
+    ],
+)
+def test_what_a_redrive_does_not_accept(wrong) -> None:
+    """It is said before anything is opened: nothing listens there."""
+    arguments = {"source": "orders-billing-DLQ", "cluster": Cluster("pulsar://127.0.0.1:1")}
+    with pytest.raises(pr.ConfigError, match=next(iter(wrong))):
+        Redrive(**(arguments | wrong))
+
+
+@given(TEXTS, st.integers(0, 10), st.integers(0, 10))
+def test_the_bound_holds(properties, count, maximum) -> None:
+    """What was brought back so often is not brought back."""
+    number = next_redrive({**properties, "REDRIVE_COUNT": str(count)}, maximum)
+    assert (count + 1 if count < maximum else None) == number
+
+
+@given(TEXTS, st.text(), st.integers(1, 9))
+def test_one_letter_has_one_id(properties, position, count) -> None:
+    """The same each time, and another one in its next redrive."""
+    first = dedupe_id(properties, position, count)
+    assert first == dedupe_id(dict(properties), position, count)
+    assert first != dedupe_id(properties, position, count + 1)
+    if "DEDUPE_ID" not in properties:
+        assert first != dedupe_id(properties, f"{position}0", count)
+
+
+SYSTEM = {
+    "REAL_TOPIC": f"{ROOT}/orders",
+    "REAL_SUBSCRIPTION": "billing",
+    "RETRY_TOPIC": f"{ROOT}/orders-billing-RETRY",
+    "ORIGIN_MESSAGE_ID": "1:2:-1",
+    "ORIGIN_MESSAGE_IDY_TIME": "1:2:-1",
+    "RECONSUMETIMES": "3",
+    "DELAY_TIME": "1000",
+    "DELAY": "2",
+}
+
+
+def dressed(dress: Dress, properties: dict[str, str]) -> dict[str, str]:
+    """Return what a letter carries."""
+    owner = Owner(f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY")
+    return dress.put_on(properties, count=2, dedupe="id", owner=owner)
+
+
+@given(TEXTS, st.booleans(), st.booleans(), st.booleans())
+def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep_attempts) -> None:
+    """Wherever it goes, and whatever else is kept."""
+    own = {f"own {name}": text for name, text in properties.items()}
+    dress = Dress("job", to_retry, keep_failure, keep_attempts)
+
+    found = dressed(dress, {**own, **SYSTEM, **LETTER})
+
+    assert own.items() <= found.items()
+    assert ("id", "2", "job") == (
+        found["DEDUPE_ID"],
+        found["REDRIVE_COUNT"],
+        found["REDRIVE_ID"],
+    )
+    assert keep_failure == ("FAILURE_REASON" in found)
+    assert keep_attempts == ("RECONSUMETIMES" in found)
+    assert not {"DELAY_TIME", "DELAY"} & set(found)
+    assert to_retry == ("REAL_SUBSCRIPTION" in found) == ("RETRY_TOPIC" in found)
+
+
+def test_a_retry_letter_says_whose_it_is() -> None:
+    """Also where the dead letter did not."""
+    found = dressed(Dress("job", to_retry=True), {})
+    assert (f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY") == (
+        found["REAL_TOPIC"],
+        found["REAL_SUBSCRIPTION"],
+        found["RETRY_TOPIC"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("dlq", "properties", "owner"),
+    [
+        ("orders-billing-DLQ", SYSTEM, ("orders", "billing", "orders-billing-RETRY")),
+        (
+            "shared",
+            {"REAL_TOPIC": "orders", "REAL_SUBSCRIPTION": "billing"},
+            ("orders", "billing", "orders-billing-RETRY"),
+        ),
+        (
+            "orders-eu-billing-DLQ",
+            {"REAL_TOPIC": "orders"},
+            ("orders", "eu-billing", "orders-eu-billing-RETRY"),
+        ),
+        (
+            "orders-partition-3-billing-DLQ",
+            {"REAL_TOPIC": f"{ROOT}/orders-partition-3"},
+            ("orders", "billing", "orders-billing-RETRY"),
+        ),
+        ("orders-billing-DLQ", {}, (None, None, "orders-billing-RETRY")),
+        ("orders-billing-dlq", {}, (None, None, "orders-billing-retry")),
+        ("graveyard", {}, (None, None, None)),
+        ("graveyard", {"REAL_TOPIC": "a/b/c/d/e//", "RETRY_TOPIC": ""}, (None, None, None)),
+    ],
+)
+def test_whose_a_letter_is(dlq, properties, owner) -> None:
+    """It says so, or half of it, or its topic's name does."""
+    found = owner_of(f"{ROOT}/{dlq}", properties, pr.Naming.PULSAR)
+    topic, subscription, retry = owner
+    assert (topic and f"{ROOT}/{topic}", subscription, retry and f"{ROOT}/{retry}") == (
+        found.topic,
+        found.subscription,
+        found.retry,
+    )
+
+
+def test_retry_topics_beside_partitions() -> None:
+    """A partition's DLQ has the topic's retry topic."""
+    assert f"{ROOT}/a-b-RETRY" == retry_beside(f"{ROOT}/a-b-DLQ-partition-2")
+
+
+@given(
+    st.builds(
+        Checkpoint,
+        st.text(),
+        st.text(),
+        st.dictionaries(st.text(), st.builds(Position, st.integers(0), st.integers(0))),
+        st.integers(0),
+    )
+)
+def test_a_checkpoint_is_read_back(checkpoint) -> None:
+    """Whatever is in it."""
+    assert checkpoint == Checkpoint.decode(checkpoint.encode())
+
+
+@pytest.mark.parametrize("text", [None, "", "null", "[]", "{", '[2,"a","b",1,{}]', '[1,"a"]'])
+def test_what_is_no_checkpoint(text) -> None:
+    """A redrive begins anew then."""
+    assert Checkpoint.decode(text) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "kind"),
+    [
+        ("a-b-RETRY", "retry"),
+        ("b-retry", "retry"),
+        ("a-b-DLQ", "dead_letter"),
+        ("b-dlq", "dead_letter"),
+        ("a-b", None),
+        ("DLQ", None),
+        ("a-Dlq", None),
+    ],
+)
+def test_letter_topics_are_known_by_their_names(topic, kind) -> None:
+    """In any dialect."""
+    assert kind == kind_of(topic)
+
+
+def test_the_longest_topic_is_the_likeliest_owner() -> None:
+    """What is left of the name is the subscription; older dialects have no topic in it."""
+    topics = {f"{ROOT}/orders", f"{ROOT}/orders-eu"}
+    found = list(candidates(f"{ROOT}/orders-eu-billing-DLQ", topics))
+    assert [
+        (f"{ROOT}/orders-eu", "billing"),
+        (f"{ROOT}/orders", "eu-billing"),
+        (None, "orders-eu-billing"),
+    ] == found
