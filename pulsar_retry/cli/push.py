@@ -12,6 +12,7 @@ import attrs
 import click
 import pulsar
 
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
@@ -30,7 +31,7 @@ _POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group(short_help="Deliver a subscription to an HTTP endpoint.")
+@click.group(short_help="Deliver a subscription to an HTTP endpoint.", epilog=CONNECTION)
 def command() -> None:
     """Deliver a subscription to an HTTP endpoint, as Pub/Sub push does."""
 
@@ -60,12 +61,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--private/--no-private", default=True, help="Connect to private addresses."),
     click.option("--allow-http", is_flag=True, help="Accept http:// beyond loopback."),
     click.option("--http2/--no-http2", default=True, help="Offer HTTP/2."),
-    click.option("--ca-file", type=_FILE, help="Trust these certificates, and no others."),
+    click.option("--ca-file", type=_FILE, help="Of endpoints, trust these certificates alone."),
     click.option("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="Health, metrics."),
     click.option("--control-token-file", type=_FILE, help="Take orders that bring this token."),
     click.option("--paused", is_flag=True, help="Send nothing before POST /resume."),
     click.option("--drain-timeout", default="25", metavar="DURATION", help="Default 25s."),
-    click.option("--json", "as_json", is_flag=True, help="Print lines of JSON."),
+    json_option,
+    cluster_options,
 )
 
 
@@ -73,6 +75,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 class _Wishes:
     """The options, by their names."""
 
+    cluster: Cluster
     topics: tuple[str, ...]
     subscription: str
     endpoint: str
@@ -142,7 +145,7 @@ def _serve(wishes: _Wishes) -> None:
     host, port = _address(wishes.listen)
     token = _secret(wishes.control_token_file)
     timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
-    client = Cluster.from_environment().client()
+    client = wishes.cluster.client()
     try:
         dispatcher = _dispatcher(client, wishes, [each for each in (account, signature) if each])
         with Server(Orders(dispatcher, account, token), host, port) as server:

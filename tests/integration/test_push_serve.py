@@ -1,0 +1,257 @@
+"""`pulsar-retry push serve` as a process: it starts, is asked, is ended and is killed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reading import SUBSCRIPTION, eventually
+from receiving import Receiver, Request, Say, answer, no_content
+
+from pulsar_retry.push import VerificationError, Verifier
+
+pytestmark = pytest.mark.timeout(120)
+
+MAIN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+PROGRAM = (sys.executable, "-c", MAIN)
+TOKEN = "let-me"  # noqa: S105 - of this test alone
+
+
+class Served:
+    """A dispatcher's process.
+
+    Attributes:
+        ready: What it has said when it was ready.
+        process: The process.
+    """
+
+    def __init__(self, service_url: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [*PROGRAM, "push", "serve", "--json", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PULSAR_SERVICE_URL": service_url},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.ready: dict[str, Any] = json.loads(line)["ready"]
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, dict[str, Any], str]:
+        """End it; return its exit code, its report and what it has written to standard error."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, json.loads(out)["report"], err
+
+    def ask(self, path: str, *, body: bytes | None = None, token: str = "") -> tuple[int, bytes]:
+        """GET, or with a body POST, a page of its server."""
+        request = urllib.request.Request(  # noqa: S310 - its own server
+            self.ready["listen"] + path, data=body, headers={"Authorization": f"Bearer {token}"}
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=10) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Give an endpoint that acknowledges everything, until a test says otherwise."""
+    with Receiver() as receiver:
+        yield receiver
+
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
+    """Return a function that starts a process; it is killed at the end."""
+    started = []
+
+    def serve(*arguments: str, endpoint: str = receiver.url) -> Served:
+        names = ("--topic", topic, "--subscription", SUBSCRIPTION, "--endpoint", endpoint)
+        served = Served(broker.service_url, *names, *arguments)
+        started.append(served)
+        return served
+
+    yield serve
+    for each in started:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, number):
+    """What is on its way is answered, and counted."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(30)
+        return no_content(request)
+
+    receiver.act = act
+    served = serve()
+    publish(b"tea")
+    receiver.wait_for(1)
+    threading.Timer(0.3, release.set).start()
+    code, report, errors = served.end(number)
+    assert (0, 1, 0, "") == (code, report["acknowledged"], report["abandoned"], errors)
+    assert 0 == admin.backlog(topic, SUBSCRIPTION)
+
+
+def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
+    """What was not answered is redelivered, by the next process: nothing is lost."""
+    receiver.act = lambda r: Say(b"", "hang") if len(receiver.requests) > 5 else no_content(r)
+    served = serve()
+    for number in range(20):
+        publish(b"%d" % number)
+    receiver.wait_for(9)
+    served.process.kill()
+    served.process.wait()
+    before = len(receiver.requests)
+    receiver.act = no_content
+    again = serve()
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, 60)
+    payloads = [base64.b64decode(request.data()) for request in receiver.requests]
+    assert {b"%d" % number for number in range(20)} == set(payloads)
+    assert set(payloads[5:before]) <= set(payloads[before:])
+    assert 0 == again.end()[0]
+
+
+def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
+    """Health and metrics for everyone on this machine, orders for who has the token."""
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    served = serve("--control-token-file", str(token))
+    publish(b"tea")
+    receiver.wait_for(1)
+    status, body = served.ask("/healthz")
+    health = json.loads(body)
+    assert (200, True, False) == (status, health["running"], health["paused"])
+    eventually(lambda: b'requests_total{code="204"' in served.ask("/metrics")[1])
+    assert (401, 401) == tuple(served.ask("/pause", body=b"", token=each)[0] for each in ("", "x"))
+    assert 200 == served.ask("/pause", body=b"", token=TOKEN)[0]
+    assert (200, 503) == (served.ask("/healthz")[0], served.ask("/readyz")[0])
+    publish(b"later")
+    with Receiver() as other:
+        order = json.dumps({"endpoint": other.url}).encode()
+        assert 200 == served.ask("/endpoint", body=order, token=TOKEN)[0]
+        assert 200 == served.ask("/resume", body=b"", token=TOKEN)[0]
+        other.wait_for(1)
+    assert 1 == len(receiver.requests)
+    assert 400 == served.ask("/endpoint", body=b'{"endpoint": 1}', token=TOKEN)[0]
+    assert (404, 404) == (served.ask("/nothing")[0], served.ask("/.well-known/jwks.json")[0])
+
+
+def test_no_orders_without_a_token(serve):
+    """Nobody on this machine can stop it who is not meant to."""
+    assert 403 == serve().ask("/pause", body=b"")[0]
+
+
+def key_file(folder: Path) -> Path:
+    """Write a service account's key file, as Google's."""
+    from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - the one use
+    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - likewise
+
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()).decode()
+    path = folder / "key.json"
+    content = {
+        "type": "service_account",
+        "client_email": "push@example.com",
+        "client_id": "113774264463038321964",
+        "private_key": pem,
+        "private_key_id": "one",
+    }
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_signed(serve, publish, receiver, tmp_path):
+    """A receiver verifies with the keys that are served; one token serves several requests."""
+    served = serve("--service-account", str(key_file(tmp_path)))
+    for number in range(3):
+        publish(b"%d" % number)
+    receiver.wait_for(3)
+    tokens = {request.headers["Authorization"] for request in receiver.requests}
+    assert 1 == len(tokens)
+    keys = served.ready["listen"] + "/.well-known/jwks.json"
+    verifier = Verifier(keys, audience=receiver.url, email="push@example.com")
+    claims = verifier.verify(dict(receiver.requests[0].headers))
+    assert ("https://accounts.google.com", "113774264463038321964", True) == (
+        claims["iss"],
+        claims["azp"],
+        claims["email_verified"],
+    )
+    with pytest.raises(VerificationError):
+        Verifier(keys, audience="https://x", email="push@example.com").verify(
+            dict(receiver.requests[0].headers)
+        )
+
+
+def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
+    """Neither the endpoint's query nor a key, whatever goes wrong."""
+    path = key_file(tmp_path)
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef-secret")
+    receiver.act = lambda _request: answer(500)
+    served = serve(
+        "--service-account",
+        str(path),
+        "--hmac-secret-file",
+        str(secret),
+        endpoint=receiver.url + "/hidden?token=hidden",
+    )
+    publish(b"tea")
+    receiver.wait_for(3)
+    said = json.dumps(served.ready) + served.ask("/metrics")[1].decode()
+    said += served.ask("/healthz")[1].decode()
+    token = receiver.requests[0].headers["Authorization"].split()[1]
+    code, report, errors = served.end()
+    said += json.dumps(report) + errors
+    assert 0 == code
+    for hidden in ("hidden", "abcdef-secret", token, "PRIVATE"):
+        assert hidden not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--ack-deadline", "5"], "ack_deadline=5.0: expected 10 to 600 seconds"),
+        (["--endpoint", "http://example.com"], "expected an https:// URL"),
+        (["--listen", "8080"], "listen='8080'"),
+        (["--service-account", "/nowhere.json"], "service_account="),
+        (["--hmac-secret-file", "/nowhere"], "expected a file that holds a secret"),
+        (["--ca-file", "/nowhere"], "ca_file="),
+        (["--max-delivery-attempts", "3"], "max_delivery_attempts=3"),
+        (["--backoff", "sometimes"], "backoff="),
+    ],
+)
+def test_wrong_usage(arguments, told):
+    """Exit code 2 and one line, before anything is opened."""
+    usual = ["--topic", "t", "--subscription", "s", "--endpoint", "http://localhost:1/"]
+    done = subprocess.run(
+        [*PROGRAM, "push", "serve", *usual, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (2, "") == (done.returncode, done.stdout), done.stderr
+    assert told in done.stderr
