@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -10,12 +11,18 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.transport import Reply, Transport, topic_path
+from pulsar_retry.errors import AdminError
+from pulsar_retry.policy.backoff import Exponential
 
 #: Where a new subscription begins.
 Start = Position | Literal["earliest", "latest"]
 
 _LAST = 2**63 - 1
 _PROPERTY = "x-pulsar-property-"
+
+#: What the broker says when two things write down a subscription's state at a time.
+_BAD_VERSION = "BadVersion"
+_TRIES, _BACKOFF = 8, Exponential(0.02, 1)
 
 
 @attrs.frozen
@@ -65,7 +72,7 @@ class Subscriptions:
         Args:
             topic: The topic.
             name: The subscription.
-            at: Its first message; a `Position` is the *last* one that counts as acknowledged.
+            at: Its first message.
             properties: What is kept with it.
 
         Raises:
@@ -108,8 +115,19 @@ class Subscriptions:
         return dict(facts or {})
 
     def set_properties(self, topic: str, name: str, properties: Mapping[str, str]) -> None:
-        """Replace what is kept with a subscription."""
-        self._transport.json("PUT", _path(topic, name, "properties"), dict(properties))
+        """Replace what is kept with a subscription.
+
+        The broker refuses it while it writes down an acknowledgement, which takes a moment.
+        """
+        for tries in range(1, _TRIES + 1):
+            try:
+                self._transport.json("PUT", _path(topic, name, "properties"), dict(properties))
+            except AdminError as error:
+                if tries == _TRIES or _BAD_VERSION not in error.reason:
+                    raise
+                time.sleep(_BACKOFF.delay(tries))
+            else:
+                return
 
     def peek(self, topic: str, name: str, number: int = 1) -> Entry:
         """Return the *number*-th entry that is not acknowledged, from 1. Consumes nothing.
