@@ -228,7 +228,7 @@ def test_what_dies_meanwhile_is_no_part_of_it(dead) -> None:
     """Also not of the redrive that goes on after a cancellation."""
     consumer = dead.subscribe()
     dead.fill(10)
-    redrive = dead.redrive(rate=20)
+    redrive = dead.redrive(rate=4)
     redrive.run(lambda so_far: so_far.redriven > 2 and redrive.cancel())
     dead.send(b"late", dead.properties(10))
 
