@@ -10,6 +10,7 @@ from pulsar_retry.replay.redrive import Redrive
 from pulsar_retry.replay.redriven import Group, Redriven
 from pulsar_retry.replay.seek_report import LetterCounts, PartitionReport, SeekReport
 from pulsar_retry.replay.seeking import seek
+from pulsar_retry.replay.snapshots import Snapshot
 from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Redrive",
     "Redriven",
     "SeekReport",
+    "Snapshot",
     "Subscription",
     "seek",
 ]

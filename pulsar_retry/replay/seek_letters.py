@@ -137,21 +137,22 @@ class Judge:
         topic: The full name of the main topic.
         mains: Its partitions.
         before: Letters of originals that were published before are purged; None: there is no time.
-        restored: Places of the letters that a snapshot restores; None: the move is not to one.
+        restored: The letters that a snapshot restores, of this retry topic or of the one of the
+            subscription that it was made of; None: the move is not to a snapshot.
         everything: Whether everything of this topic is purged.
     """
 
     topic: str
     mains: Sequence[Main]
     before: datetime | None = None
-    restored: Collection[Place] | None = None
+    restored: Collection[Letter] | None = None
     everything: bool = False
 
     def fates(self, letters: Iterable[Letter]) -> list[tuple[Letter, Fate]]:
         """Return each letter of one retry topic, of all its partitions, with its fate."""
         known = list(letters)
         copied = frozenset(each.copy_of for each in known if each.copy_of)
-        restored = [each for each in known if self._is_restored(each)]
+        restored = self.restored or ()
         origins = frozenset((each.topic, each.origin) for each in restored if each.origin)
         places = frozenset(str(each.place) for each in restored)
 
@@ -162,6 +163,8 @@ class Judge:
                 return Fate.PURGED
             if self.restored is None:
                 return self._moved(letter, is_copied=str(letter.place) in copied)
+            if str(letter.place) in places:
+                return self._kept(letter)
             again = (letter.topic, letter.origin) in origins or letter.copy_of in places
             return self._with_snapshot(letter, again=again)
 
@@ -179,18 +182,13 @@ class Judge:
         return self._kept(letter)
 
     def _with_snapshot(self, letter: Letter, *, again: bool) -> Fate:
-        """Return the fate in a move to a snapshot; *again*: a letter that it restores has it."""
-        if self._is_restored(letter):
-            return self._kept(letter)
+        """Return the fate of what a snapshot does not hold; *again*: it holds the like of it."""
         if again or self._by_original(letter) is Fate.REPLAYED:
             return Fate.REPLAYED
         if self._is_before(letter.published, letter):
             return Fate.PURGED
         # What the snapshot has acknowledged may have been redriven since: no loss.
         return self._kept(letter)
-
-    def _is_restored(self, letter: Letter) -> bool:
-        return self.restored is not None and letter.place in self.restored
 
     def _is_before(self, moment: datetime, letter: Letter) -> bool:
         return self.before is not None and min(moment, letter.published) < self.before

@@ -24,6 +24,10 @@ from pulsar_retry.replay.seek_report import Goal, LetterCounts
 from pulsar_retry.replay.seek_survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.subscription import Subscription
 
+#: Seconds for consumers to come back, of which nothing depends.
+_COME_BACK = 5.0
+_LOOK = 0.05
+
 #: Makes the judge of letters from what the main topic is.
 MakeJudge = Callable[[Sequence[Main]], Judge]
 
@@ -47,10 +51,7 @@ class Mover:
 
     def consumers(self, goals: Sequence[Goal]) -> int:
         """Return how many consumers the main topic has; one of all partitions counts as one."""
-        name = self.subscription.name
-        return max(
-            (consumers_of(self.admin, goal.seen.topic, name)[0] for goal in goals), default=0
-        )
+        return max(self._connected(goals).values(), default=0)
 
     def move(
         self,
@@ -67,17 +68,16 @@ class Mover:
             LetterPublishError: a letter could not be published.
         """
         goals = (*mains, *retries)
+        connected = self._connected(goals)
         self._reset(goals)
-        if self._may_be_late(goals):
+        if any(connected.values()) and any(goal.seen.in_hand for goal in goals):
             # What consumers were given before may still be acknowledged, also by clients that know
             # nothing of this. Moving once more undoes it.
             time.sleep(self.grace)
             self._reset(goals)
-        for goal in goals:
-            if goal.acked is not None:
-                done = set(goal.acks.acknowledged(goal.seen.log))
-                self._acknowledge(goal.seen.topic, done)
-        return self._settle(mains, letters, make_judge)
+        counts = self._settle(mains, letters, make_judge)
+        self._wait_for(goals, connected)
+        return counts
 
     def preview(
         self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge
@@ -89,12 +89,26 @@ class Mover:
 
     def _reset(self, goals: Sequence[Goal]) -> None:
         for goal in goals:
-            past_all = goal.begin is None or goal.cut >= goal.seen.log.last
-            to: Start = "latest" if goal.begin is None or past_all else goal.begin
+            to: Start = "latest" if goal.begin is None else goal.begin
             self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
+            # At once, while its consumers are not back yet.
+            self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 
-    def _may_be_late(self, goals: Sequence[Goal]) -> bool:
-        return any(goal.seen.in_hand for goal in goals) and self.consumers(goals) > 0
+    def _connected(self, goals: Sequence[Goal]) -> dict[str, int]:
+        """Return how many consumers each partition has."""
+        name = self.subscription.name
+        return {
+            goal.seen.topic: consumers_of(self.admin, goal.seen.topic, name)[0] for goal in goals
+        }
+
+    def _wait_for(self, goals: Sequence[Goal], connected: dict[str, int]) -> None:
+        """Wait for consumers to come back, without what they had fetched before; not for ever."""
+        deadline = time.monotonic() + _COME_BACK
+        while time.monotonic() < deadline:
+            now = self._connected(goals)
+            if all(now[topic] >= count for topic, count in connected.items()):
+                return
+            time.sleep(_LOOK)
 
     def _settle(
         self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -64,9 +64,10 @@ def read_letters(client: pulsar.Client, seen: Surveyed) -> list[Letter]:
 class Republisher:
     """Publishes letters once more, without their counts and delays, and waits for each receipt."""
 
-    def __init__(self, client: pulsar.Client) -> None:
-        """Open nothing yet."""
+    def __init__(self, client: pulsar.Client, properties: Mapping[str, str] | None = None) -> None:
+        """Open nothing yet; *properties* replace what letters carry."""
         self._client = client
+        self._properties = dict(properties or {})
         self._producers = LetterProducers(
             client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing, one_thread=True
         )
@@ -82,7 +83,8 @@ class Republisher:
         receipts: list[Future[_pulsar.Result]] = []
         for raw in read_unacknowledged(self._client, seen):
             if (place := place_of(raw)) in places:
-                letter = consumer_letter.Letter(topic, anew(raw.properties(), place))
+                properties = anew(raw.properties(), place) | self._properties
+                letter = consumer_letter.Letter(topic, properties)
                 receipt: Future[_pulsar.Result] = Future()
                 self._producer(raw, topic).send_async(build_letter(raw, letter), _into(receipt))
                 receipts.append(receipt)

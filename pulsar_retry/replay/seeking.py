@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
@@ -40,6 +40,15 @@ _SHORT = (
     "{}: what was acknowledged by all subscriptions before is gone"
 )
 _EMPTY = "none"
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """What `seek` can be given beside a target: a `Snapshot`."""
+
+    def restore(self, subscription: Subscription, *, dry_run: bool, grace: float) -> SeekReport:
+        """Move *subscription* there."""
+        ...
 
 
 def seek(
@@ -82,8 +91,8 @@ def seek(
         LetterPublishError: a letter could not be published: run it again.
     """
     wait = seconds("grace", grace)
-    if hasattr(to, "restore"):
-        return to.restore(subscription, dry_run=dry_run, grace=wait)  # type: ignore[no-any-return]
+    if isinstance(to, Restorable):
+        return to.restore(subscription, dry_run=dry_run, grace=wait)
     now = datetime.now(UTC)
     target = target_of(to, now)
     with subscription.cluster.admin() as admin:

@@ -11,10 +11,10 @@ from handling import Notes
 from reading import SOON, SUBSCRIPTION, eventually
 from replaying import (
     consume,
+    delivered,
     drained,
     firsts,
     pause_between,
-    received,
     subscription_of,
     trim,
 )
@@ -56,7 +56,7 @@ def test_past_time(admin, topic, subscription, consumer, publish):
     report = seek(subscription, when, grace=0.2)
 
     assert (1, 1, 2) == (report.replayed, report.purged, report.backlog_after)
-    assert firsts("b1", "b2") == received(consumer)
+    assert firsts("b1", "b2") == delivered(consumer)
     drained(admin, topic)
 
 
@@ -73,7 +73,7 @@ def test_purge(admin, topic, subscription, consumer, publish, to):
 
     assert 2 == report.purged
     assert 1 == report.letters.purged
-    assert firsts("new") == received(consumer)
+    assert firsts("new") == delivered(consumer)
     drained(admin, topic)
     drained(admin, subscription.retry_letter_topic)
 
@@ -88,7 +88,7 @@ def test_earliest(admin, topic, subscription, consumer, publish):
     report = seek(subscription, "earliest")
 
     assert 3 == report.replayed
-    assert firsts("1", "2", "3") == received(consumer)
+    assert firsts("1", "2", "3") == delivered(consumer)
 
 
 def test_message_id(admin, topic, subscription, consumer, publish):
@@ -100,7 +100,7 @@ def test_message_id(admin, topic, subscription, consumer, publish):
     report = seek(subscription, ids[1])
 
     assert 2 == report.replayed
-    assert firsts("2", "3") == received(consumer)
+    assert firsts("2", "3") == delivered(consumer)
     with pytest.raises(pr.SeekError, match="no message"):
         seek(subscription, Position(ids[0].ledger_id(), 77))
 
@@ -117,11 +117,11 @@ def test_partitions(admin, topic, subscription, client, consumer_of_partitions, 
         drained(admin, f"{topic}-partition-{n}")
 
     report = seek(subscription, ids["5"])
-    assert firsts(*names[5:]) == received(consumer_of_partitions)
+    assert firsts(*names[5:]) == delivered(consumer_of_partitions)
     assert 3 == len(report.partitions)
 
     seek(subscription, timedelta(hours=1))
-    assert firsts(*names) == received(consumer_of_partitions)
+    assert firsts(*names) == delivered(consumer_of_partitions)
 
     seek(subscription, "earliest")
     seek(subscription, "latest")
@@ -153,7 +153,7 @@ def test_letters_of_partitions(
     report = seek(subscription, "earliest")
 
     assert 6 == report.letters.replayed
-    assert firsts(*"012345") == received(consumer_of_partitions)
+    assert firsts(*"012345") == delivered(consumer_of_partitions)
     for n in range(3):
         drained(admin, f"{subscription.retry_letter_topic}-partition-{n}")
 
@@ -168,7 +168,7 @@ def test_letter_of_a_replayed_message(admin, topic, subscription, consumer, publ
     report = seek(subscription, timedelta(minutes=5))
 
     assert (2, 0, 0) == (report.letters.replayed, report.letters.reset, report.letters.purged)
-    assert firsts("1", "2") == received(consumer)
+    assert firsts("1", "2") == delivered(consumer)
     drained(admin, subscription.retry_letter_topic)
 
 
@@ -201,7 +201,7 @@ def test_letter_of_an_older_message(admin, topic, subscription, consumer, publis
     report = seek(subscription, when)
 
     assert 1 == report.letters.purged
-    assert {(b"new", 1)} == set(received(consumer))
+    assert firsts("new") == delivered(consumer)
     drained(admin, subscription.retry_letter_topic)
 
 
@@ -215,7 +215,7 @@ def test_attempts_restart(admin, topic, subscription, consumer, publish):
 
     seek(subscription, "earliest", grace=0.1)
 
-    assert firsts("1") == received(consumer)
+    assert firsts("1") == delivered(consumer)
 
 
 def test_late_acknowledgements(monkeypatch, admin, topic, subscription, subscribe, publish):
@@ -242,7 +242,7 @@ def test_late_acknowledgements(monkeypatch, admin, topic, subscription, subscrib
 
     assert 2 == len(calls)
     assert any("in consumers' hands" in warning for warning in report.warnings)
-    assert set(firsts(*names)) == set(received(consumer))
+    assert firsts(*names) == delivered(consumer)
 
 
 def test_dry_run(admin, topic, subscription, consumer, publish):
@@ -260,7 +260,7 @@ def test_dry_run(admin, topic, subscription, consumer, publish):
     assert (True, 3, 1) == (report.dry_run, report.replayed, report.letters.replayed)
     after = [admin.get(f"{t.replace('://', '/')}/internalStats")["cursors"] for t in topics]
     assert [marks(each) for each in before] == [marks(each) for each in after]
-    assert [] == received(consumer)
+    assert [] == delivered(consumer)
 
 
 def marks(cursors: Any) -> dict[str, tuple[str, str]]:
@@ -285,14 +285,14 @@ def test_retention_is_shorter(admin, topic, subscription, consumer, publish):
 
     with pytest.raises(pr.RetentionError, match=r"retention \(0 min, 0 MB\) does not cover"):
         seek(subscription, began - timedelta(hours=1))
-    assert [] == received(consumer)
+    assert [] == delivered(consumer)
 
     warned = seek(subscription, began - timedelta(hours=1), dry_run=True)
     assert 1 == len(warned.warnings)
     assert warned.partitions[0].reaches >= began
 
     seek(subscription, began - timedelta(hours=1), partial_retention=True)
-    assert firsts("new") == received(consumer)
+    assert firsts("new") == delivered(consumer)
 
 
 def test_retention_that_is_long_enough(admin, namespace, topic, subscription, consumer, publish):
@@ -309,7 +309,7 @@ def test_retention_that_is_long_enough(admin, namespace, topic, subscription, co
 
     seek(subscription, "1h")
 
-    assert firsts("old", "new") == received(consumer)
+    assert firsts("old", "new") == delivered(consumer)
 
 
 def test_no_subscription(admin, topic, subscription, publish):

@@ -69,3 +69,8 @@ def ledgers(admin: Any, topic: str) -> list[int]:
     """Return the ledgers of a topic."""
     path = topic.replace("://", "/")
     return [each["ledgerId"] for each in admin.get(f"{path}/internalStats")["ledgers"]]
+
+
+def delivered(consumer: pr.Consumer) -> list[tuple[bytes, int]]:
+    """Return what `received` does, once: a consumer that runs may get something twice."""
+    return sorted(set(received(consumer)))

@@ -98,7 +98,7 @@ def test_restored_letters():
     later = letter("3:1:-1", Place(50, 9), count=3)
     foreign = letter("3:2:-1", Place(50, 10))
     old = letter("3:3:-1", Place(50, 2), published=T0 - timedelta(hours=2))
-    rule = {"restored": {Place(50, 7)}, "before": T0 - timedelta(hours=1)}
+    rule = {"restored": [restored], "before": T0 - timedelta(hours=1)}
 
     assert Fate.RESET is fate(restored, later, foreign, **rule)
     assert Fate.REPLAYED is fate(later, restored, **rule)

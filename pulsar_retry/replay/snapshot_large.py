@@ -1,0 +1,91 @@
+"""Keeps what is too large for a subscription's properties in a compacted topic.
+
+Its name is ``pulsar-retry-snapshots``, one in each namespace. Keys are a partition and a snapshot's
+name. A subscription of our own keeps what is not compacted yet from being deleted; when a
+compaction has ended, it moves on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pulsar
+from pulsar import Client as BareClient
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.compaction import Compaction
+from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
+from pulsar_retry.wire.names import TopicName
+
+_LOCAL = "pulsar-retry-snapshots"
+_HOLD = "pulsar-retry"
+_WAIT_MS = 10_000
+_PATIENCE = 60.0
+
+
+class LargeValues:
+    """The compacted topic of one namespace. Blocking; to be used by one thread."""
+
+    def __init__(self, client: pulsar.Client, admin: AdminClient, topic: str) -> None:
+        """Open nothing yet; *topic* is any topic of the namespace."""
+        self._client, self._admin = client, admin
+        self.topic = TopicName.parse(topic).sibling(_LOCAL)
+
+    def put(self, key: str, text: str) -> None:
+        """Keep *text*, and return when it is safe."""
+        with contextlib.suppress(AdminConflictError):
+            self._admin.topics.create(self.topic)
+        with contextlib.suppress(AdminConflictError):
+            self._admin.subscriptions.create(self.topic, _HOLD, at="earliest")
+        self._send(key, text.encode())
+        self._compact()
+
+    def get(self, key: str) -> str:
+        """Return what is kept.
+
+        Raises:
+            SnapshotError: there is nothing.
+        """
+        found: bytes | None = None
+        if self._admin.topics.exists(self.topic):
+            reader = BareClient.create_reader(
+                self._client, self.topic, pulsar.MessageId.earliest, is_read_compacted=True
+            )
+            with contextlib.closing(reader):
+                while reader.has_message_available():
+                    message = reader.read_next(_WAIT_MS)
+                    if message.partition_key() == key:
+                        found = message.data() or None
+        if found is None:
+            raise SnapshotError(f"{self.topic} has nothing of {key}: the snapshot is lost")
+        return found.decode()
+
+    def delete(self, key: str) -> None:
+        """Forget what is kept, if there is anything."""
+        with contextlib.suppress(AdminNotFoundError):
+            if self._admin.topics.exists(self.topic):
+                self._send(key, b"")
+                self._compact()
+
+    def _send(self, key: str, content: bytes) -> None:
+        producer = BareClient.create_producer(
+            self._client, self.topic, batching_enabled=False, chunking_enabled=True
+        )
+        with contextlib.closing(producer):
+            producer.send(content, partition_key=key)
+
+    def _compact(self) -> None:
+        """Compact the topic, then let the broker delete what is not needed any more."""
+        compaction = Compaction(self._admin)
+        try:
+            compaction.start(self.topic)
+        except AdminConflictError:
+            return  # somebody else's runs and may not have seen ours, which stays held
+        deadline = time.monotonic() + _PATIENCE
+        while (status := compaction.status(self.topic)) == "RUNNING":
+            if time.monotonic() > deadline:
+                return  # what is not compacted yet is held
+            time.sleep(0.1)
+        if status == "SUCCESS":
+            self._admin.subscriptions.skip_all(self.topic, _HOLD)

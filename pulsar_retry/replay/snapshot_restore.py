@@ -1,0 +1,153 @@
+"""Moves a subscription to a snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.errors import AdminConflictError, SnapshotError
+from pulsar_retry.replay.ack_state import Log, Place
+from pulsar_retry.replay.seek_letters import Judge, Letter
+from pulsar_retry.replay.seek_moving import MakeJudge, Mover
+from pulsar_retry.replay.seek_reading import Republisher, read_letters
+from pulsar_retry.replay.seek_report import Goal, SeekReport
+from pulsar_retry.replay.seek_survey import Surveyed, cursor_of, survey_all
+from pulsar_retry.replay.seeking import letters_of, running_warnings, survey_main
+from pulsar_retry.replay.snapshot_value import Capture, Manifest
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
+
+
+@attrs.frozen
+class Restore:
+    """One restore. Blocking; to be used by one thread.
+
+    Attributes:
+        client: Reads and publishes letters, and acknowledges.
+        admin: The REST API.
+        manifest: The snapshot's.
+        captures: What it holds of each partition.
+        subscription: What is moved.
+        grace: See `seek`.
+    """
+
+    client: pulsar.Client
+    admin: AdminClient
+    manifest: Manifest
+    captures: Mapping[str, Capture]
+    subscription: Subscription
+    grace: float
+
+    def run(self, *, dry_run: bool) -> SeekReport:
+        """Do it, or tell what would be done.
+
+        Raises:
+            SnapshotError: there is no such subscription, for a dry run makes none.
+            SeekError: it could not be finished: run it again.
+        """
+        self._make_subscription(dry_run=dry_run)
+        mains = [self._goal(each) for each in survey_main(self.admin, self.subscription)]
+        own = self._is_own
+        letters = letters_of(self.admin, self.subscription)
+        retries = [self._goal(each) for each in letters] if own else []
+        held = self._held()
+        restored = [letter for each in held for letter in read_letters(self.client, each)]
+        make_judge: MakeJudge = partial(
+            Judge, self.subscription.topic, before=self.manifest.created, restored=restored
+        )
+        mover = Mover(self.client, self.admin, self.subscription, self.grace)
+        consumers = mover.consumers(mains)
+        warnings = running_warnings(self.admin, self.subscription, mains, consumers, self.grace)
+        if dry_run:
+            future = [attrs.evolve(goal.seen, acks=goal.acks) for goal in retries]
+            counts = mover.preview(mains, future or letters, make_judge)
+        else:
+            if not own:
+                self._copy(held, restored)
+            counts = mover.move(mains, retries, letters, make_judge)
+        return SeekReport(
+            topic=self.subscription.topic,
+            subscription=self.subscription.name,
+            to=f"snapshot {self.manifest.name}",
+            dry_run=dry_run,
+            partitions=tuple(goal.report() for goal in mains),
+            letters=counts if own else attrs.evolve(counts, copied=len(restored)),
+            consumers=consumers,
+            warnings=tuple(warnings),
+        )
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether it is the subscription that the snapshot was made of."""
+        retry = self.subscription.retry_letter_topic
+        same = retry == self.manifest.retry_topic
+        return self.subscription.name == self.manifest.subscription and same
+
+    def _make_subscription(self, *, dry_run: bool) -> None:
+        """Make the subscription where it is new."""
+        for topic in self.subscription.partitions(self.admin):
+            facts = self.admin.topics.internal_stats(topic)
+            if cursor_of(facts, self.subscription.name) is not None:
+                continue
+            if dry_run:
+                raise SnapshotError(
+                    f"there is no subscription {self.subscription.name!r} on {topic}: a restore "
+                    "makes it, a dry run does not"
+                )
+            capture = self.captures.get(topic)
+            at: Start = "earliest" if capture is None else Position(*capture.acks.mark)
+            with contextlib.suppress(AdminConflictError):  # a consumer has just made it
+                self.admin.subscriptions.create(topic, self.subscription.name, at=at)
+
+    def _goal(self, seen: Surveyed) -> Goal:
+        """Return the goal of a partition; what was added since is replayed as a whole."""
+        capture = self.captures.get(seen.topic)
+        if capture is None:
+            return Goal(seen, Position(*seen.log.first))
+        mark = capture.acks.mark
+        return Goal(seen, Position(mark.ledger, mark.entry + 1), capture.acks)
+
+    def _held(self) -> list[Surveyed]:
+        """Return the letters that the snapshot holds, as surveys of their partitions."""
+        topics = self.manifest.retry_topics
+        pinned = survey_all(self.admin, topics, self.manifest.pin)
+        return [
+            attrs.evolve(each, log=_up_to(each.log, capture.last), acks=capture.acks)
+            for each in pinned
+            for capture in [self.captures[each.topic]]
+        ]
+
+    def _copy(self, held: Sequence[Surveyed], restored: Sequence[Letter]) -> None:
+        """Publish the snapshot's letters to the retry topic of another subscription."""
+        if not restored:
+            return
+        retry = self.subscription.retry_letter_topic
+        if not self.admin.topics.exists(retry):
+            partitions = self.admin.topics.partitions(self.manifest.retry_topic)
+            with contextlib.suppress(AdminConflictError):
+                self.admin.topics.create(retry, partitions=partitions)
+        for topic in self.admin.topics.partition_names(retry):
+            with contextlib.suppress(AdminConflictError):
+                self.admin.subscriptions.create(topic, self.subscription.name, at="earliest")
+        theirs = {REAL_SUBSCRIPTION: self.subscription.name, RETRY_TOPIC: retry}
+        places = {letter.place for letter in restored}
+        with Republisher(self.client, theirs) as republisher:
+            for each in held:
+                republisher.publish(each, places, retry)
+
+
+def _up_to(log: Log, last: Place) -> Log:
+    """Return *log* as if nothing had been published after *last*."""
+    ledgers = [
+        (ledger, min(entries, last.entry + 1) if ledger == last.ledger else entries)
+        for ledger, entries in log.ledgers
+        if ledger <= last.ledger
+    ]
+    return Log(tuple(ledgers), last)

@@ -1,0 +1,156 @@
+"""Where snapshots are: in hidden subscriptions, which also keep their messages from being deleted.
+
+Each partition of the main topic and of the retry topic has one, a *pin*, at what was acknowledged
+when the snapshot was made. Its properties hold the capture of that partition; those of the first
+pin hold the manifest besides. The first pin is made first and deleted last, so whatever was
+killed half-way is found by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import datetime
+
+import attrs
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
+from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.snapshot_large import LargeValues
+from pulsar_retry.replay.snapshot_value import DELETING, PIN, Capture, Manifest
+
+_MANIFEST, _CAPTURE = "manifest", "capture"
+#: A capture that is too large for a property is in the compacted topic.
+_LARGE = "large"
+#: Bytes of a capture in a property; the broker keeps properties in its metadata store.
+MAX_PROPERTY = 32 * 1024
+
+
+@attrs.frozen
+class Store:
+    """The snapshots of a cluster. Blocking; to be used by one thread.
+
+    Attributes:
+        admin: The REST API.
+        client: Opens or returns a client, where one is needed.
+        max_property: Longer captures go to the compacted topic.
+    """
+
+    admin: AdminClient
+    client: Callable[[], pulsar.Client]
+    max_property: int
+
+    def manifests(self, topic: str) -> list[Manifest]:
+        """Return the snapshots of a main topic, finished or not, oldest first.
+
+        Raises:
+            AdminNotFoundError: there is no such topic.
+            SnapshotError: one cannot be read.
+        """
+        first = self.admin.topics.partition_names(topic)[0]
+        subscriptions = self.admin.topics.stats(first, precise=False)["subscriptions"]
+        texts = [
+            facts.get("subscriptionProperties", {}).get(_MANIFEST)
+            for name, facts in subscriptions.items()
+            if name.startswith(PIN)
+        ]
+        found = [Manifest.decode(text) for text in texts if text]
+        return sorted((each for each in found if each.topic == topic), key=lambda m: m.created)
+
+    def begin(self, manifest: Manifest, marks: dict[str, Place]) -> None:
+        """Make the first pin, with the manifest.
+
+        Args:
+            manifest: Of the snapshot that is being made.
+            marks: What is acknowledged of each partition.
+
+        Raises:
+            SnapshotError: there is a snapshot of this name.
+        """
+        first = manifest.main_topics[0]
+        at, properties = Position(*marks[first]), {_MANIFEST: manifest.encode()}
+        try:
+            self.admin.subscriptions.create(first, manifest.pin, at=at, properties=properties)
+        except AdminConflictError as error:
+            taken = f"there is a snapshot {manifest.name!r} of {manifest.topic}"
+            raise SnapshotError(taken) from error
+
+    def pin(self, manifest: Manifest, marks: dict[str, Place]) -> None:
+        """Make the other pins."""
+        for topic in (*manifest.main_topics[1:], *manifest.retry_topics):
+            self.admin.subscriptions.create(topic, manifest.pin, at=Position(*marks[topic]))
+
+    def save(self, manifest: Manifest, captures: dict[str, Capture]) -> None:
+        """Write the captures down, and then that they are complete: *manifest*."""
+        first, *_ = manifest.main_topics
+        kept = {topic: self._kept(manifest, topic, one) for topic, one in captures.items()}
+        for topic, text in kept.items():
+            if topic != first:
+                self.admin.subscriptions.set_properties(topic, manifest.pin, {_CAPTURE: text})
+        self._write(manifest, kept[first])
+
+    def rewrite(self, manifest: Manifest) -> None:
+        """Replace the manifest."""
+        first = manifest.main_topics[0]
+        properties = self.admin.subscriptions.properties(first, manifest.pin)
+        self._write(manifest, properties.get(_CAPTURE, ""))
+
+    def captures(self, manifest: Manifest) -> dict[str, Capture]:
+        """Return the captures of all partitions.
+
+        Raises:
+            SnapshotError: one is not there, or cannot be read.
+        """
+        found = {}
+        for topic in (*manifest.main_topics, *manifest.retry_topics):
+            try:
+                properties = self.admin.subscriptions.properties(topic, manifest.pin)
+                text = properties[_CAPTURE]
+            except (AdminNotFoundError, KeyError):
+                raise SnapshotError(
+                    f"snapshot {manifest.name!r} of {manifest.topic} has lost its part on {topic}"
+                ) from None
+            if text == _LARGE:
+                text = self._large(manifest).get(_key(manifest, topic))
+            found[topic] = Capture.decode(text)
+        return found
+
+    def delete(self, manifest: Manifest) -> None:
+        """Remove a snapshot, finished or not. What is not there any more is no error."""
+        first, *others = (*manifest.main_topics, *manifest.retry_topics)
+        with contextlib.suppress(AdminNotFoundError):
+            self.rewrite(attrs.evolve(manifest, state=DELETING))
+        for topic in (*others, first):
+            with contextlib.suppress(AdminNotFoundError):
+                properties = self.admin.subscriptions.properties(topic, manifest.pin)
+                if properties.get(_CAPTURE) == _LARGE:
+                    self._large(manifest).delete(_key(manifest, topic))
+                self.admin.subscriptions.delete(topic, manifest.pin, force=True)
+
+    def prune(self, topic: str, now: datetime) -> list[Manifest]:
+        """Remove what has expired, and what was left unfinished; return it."""
+        over = [each for each in self.manifests(topic) if each.is_over(now)]
+        for each in over:
+            self.delete(each)
+        return over
+
+    def _kept(self, manifest: Manifest, topic: str, capture: Capture) -> str:
+        text = capture.encode()
+        if len(text) <= self.max_property:
+            return text
+        self._large(manifest).put(_key(manifest, topic), text)
+        return _LARGE
+
+    def _write(self, manifest: Manifest, capture: str) -> None:
+        properties = {_MANIFEST: manifest.encode(), _CAPTURE: capture}
+        self.admin.subscriptions.set_properties(manifest.main_topics[0], manifest.pin, properties)
+
+    def _large(self, manifest: Manifest) -> LargeValues:
+        return LargeValues(self.client(), self.admin, manifest.topic)
+
+
+def _key(manifest: Manifest, topic: str) -> str:
+    return f"{topic}/{manifest.name}"

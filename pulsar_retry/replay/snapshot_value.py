@@ -1,0 +1,221 @@
+"""Snapshots as values: what is kept of one, how long, and how it is written down. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import attrs
+
+from pulsar_retry.errors import ConfigError, SnapshotError
+from pulsar_retry.replay.ack_state import AckState, Place
+from pulsar_retry.wire.names import logical
+
+#: What the hidden subscriptions that keep a snapshot's messages are called.
+PIN = "pulsar-retry-snapshot-"
+
+#: A snapshot, and each message in it, is kept so long (Pub/Sub).
+LIFETIME = timedelta(days=7)
+#: With less left than this, none is made (Pub/Sub).
+LEAST = timedelta(hours=1)
+#: A pin of a creation or a deletion that has not been finished is removed after so long.
+UNFINISHED = timedelta(hours=1)
+
+MAKING, READY, DELETING = "making", "ready", "deleting"
+
+_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
+_MAX_LABELS = 64
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a snapshot.
+
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    raise ConfigError.bad("name", name, "1 to 100 letters, digits, dots, underscores and hyphens")
+
+
+def checked_labels(labels: object) -> dict[str, str]:
+    """Return the labels of a snapshot.
+
+    Raises:
+        ConfigError: they are no mapping of text to text, or more than 64 (Pub/Sub).
+    """
+    accepted = f"at most {_MAX_LABELS} names with texts, none of them longer than 63"
+    if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
+        raise ConfigError.bad("labels", labels, accepted)
+    for pair in labels.items():
+        if (
+            not all(isinstance(text, str) and len(text) < _MAX_LABELS for text in pair)
+            or not pair[0]
+        ):
+            raise ConfigError.bad("labels", dict([pair]), accepted)
+    return dict(labels)
+
+
+def _is_short(text: object) -> bool:
+    return isinstance(text, str) and len(text) < _MAX_LABELS
+
+
+def numbers_of(topics: Iterable[str]) -> tuple[int, ...]:
+    """Return the numbers of partitions from their full names; -1: it is none."""
+    return tuple(
+        -1 if logical(topic) == topic else int(topic.rpartition("-")[2]) for topic in topics
+    )
+
+
+def _partition(topic: str, number: int) -> str:
+    return topic if number < 0 else f"{topic}-partition-{number}"
+
+
+def expiry(now: datetime, oldest: datetime | None, lifetime: timedelta = LIFETIME) -> datetime:
+    """Return when a snapshot expires that is made now.
+
+    That is after 7 days, less the age of its oldest message that is not acknowledged.
+
+    Args:
+        now: The time.
+        oldest: When that message was published; None: there is none.
+        lifetime: Less than 7 days where messages are deleted earlier.
+
+    Raises:
+        SnapshotError: this would be in less than an hour.
+    """
+    expires = min(now, oldest or now) + min(lifetime, LIFETIME)
+    if expires - now < LEAST:
+        age = now - (oldest or now)
+        raise SnapshotError(
+            f"the oldest message that is not acknowledged is {_shown(age)} old and messages are "
+            f"kept for {_shown(min(lifetime, LIFETIME))}: the snapshot would expire in less than "
+            "an hour"
+        )
+    return expires
+
+
+def _shown(age: timedelta) -> str:
+    return str(timedelta(seconds=round(age.total_seconds())))
+
+
+@attrs.frozen
+class Capture:
+    """One partition in a snapshot.
+
+    Attributes:
+        acks: What was acknowledged.
+        last: The last entry that was there.
+        backlog: How many entries were not acknowledged.
+    """
+
+    acks: AckState
+    last: Place
+    backlog: int
+
+    def encode(self) -> str:
+        """Return it as text."""
+        return f"{self.last};{self.backlog};{self.acks.encode()}"
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            SnapshotError: it is broken, or of another version.
+        """
+        try:
+            last, backlog, acks = text.split(";", 2)
+            return cls(AckState.decode(acks), Place.parse(last), int(backlog))
+        except ValueError as error:
+            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+
+
+@attrs.frozen
+class Manifest:
+    """What a snapshot is, beside the captures of its partitions.
+
+    Attributes:
+        name: Its name, unique for the main topic.
+        topic: The main topic.
+        subscription: Of what it was made.
+        retry_topic: That subscription's retry topic.
+        created: When.
+        expires: Until when it may be restored.
+        mains: The numbers of the main topic's partitions; -1: it has none.
+        retries: Those of the retry topic.
+        labels: The user's.
+        backlog: How many entries were not acknowledged, letters too.
+        state: ``making``, ``ready`` or ``deleting``.
+    """
+
+    name: str
+    topic: str
+    subscription: str
+    retry_topic: str
+    created: datetime
+    expires: datetime
+    mains: tuple[int, ...]
+    retries: tuple[int, ...]
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    backlog: int = 0
+    state: str = MAKING
+
+    @property
+    def pin(self) -> str:
+        """The name of its hidden subscriptions."""
+        return PIN + self.name
+
+    @property
+    def main_topics(self) -> list[str]:
+        """The full names of the main topic's partitions."""
+        return [_partition(self.topic, number) for number in self.mains]
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """The full names of the retry topic's partitions."""
+        return [_partition(self.retry_topic, number) for number in self.retries]
+
+    def is_over(self, now: datetime) -> bool:
+        """Tell whether the janitor is to remove it."""
+        if self.state == READY:
+            return now >= self.expires
+        return now >= self.created + UNFINISHED or self.state == DELETING
+
+    def encode(self) -> str:
+        """Return it as JSON."""
+        facts = attrs.asdict(self, value_serializer=_plain)
+        return json.dumps({"version": _VERSION, **facts}, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Read what `encode` wrote.
+
+        Raises:
+            SnapshotError: it is broken, or of another version.
+        """
+        try:
+            facts: dict[str, Any] = json.loads(text)
+            version = facts.pop("version")
+            if version != _VERSION:
+                raise SnapshotError(f"a snapshot of version {version!r}, not {_VERSION}")
+            for name in ("created", "expires"):
+                facts[name] = datetime.fromisoformat(facts[name])
+            for name in ("mains", "retries"):
+                facts[name] = tuple(facts[name])
+            return cls(**facts)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+
+
+def made_up_name(now: datetime) -> str:
+    """Return a name for a snapshot that was given none."""
+    return now.astimezone(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+
+
+def _plain(_instance: Any, _field: Any, value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value

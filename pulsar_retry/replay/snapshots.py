@@ -1,0 +1,362 @@
+"""Snapshots: what a subscription had not acknowledged, kept to come back to."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+import pulsar
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.errors import AdminNotFoundError, PulsarRetryError, SnapshotError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.seek_report import SeekReport
+from pulsar_retry.replay.seek_survey import Surveyed, published_at, survey
+from pulsar_retry.replay.seeking import letters_of, survey_main
+from pulsar_retry.replay.snapshot_restore import Restore
+from pulsar_retry.replay.snapshot_store import MAX_PROPERTY, Store
+from pulsar_retry.replay.snapshot_value import (
+    LIFETIME,
+    READY,
+    Capture,
+    Manifest,
+    checked_labels,
+    checked_name,
+    expiry,
+    made_up_name,
+    numbers_of,
+)
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import TopicName
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@attrs.frozen
+class Snapshot:
+    """A snapshot of a retry-enabled subscription, main and retry topic as one.
+
+    It holds what was not acknowledged when it was made, and everything that is published since. It
+    needs no retention: hidden subscriptions keep its messages, which count as backlog of their
+    topics, until it is deleted or has expired. Every call here removes expired ones of its topic.
+
+    Not atomic over partitions: each is captured at its own moment. A message of a batch that was
+    acknowledged while others of the batch were not comes again.
+
+    Every method blocks, and raises `AdminError` where the REST API is not reached or refuses.
+
+    Attributes:
+        cluster: Where it is.
+        manifest: What it is.
+        warnings: What to know of it; only where it has just been made.
+    """
+
+    cluster: Cluster
+    manifest: Manifest
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name, unique for its topic."""
+        return self.manifest.name
+
+    @property
+    def topic(self) -> str:
+        """The full name of the main topic."""
+        return self.manifest.topic
+
+    @property
+    def subscription(self) -> str:
+        """The subscription that it was made of."""
+        return self.manifest.subscription
+
+    @property
+    def created(self) -> datetime:
+        """When it was made."""
+        return self.manifest.created
+
+    @property
+    def expires(self) -> datetime:
+        """Until when it can be restored."""
+        return self.manifest.expires
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What was written on it."""
+        return self.manifest.labels
+
+    @property
+    def backlog(self) -> int:
+        """How many entries were not acknowledged, letters too; a batch is one."""
+        return self.manifest.backlog
+
+    # -- making and finding -----------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        subscription: Subscription,
+        *,
+        name: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> Snapshot:
+        """Make a snapshot of *subscription*; what it does not acknowledge goes on meanwhile.
+
+        Args:
+            subscription: Of what.
+            name: Its name; None: made up from the time.
+            labels: At most 64 names and texts.
+            clock: Tells the time.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+            SeekError: there is no such subscription.
+            SnapshotError: there is one of this name, or it would expire in less than an hour.
+        """
+        now = clock()
+        called = made_up_name(now) if name is None else checked_name(name)
+        marked = checked_labels(labels or {})
+        with _store(subscription.cluster) as store:
+            admin = store.admin
+            mains, letters = survey_main(admin, subscription), letters_of(admin, subscription)
+            store.prune(subscription.topic, now)
+            kept, warnings = _kept_for(admin, subscription.topic)
+            manifest = Manifest(
+                name=called,
+                topic=subscription.topic,
+                subscription=subscription.name,
+                retry_topic=subscription.retry_letter_topic,
+                created=now,
+                expires=expiry(now, _oldest(admin, [*mains, *letters]), kept),
+                mains=numbers_of(each.topic for each in mains),
+                retries=numbers_of(each.topic for each in letters),
+                labels=marked,
+            )
+            manifest = _make(store, manifest, [*mains, *letters])
+        return cls(subscription.cluster, manifest, tuple(warnings))
+
+    @classmethod
+    def list(
+        cls,
+        cluster: Cluster,
+        topic: str,
+        *,
+        subscription: str | None = None,
+        clock: Callable[[], datetime] = _now,
+    ) -> builtins.list[Snapshot]:
+        """Return the snapshots of a topic (of one subscription to it), oldest first.
+
+        Raises:
+            SnapshotError: there is no such topic, or a snapshot cannot be read.
+        """
+        full = str(TopicName.parse(topic))
+        with _store(cluster) as store:
+            _prune(store, full, clock())
+            return [
+                cls(cluster, each)
+                for each in store.manifests(full)
+                if each.state == READY and subscription in {None, each.subscription}
+            ]
+
+    @classmethod
+    def get(
+        cls, cluster: Cluster, topic: str, name: str, *, clock: Callable[[], datetime] = _now
+    ) -> Snapshot:
+        """Return one snapshot of a topic.
+
+        Raises:
+            SnapshotError: there is none, or no more.
+        """
+        found = {each.name: each for each in cls.list(cluster, topic, clock=clock)}
+        if checked_name(name) not in found:
+            known = ", ".join(found) or "none"
+            raise SnapshotError(f"there is no snapshot {name!r} of {topic} (there are: {known})")
+        return found[name]
+
+    @classmethod
+    def prune(
+        cls, cluster: Cluster, topic: str, *, clock: Callable[[], datetime] = _now
+    ) -> builtins.list[str]:
+        """Remove the expired snapshots of a topic and unfinished ones; return their names.
+
+        Raises:
+            SnapshotError: there is no such topic, or a snapshot cannot be read.
+        """
+        with _store(cluster) as store:
+            return [each.name for each in _prune(store, str(TopicName.parse(topic)), clock())]
+
+    # -- using ------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        subscription: Subscription | None = None,
+        *,
+        dry_run: bool = False,
+        grace: Duration = 1.0,
+        clock: Callable[[], datetime] = _now,
+    ) -> SeekReport:
+        """Move a subscription to this snapshot, as `seek` does; any number of times.
+
+        Args:
+            subscription: Any subscription of the topic, also one that does not exist yet; its
+                letters are replaced by the snapshot's. None: the one that it was made of.
+            dry_run: Change nothing, tell what would be done.
+            grace: See `seek`.
+            clock: Tells the time.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+            SnapshotError: it has expired or is gone, or is one of another topic.
+            SeekError: it could not be finished: run it again.
+        """
+        wait = seconds("grace", grace)
+        target = subscription or self._own()
+        if target.topic != self.topic:
+            raise SnapshotError(f"snapshot {self.name!r} is of {self.topic}, not {target.topic}")
+        with _store(self.cluster) as store:
+            _prune(store, self.topic, clock())
+            manifest = self._current(store)
+            captures = store.captures(manifest)
+            restore = Restore(store.client(), store.admin, manifest, captures, target, wait)
+            return restore.run(dry_run=dry_run)
+
+    def update_labels(
+        self, labels: Mapping[str, str], *, clock: Callable[[], datetime] = _now
+    ) -> Snapshot:
+        """Replace the labels; return the snapshot as it is now.
+
+        Raises:
+            ConfigError: they are not acceptable.
+            SnapshotError: it is gone.
+        """
+        marked = checked_labels(labels)
+        with _store(self.cluster) as store:
+            _prune(store, self.topic, clock())
+            manifest = attrs.evolve(self._current(store), labels=marked)
+            store.rewrite(manifest)
+        return Snapshot(self.cluster, manifest)
+
+    def delete(self) -> None:
+        """Remove it and let the broker delete its messages; one that is gone is no error."""
+        with _store(self.cluster) as store:
+            store.delete(self.manifest)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON has it; times are ISO 8601."""
+        return {
+            "name": self.name,
+            "topic": self.topic,
+            "subscription": self.subscription,
+            "created": self.created.isoformat(),
+            "expires": self.expires.isoformat(),
+            "labels": dict(self.labels),
+            "backlog": self.backlog,
+            "partitions": len(self.manifest.mains),
+            "retry_topic": self.manifest.retry_topic,
+        }
+
+    def _own(self) -> Subscription:
+        made_of = self.manifest
+        return Subscription(
+            self.cluster,
+            made_of.topic,
+            made_of.subscription,
+            retry_letter_topic=made_of.retry_topic,
+        )
+
+    def _current(self, store: Store) -> Manifest:
+        for each in store.manifests(self.topic):
+            if each.name == self.name and each.created == self.created and each.state == READY:
+                return each
+        raise SnapshotError(f"snapshot {self.name!r} of {self.topic} has expired or was deleted")
+
+
+def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
+    """Pin, capture, and say that it is complete; in this order nothing captured can be lost."""
+    marks = {each.topic: each.acks.mark for each in seen}
+    store.begin(manifest, marks)
+    try:
+        store.pin(manifest, marks)
+        captures = {topic: _capture(store.admin, topic, manifest) for topic in marks}
+        backlog = sum(each.backlog for each in captures.values())
+        done = attrs.evolve(manifest, backlog=backlog, state=READY)
+        store.save(done, captures)
+    except BaseException:
+        with contextlib.suppress(PulsarRetryError):  # else the janitor finds it
+            store.delete(manifest)
+        raise
+    return done
+
+
+def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
+    """Capture a partition that is pinned."""
+    pin = survey(admin, topic, manifest.pin)
+    now = survey(admin, topic, manifest.subscription)
+    if pin is None or now is None or now.log.count(pin.acks.mark) < now.log.count(now.acks.mark):
+        raise SnapshotError(f"{topic} was changed meanwhile; try again")
+    return Capture(now.acks, now.log.last, now.acks.backlog(now.log))
+
+
+@contextlib.contextmanager
+def _store(cluster: Cluster) -> Iterator[Store]:
+    """Give a store whose client is opened when it is needed."""
+    opened: list[pulsar.Client] = []
+
+    def client() -> pulsar.Client:
+        if not opened:
+            opened.append(cluster.client())
+        return opened[0]
+
+    with cluster.admin() as admin:
+        try:
+            yield Store(admin, client, MAX_PROPERTY)
+        finally:
+            for each in opened:
+                each.close()
+
+
+def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:
+    try:
+        return store.prune(topic, now)
+    except AdminNotFoundError:
+        raise SnapshotError(f"there is no topic {topic}") from None
+
+
+def _oldest(admin: AdminClient, seen: list[Surveyed]) -> datetime | None:
+    """Return when the oldest message that is not acknowledged was published."""
+    firsts = ((each, next(each.acks.unacknowledged(each.log), None)) for each in seen)
+    moments = [published_at(admin, each, place) for each, place in firsts if place is not None]
+    return min((each for each in moments if each is not None), default=None)
+
+
+def _kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
+    """Return how long messages are kept that nobody acknowledges, and what to know of pins."""
+    warnings = []
+    kept = LIFETIME
+    if ttl := int(admin.topics.policy(topic, "messageTTL") or 0):
+        kept = min(kept, timedelta(seconds=ttl))
+        warnings.append(f"messages of {topic} expire after {ttl} s, and so does the snapshot")
+    quotas = admin.topics.policy(topic, "backlogQuotaMap") or {}
+    for kind, quota in quotas.items():
+        if max(quota.get("limit", -1), quota.get("limitSize", -1), quota.get("limitTime", -1)) > 0:
+            warnings.append(
+                f"{topic} has a backlog quota ({kind}, {quota.get('policy')}): what the snapshot "
+                "keeps counts as backlog"
+            )
+    name = TopicName.parse(topic)
+    namespace = f"{name.tenant}/{name.namespace}"
+    minutes = admin.namespaces.policy(namespace, "subscriptionExpirationTime") or 0
+    if minutes > 0:
+        warnings.append(
+            f"subscriptions of {namespace} are deleted after {minutes} minutes without a consumer, "
+            "snapshots too"
+        )
+    return kept, warnings

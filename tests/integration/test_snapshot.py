@@ -1,0 +1,352 @@
+"""Snapshots of a subscription with its letters, on a real broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION, eventually
+from replaying import consume, drained, firsts, ledgers, received, subscription_of, trim
+
+import pulsar_retry as pr
+from pulsar_retry.admin import Position
+from pulsar_retry.replay import Snapshot, Subscription, seek, snapshots
+from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.seek_acking import acknowledge
+from pulsar_retry.replay.snapshot_store import Store
+
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+@pytest.fixture
+def subscription(broker: Any, topic: str) -> Subscription:
+    """Return the test's subscription."""
+    return subscription_of(broker, topic)
+
+
+@pytest.fixture
+def consumer(subscribe: Any) -> pr.Consumer:
+    """Return a consumer of it that retries after an hour."""
+    return subscribe(
+        initial_position=EARLIEST,
+        dead_letter_policy=pr.DeadLetterPolicy(100),
+        delay_levels="1h",
+    )
+
+
+def in_days(days: float) -> Any:
+    """Return a clock that is so many days ahead."""
+    return lambda: datetime.now(UTC) + timedelta(days=days)
+
+
+def acknowledge_some(admin: Any, topic: str, consumer: Any, done: set[bytes], count: int) -> None:
+    """Receive *count* messages, acknowledge those in *done*, and give the others back."""
+    messages = [consumer.receive(SOON) for _ in range(count)]
+    for message in messages:
+        if message.data() in done:
+            consumer.acknowledge(message)
+        else:
+            consumer.negative_acknowledge(message, delay=3600)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == count - len(done))
+
+
+def test_restore_twice(admin, topic, subscription, subscribe, publish):
+    """What was not acknowledged comes again, and what is published since: any number of times."""
+    consumer = subscribe(initial_position=EARLIEST)
+    for n in range(8):
+        publish(f"{n}".encode())
+    acknowledge_some(admin, topic, consumer, {b"0", b"1", b"3", b"5", b"6"}, 8)
+
+    snapshot = Snapshot.create(subscription, name="before-deploy", labels={"by": "me"})
+    seek(subscription, "latest")
+    publish(b"new")
+    consume(consumer, 1)
+
+    assert 3 == snapshot.backlog
+    for _ in range(2):
+        consumer.close()
+        report = snapshot.restore()
+        assert 4 == report.backlog_after
+        consumer = subscribe()
+        assert firsts("2", "4", "7", "new") == received(consumer)
+        drained(admin, topic)
+
+
+def test_running_consumer(admin, topic, subscription, consumer, publish):
+    """Consumers go on by themselves; what was acknowledged in the snapshot stays so."""
+    for n in range(8):
+        publish(f"{n}".encode())
+    acknowledge_some(admin, topic, consumer, {b"0", b"1", b"3", b"5", b"6"}, 8)
+    snapshot = Snapshot.create(subscription)
+    seek(subscription, "latest")
+
+    snapshot.restore(grace=0.2)
+
+    assert 3 == admin.backlog(topic, SUBSCRIPTION)
+    assert {b"2", b"4", b"7"} <= {payload for payload, _ in received(consumer)}
+    drained(admin, topic)
+
+
+def test_messages_are_kept(admin, topic, subscription, consumer, publish):
+    """A snapshot keeps its messages without any retention, until it is deleted."""
+    publish(b"1")
+    publish(b"2")
+    consume(consumer, 1)
+    consumer.receive(SOON)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 1)
+    snapshot = Snapshot.create(subscription)
+    before = ledgers(admin, topic)
+    seek(subscription, "latest")
+    eventually(lambda: admin.has_stored_acks(topic, SUBSCRIPTION))
+    admin.unload(topic)
+    publish(b"3")
+    assert set(before) <= set(ledgers(admin, topic))
+
+    snapshot.restore()
+    assert {b"2", b"3"} == {payload for payload, _ in received(consumer)}
+
+    snapshot.delete()
+    trim(admin, topic)
+    snapshot.delete()  # once more is no error
+    with pytest.raises(pr.SnapshotError, match="has expired or was deleted"):
+        snapshot.restore()
+
+
+def test_partitions(admin, topic, subscription, subscribe, publish):
+    """All partitions of both topics are captured, and come back together."""
+    admin.create_partitioned_topic(topic, 3)
+    admin.create_partitioned_topic(subscription.retry_letter_topic, 2)
+    consumer = subscribe(
+        initial_position=EARLIEST, dead_letter_policy=pr.DeadLetterPolicy(9), delay_levels="1h"
+    )
+    names = [f"{n}" for n in range(12)]
+    for name in names:
+        publish(name.encode(), partition_key=name)
+    for _ in names:
+        message = consumer.receive(SOON)
+        if int(message.data()) < 4:
+            consumer.acknowledge(message)
+        elif int(message.data()) < 7:
+            consumer.reconsume_later(message)
+    parts = [f"{topic}-partition-{n}" for n in range(3)]
+    eventually(lambda: sum(admin.backlog(each, SUBSCRIPTION) for each in parts) == 5)
+
+    snapshot = Snapshot.create(subscription, name="s")
+    seek(subscription, "latest")
+    publish(b"new")
+
+    assert 8 == snapshot.backlog
+    report = snapshot.restore(grace=0.2)
+    assert 3 == report.letters.reset
+    assert set(firsts(*names[4:], "new")) <= set(received(consumer))
+    for each in parts:
+        drained(admin, each)
+
+
+def test_letters(admin, topic, subscription, consumer, publish):
+    """Letters come back once each, from 1, also when others were written since."""
+    for n in range(4):
+        publish(f"{n}".encode())
+    for message in [consumer.receive(SOON) for _ in range(4)]:
+        if message.data() in {b"0", b"1"}:
+            consumer.reconsume_later(message)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
+
+    snapshot = Snapshot.create(subscription)
+    seek(subscription, "earliest")
+    for _ in range(4):  # letters of all, younger than the snapshot
+        consumer.reconsume_later(consumer.receive(SOON))
+    drained(admin, topic)
+
+    for _ in range(2):
+        report = snapshot.restore(grace=0.2)
+        assert 2 == report.letters.reset
+        assert firsts("0", "1", "2", "3") == sorted(set(received(consumer)))
+        drained(admin, subscription.retry_letter_topic)
+    assert 4 == report.backlog_after + report.letters.reset
+
+
+def test_another_subscription(broker, client, admin, topic, subscription, consumer, publish):
+    """A new subscription gets what the other had not acknowledged, letters too; repeatedly."""
+    for n in range(4):
+        publish(f"{n}".encode())
+    for message in [consumer.receive(SOON) for _ in range(4)]:
+        if message.data() == b"0":
+            consumer.acknowledge(message)
+        elif message.data() == b"1":
+            consumer.reconsume_later(message)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
+    snapshot = Snapshot.create(subscription)
+    other = subscription_of(broker, topic, "other")
+
+    with pytest.raises(pr.SnapshotError, match="a dry run does not"):
+        snapshot.restore(other, dry_run=True)
+    for _ in range(2):
+        report = seek(other, snapshot)
+        assert 1 == report.letters.copied
+    theirs = client.subscribe(
+        topic, "other", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+
+    messages = {m.data(): m for m in consume(theirs, 3)}
+    assert {b"1", b"2", b"3"} == set(messages)
+    assert "other" == pr.RetryProperties.of(messages[b"1"]).real_subscription
+    assert [] == received(theirs)
+    assert 1 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
+
+
+def test_list_get_labels_delete(broker, topic, subscription, consumer, publish):
+    """Snapshots are found by topic, subscription and name, and their labels replaced."""
+    publish(b"1")
+    cluster = subscription.cluster
+    first = Snapshot.create(subscription, name="a", labels={"team": "red"})
+    second = Snapshot.create(subscription)
+
+    assert ["a", second.name] == [each.name for each in Snapshot.list(cluster, topic)]
+    assert [] == Snapshot.list(cluster, topic, subscription="other")
+    assert first == Snapshot.get(cluster, topic, "a")
+    assert {"team": "blue"} == first.update_labels({"team": "blue"}).labels
+    assert {"team": "blue"} == Snapshot.get(cluster, topic, "a").labels
+    with pytest.raises(pr.SnapshotError, match="there is a snapshot 'a'"):
+        Snapshot.create(subscription, name="a")
+    first.delete()
+    with pytest.raises(pr.SnapshotError, match="no snapshot 'a'"):
+        Snapshot.get(cluster, topic, "a")
+    with pytest.raises(pr.SnapshotError, match="no topic"):
+        Snapshot.list(cluster, f"{topic}-none")
+
+
+def test_expiry(admin, topic, subscription, consumer, publish):
+    """It lives 7 days less the age of its oldest message, at least an hour, and then is removed."""
+    published = publish(b"1") and datetime.now(UTC)
+    near = timedelta(seconds=30)
+
+    week = Snapshot.create(subscription, name="week")
+    day = Snapshot.create(subscription, name="day", clock=in_days(6))
+    with pytest.raises(pr.SnapshotError, match="expire in less than an hour"):
+        Snapshot.create(subscription, clock=in_days(6.97))
+
+    for each in (week, day):
+        assert abs(each.expires - (published + timedelta(days=7))) < near
+    assert ["week", "day"] == [s.name for s in Snapshot.list(subscription.cluster, topic)]
+    assert [] == Snapshot.list(subscription.cluster, topic, clock=in_days(7.1))
+    names = admin.get(f"{topic.replace('://', '/')}/subscriptions")
+    assert [SUBSCRIPTION] == names
+    names = admin.get(f"{subscription.retry_letter_topic.replace('://', '/')}/subscriptions")
+    assert [SUBSCRIPTION] == names
+    with pytest.raises(pr.SnapshotError, match="has expired"):
+        week.restore()
+
+
+def test_nothing_unacknowledged(admin, topic, subscription, consumer, publish):
+    """A snapshot of an empty backlog lives 7 days and replays what is published since."""
+    publish(b"1")
+    consume(consumer, 1)
+    drained(admin, topic)
+
+    snapshot = Snapshot.create(subscription)
+    publish(b"2")
+    consume(consumer, 1)
+    snapshot.restore(grace=0.2)
+
+    assert timedelta(days=7) == snapshot.expires - snapshot.created
+    assert set(firsts("2")) == set(received(consumer))
+
+
+def test_a_killed_creation_is_removed(monkeypatch, admin, topic, subscription, consumer, publish):
+    """What a process left that died while it made a snapshot is found by the janitor."""
+    publish(b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", _die)
+        patch.setattr(Store, "delete", _die)
+        with pytest.raises(KeyboardInterrupt):
+            Snapshot.create(subscription, name="half")
+
+    assert [] == Snapshot.list(subscription.cluster, topic)
+    assert 2 == len(admin.get(f"{topic.replace('://', '/')}/subscriptions"))
+    assert [] == Snapshot.prune(subscription.cluster, topic)  # it may still be under way
+    assert ["half"] == Snapshot.prune(subscription.cluster, topic, clock=in_days(0.1))
+    for each in (topic, subscription.retry_letter_topic):
+        assert [SUBSCRIPTION] == admin.get(f"{each.replace('://', '/')}/subscriptions")
+
+
+def _die(*_arguments: Any, **_options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_large_captures(monkeypatch, admin, topic, subscription, consumer, subscribe, publish):
+    """What is too large for a subscription's properties is kept in a compacted topic."""
+    for n in range(6):
+        publish(f"{n}".encode())
+    acknowledge_some(admin, topic, consumer, {b"1", b"4"}, 6)
+    consumer.close()
+
+    monkeypatch.setattr(snapshots, "MAX_PROPERTY", 10)
+    snapshot = Snapshot.create(subscription)
+    seek(subscription, "latest")
+    admin.unload(topic.rsplit("/", 1)[0] + "/pulsar-retry-snapshots")
+
+    snapshot.restore()
+    assert firsts("0", "2", "3", "5") == received(subscribe())
+    snapshot.delete()
+
+
+def test_warnings(admin, namespace, topic, subscription, consumer, publish):
+    """What a pin runs into is told, and a snapshot expires with its messages."""
+    publish(b"1")
+    admin.set_namespace_policy(namespace, "messageTTL", 7200)
+    quota = {"limitSize": 1 << 30, "policy": "producer_request_hold"}
+    admin.set_namespace_policy(namespace, "backlogQuota", quota)
+
+    snapshot = Snapshot.create(subscription)
+
+    assert snapshot.expires - snapshot.created <= timedelta(hours=2)
+    assert any("expire after 7200 s" in warning for warning in snapshot.warnings)
+    assert any("backlog quota" in warning for warning in snapshot.warnings)
+
+
+def test_dry_run(admin, topic, subscription, consumer, publish):
+    """A preview counts, and changes nothing."""
+    for n in range(3):
+        publish(f"{n}".encode())
+    consumer.reconsume_later(consumer.receive(SOON))
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
+    snapshot = Snapshot.create(subscription)
+    seek(subscription, "latest")
+
+    report = snapshot.restore(dry_run=True)
+
+    assert (True, 2, 1) == (report.dry_run, report.replayed, report.letters.reset)
+    assert 0 == admin.backlog(topic, SUBSCRIPTION)
+    assert 0 == admin.backlog(subscription.retry_letter_topic, SUBSCRIPTION)
+
+
+def test_another_topic(broker, topic, subscription, consumer, publish):
+    """A snapshot is of one topic."""
+    publish(b"1")
+    snapshot = Snapshot.create(subscription)
+
+    with pytest.raises(pr.SnapshotError, match="is of"):
+        snapshot.restore(subscription_of(broker, f"{topic}-2"))
+
+
+def test_an_exclusive_consumer_is_in_the_way(client, cluster_parts, topic, publish):
+    """Where nobody else can acknowledge, the error says who is to be stopped."""
+    exclusive = client.subscribe(topic, SUBSCRIPTION, initial_position=EARLIEST)
+    published = Position.of(publish(b"1"))
+    place = Place(published.ledger, published.entry)
+
+    with pytest.raises(pr.SeekError, match="an Exclusive consumer"):
+        acknowledge(*cluster_parts, topic, SUBSCRIPTION, [place])
+
+    exclusive.close()
+    acknowledge(*cluster_parts, topic, SUBSCRIPTION, [place])
+
+
+@pytest.fixture
+def cluster_parts(client: Any, subscription: Subscription) -> Any:
+    """Give a client and the REST API."""
+    with subscription.cluster.admin() as admin:
+        yield client, admin
