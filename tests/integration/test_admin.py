@@ -1,0 +1,121 @@
+"""The client of the REST API, on a real broker."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.admin import Position, Retention
+from pulsar_retry.replay import Cluster
+
+
+@pytest.fixture
+def rest(broker):
+    """Give the client that is tested."""
+    with Cluster(broker.service_url, admin_url=broker.admin_url).admin() as rest:
+        yield rest
+
+
+def test_what_there_is(rest, namespace, topic) -> None:
+    """Tenants, namespaces, topics with and without partitions; asking creates nothing."""
+    rest.topics.create(topic)
+    rest.topics.create(f"{topic}-parts", partitions=2)
+
+    assert "public" in rest.tenants()
+    assert namespace in rest.namespaces.names("public")
+    assert [topic, f"{topic}-parts"] == rest.namespaces.topics(namespace)
+    assert [f"{topic}-parts"] == rest.namespaces.partitioned(namespace)
+    assert (0, 2) == (rest.topics.partitions(topic), rest.topics.partitions(f"{topic}-parts"))
+    assert [topic] == rest.topics.partition_names(topic)
+    parts = [f"{topic}-parts-partition-{number}" for number in range(2)]
+    assert parts == rest.topics.partition_names(f"{topic}-parts")
+    assert [True, True, False] == [
+        rest.topics.exists(each) for each in (topic, f"{topic}-parts", f"{topic}-none")
+    ]
+    assert 2 == len(rest.namespaces.topics(namespace))
+    assert rest.broker_version()[0].isdigit()
+
+
+def test_subscriptions_of_a_topic(rest, topic, publish) -> None:
+    """Made at either end or in between, moved, emptied, with properties, deleted."""
+    rest.topics.create(topic)
+    ids = [Position.of(publish(b"%d" % number)) for number in range(4)]
+    subscriptions = rest.subscriptions
+    for name, at in (("all", "earliest"), ("none", "latest"), ("two", ids[2])):
+        subscriptions.create(topic, name, at=at, properties={"made": "here"})
+
+    def backlogs() -> dict[str, int]:
+        stats = rest.topics.stats(topic)["subscriptions"]
+        return {name: each["msgBacklog"] for name, each in stats.items()}
+
+    assert {"all": 4, "none": 0, "two": 2} == backlogs()
+    subscriptions.reset(topic, "two", ids[3])
+    subscriptions.skip_all(topic, "all")
+    subscriptions.reset(topic, "none", "earliest")
+    assert {"all": 0, "none": 4, "two": 1} == backlogs()
+    subscriptions.reset(topic, "all", datetime.now(UTC).replace(year=2020))
+    assert 4 == backlogs()["all"]
+    assert {"made": "here"} == subscriptions.properties(topic, "all")
+    subscriptions.set_properties(topic, "all", {"other": "1"})
+    assert {"other": "1"} == subscriptions.properties(topic, "all")
+    subscriptions.delete(topic, "two")
+    assert ["all", "none"] == subscriptions.names(topic)
+
+
+def test_looking_at_messages(rest, topic, publish) -> None:
+    """By their number in a backlog, or by their place; nothing is consumed."""
+    rest.topics.create(topic)
+    rest.subscriptions.create(topic, "all", at="earliest")
+    before = datetime.now(UTC)
+    ids = [Position.of(publish(b"%d" % number)) for number in range(2)]
+
+    first = rest.subscriptions.peek(topic, "all")
+    second = rest.subscriptions.entry(topic, ids[1])
+
+    assert (b"0", 1) == (first.body, first.messages)
+    assert first.position is not None
+    assert ids[0].entry == first.position.entry
+    assert b"1" == second.body
+    assert abs((first.published - before).total_seconds()) < 60
+    assert 2 == rest.topics.stats(topic)["subscriptions"]["all"]["msgBacklog"]
+    assert ids[1].entry == rest.topics.last_message_id(topic).entry
+    early = datetime.fromtimestamp(time.time() - 3600, UTC)
+    assert ids[0].entry >= rest.topics.message_id_at(topic, early).entry
+    assert rest.topics.internal_stats(topic)["cursors"]["all"]["markDeletePosition"]
+
+
+def test_retention_is_the_topics_or_the_namespaces(rest, namespace, topic) -> None:
+    """What applies is asked for."""
+    rest.topics.create(topic)
+    assert Retention() == rest.topics.retention(topic)
+    rest.namespaces.set_retention(namespace, Retention(60, 100))
+
+    assert (
+        Retention(60, 100) == rest.namespaces.retention(namespace) == rest.topics.retention(topic)
+    )
+
+
+def test_errors_have_classes(rest, topic, client) -> None:
+    """What is not there, what is in the way."""
+    rest.topics.create(topic)
+    consumer = client.subscribe(topic, "used")
+
+    for wrong in (
+        lambda: rest.topics.stats(f"{topic}-none"),
+        lambda: rest.subscriptions.delete(topic, "none"),
+        lambda: rest.subscriptions.peek(topic, "used", 9),
+        lambda: rest.namespaces.topics("public/none"),
+    ):
+        with pytest.raises(pr.AdminNotFoundError):
+            wrong()
+    for wrong in (
+        lambda: rest.topics.create(topic),
+        lambda: rest.subscriptions.create(topic, "used"),
+        lambda: rest.subscriptions.delete(topic, "used"),
+    ):
+        with pytest.raises(pr.AdminConflictError):
+            wrong()
+    consumer.close()

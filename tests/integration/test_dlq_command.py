@@ -1,0 +1,329 @@
+"""`pulsar-retry dlq`, `redrive` and `doctor`, as an operator uses them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pulsar
+import pytest
+from pyarrow import parquet
+from reading import SUBSCRIPTION, eventually
+from redriving import Dead, received
+
+from pulsar_retry import cli
+
+RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def dead(broker, admin, client, topic) -> Dead:
+    """Give the topics of the test's subscription."""
+    return Dead(broker, admin, client, topic)
+
+
+@pytest.fixture
+def environment(broker, monkeypatch) -> None:
+    """Say in the environment where the broker is."""
+    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
+    monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
+
+
+@pytest.fixture
+def run(environment, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command here: exit code, output, errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def run_json(run) -> Callable[..., Any]:
+    """Return a function that runs the command with --json, and returns what it prints."""
+
+    def run_json(*arguments: str) -> Any:
+        code, output, errors = run(*arguments, "--json")
+        assert 0 == code, errors
+        return json.loads(output)
+
+    return run_json
+
+
+def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, client) -> None:
+    """With its letters, their age, and whose it is, whatever the dialect."""
+    dead.subscribe()
+    dead.fill(3)
+    client.subscribe(
+        dead.topic,
+        "eu-shipping",
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        naming="TDMQ_2_7_2",
+    )
+    dead.cluster.admin().topics.create(f"persistent://{namespace}/eu-shipping-DLQ", partitions=2)
+
+    found = {each["topic"]: each for each in run_json("dlq", "ls", namespace)}
+
+    letters = found[dead.dlq]
+    assert ("dead_letter", SUBSCRIPTION, 3) == (
+        letters["kind"],
+        letters["subscription"],
+        letters["backlog"],
+    )
+    assert 0 <= letters["oldest_age_seconds"] < 600
+    assert {"rate_in", "main_topic", "subscriptions"} <= set(letters)
+    retry = found[dead.retry]
+    assert ("retry", SUBSCRIPTION, 0, None) == (
+        retry["kind"],
+        retry["subscription"],
+        retry["backlog"],
+        retry["oldest_age_seconds"],
+    )
+    tdmq = found[f"persistent://{namespace}/eu-shipping-DLQ"]
+    assert ("eu-shipping", None, 2) == (
+        tdmq["subscription"],
+        tdmq["backlog"],
+        tdmq["partitions"],
+    )
+    assert f"persistent://{namespace}/eu-shipping-RETRY" in found
+
+    _, output, _ = run("dlq", "ls", namespace)
+    assert "topic" in output.splitlines()[0]
+    assert "no subscription" in output
+    assert "-RETRY" not in output
+
+
+def test_a_namespace_that_is_not_there(run) -> None:
+    """One line, and exit code 1."""
+    code, _, errors = run("dlq", "ls", "public/none-such")
+    assert (1, 1) == (code, len(errors.splitlines()))
+
+
+def test_what_is_in_a_dead_letter_topic(dead, run, run_json) -> None:
+    """By reason; one in full, with whatever is in it made harmless; nothing is consumed."""
+    dead.fill(5)
+    evil = {"FAILURE_REASON": "evil", "FAILURE_MESSAGE": "\x1b[2Jgone", "shop": "\x1b]0;x\x07"}
+    dead.send(b"\x1b[31mred", evil)
+    dead.send(b"\xff\x00", {"FAILURE_REASON": "binary"})
+    dead.send(None, {"FAILURE_REASON": "null"})
+
+    groups = run_json("dlq", "show", dead.dlq)
+
+    assert {"even": 3, "odd": 2, "evil": 1, "binary": 1, "null": 1} == {
+        each["reason"]: each["count"] for each in groups
+    }
+    _, output, _ = run("dlq", "show", dead.dlq)
+    assert "\x1b" not in output
+    where = {each["reason"]: each["samples"][0] for each in groups}
+    for reason, sample in where.items():
+        code, output, _ = run("dlq", "show", dead.dlq, sample)
+        assert (0, True) == (code, reason in output)
+        assert "\x1b" not in output
+    assert b"\xff\x00" == base64.b64decode(
+        run_json("dlq", "show", dead.dlq, where["binary"])["payload_base64"]
+    )
+    assert "payload" not in run_json("dlq", "show", dead.dlq, where["null"])
+    (only,) = run_json("dlq", "show", dead.dlq, "--property", "number=3", "--limit", "4")
+    assert ("odd", 1) == (only["reason"], only["count"])
+    assert 8 == dead.backlog()
+    assert {"keep"} == set(dead.admin.stats(dead.dlq)["subscriptions"])
+
+
+def test_letters_of_a_batch_and_of_partitions_have_ids(dead, run_json) -> None:
+    """Each one can be looked at."""
+    dead.create("keep", partitions=2)
+    dead.fill(8, batching_enabled=True, batching_max_publish_delay_ms=500)
+    code_of = {}
+    for each in run_json("dlq", "show", dead.dlq):
+        for sample in each["samples"]:
+            facts = run_json("dlq", "show", dead.dlq, sample)
+            code_of[sample] = facts["payload"]
+    assert 6 == len(set(code_of.values())) == len(code_of)
+
+
+@pytest.mark.parametrize("asked", ["99:99", "999999:0:-1"])
+def test_a_letter_that_is_not_there(dead, run, asked) -> None:
+    """One line, and exit code 1."""
+    dead.fill(1)
+    code, _, errors = run("dlq", "show", dead.dlq, asked)
+    assert (1, f"error: there is no letter {asked}\n") == (code, errors)
+
+
+def test_export(dead, run, tmp_path) -> None:
+    """JSON Lines or Parquet, with every byte of every payload."""
+    dead.fill(3)
+    dead.send(b"\xff\x00", {})
+    dead.send(None, {})
+
+    code, output, _ = run("dlq", "export", dead.dlq)
+    lines = [json.loads(each) for each in output.splitlines()]
+    assert (0, ["0", "1", "2", None, None]) == (code, [each.get("payload") for each in lines])
+    assert b"\xff\x00" == base64.b64decode(lines[3]["payload_base64"])
+
+    path = tmp_path / "dead.parquet"
+    assert 0 == run("dlq", "export", dead.dlq, "--output", str(path))[0]
+    rows = parquet.read_table(path).to_pylist()
+    assert [b"0", b"1", b"2", b"\xff\x00", None] == [each["payload"] for each in rows]
+    assert {"number": "2"} == json.loads(rows[2]["properties"])
+
+    path = tmp_path / "dead.jsonl"
+    assert 0 == run("dlq", "export", dead.dlq, "--output", str(path), "--reason", "odd")[0]
+    assert ["1"] == [json.loads(each)["payload"] for each in path.read_text().splitlines()]
+    assert 5 == dead.backlog()
+    assert {"dead.parquet", "dead.jsonl"} == {each.name for each in tmp_path.iterdir()}
+
+
+@pytest.fixture
+def start(environment) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Return a function that starts the command in a process of its own."""
+    started = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", RUN, *arguments]
+        process = subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, stdin=subprocess.DEVNULL, text=True, env=os.environ
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_tail_shows_what_arrives(dead, start) -> None:
+    """And nothing that was there; Ctrl-C is a clean end."""
+    dead.fill(1)
+    process = start("dlq", "tail", dead.dlq, "--json")
+    eventually(lambda: len(dead.admin.stats(dead.dlq)["subscriptions"]) == 2)
+    dead.send(b"new", {"FAILURE_REASON": "late"})
+
+    facts = json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+
+    assert ("late", "new") == (facts["reason"], facts["payload"])
+    assert 0 == process.wait(20)
+    assert 2 == dead.backlog()
+
+
+def test_tail_ends_after_so_many(dead, start) -> None:
+    """For scripts."""
+    dead.fill(1)
+    process = start("dlq", "tail", dead.dlq, "--count", "1", "--reason", "late")
+    eventually(lambda: len(dead.admin.stats(dead.dlq)["subscriptions"]) == 2)
+    dead.send(b"other", {"FAILURE_REASON": "early"})
+    dead.send(b"new", {"FAILURE_REASON": "late"})
+
+    output, _ = process.communicate(timeout=20)
+
+    assert 0 == process.returncode
+    assert "late" in output
+    assert "early" not in output
+
+
+def test_redrive_looks_first_and_then_does_it(dead, run, run_json) -> None:
+    """Without a terminal it does nothing that was not said."""
+    consumer = dead.subscribe()
+    dead.fill(4)
+
+    assert 4 == run_json("redrive", dead.dlq, "--dry-run")["redriven"]
+    code, _, errors = run("redrive", dead.dlq)
+    assert (2, True) == (code, "--yes" in errors)
+    assert 4 == dead.backlog()
+    code, output, _ = run("redrive", dead.dlq, "--reason", "odd", "--yes")
+    assert 0 == code
+    assert output.startswith("2 redriven")
+    assert f"2 to {dead.retry}" in output
+    assert "2 stay, left out by the filter" in output
+    assert 2 == run_json("redrive", dead.dlq, "--yes")["redriven"]
+    received(consumer, 4)
+
+
+def test_redrive_that_leaves_something_fails(dead, run) -> None:
+    """Exit code 1, and what to do about it."""
+    dead.fill(1)
+    code, output, errors = run("redrive", dead.dlq, "--yes")
+    assert (1, True) == (code, "1 stay, without a topic to go to" in output)
+    assert "is there a consumer with enable_retry? Else use --to origin" in errors
+
+
+def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
+    """It settles what is under way, says so and ends with 1; the same command goes on."""
+    consumer = dead.subscribe()
+    dead.fill(400)
+    arguments = ("redrive", dead.dlq, "--since", "3650d", "--yes", "--json")
+    process = start(*arguments, "--rate", "100")
+    eventually(lambda: dead.backlog() < 350)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=30)
+    first = json.loads(output)
+
+    assert (1, "cancelled") == (process.returncode, first["stopped"])
+    assert 400 - first["redriven"] == dead.backlog()
+    second = run_json(*arguments[:-1])
+    assert (True, 400) == (second["resumed"], second["redriven"])
+    messages = received(consumer, 400)
+    assert 400 == len({each.data() for each in messages})
+
+
+def test_doctor(dead, run, run_json) -> None:
+    """A subscription in good health, and what is said of one that is not."""
+    consumer = dead.subscribe()
+    dead.fill(1)
+
+    findings = run_json("doctor", dead.topic, SUBSCRIPTION)
+
+    verdicts = {each["check"]: each["verdict"] for each in findings}
+    assert "error" not in verdicts.values()
+    assert {
+        "REST API",
+        "broker",
+        "topic",
+        "subscription",
+        "delayed delivery",
+        "retry topic",
+        "dead-letter topic",
+        "names",
+        "permissions",
+        "retention",
+    } == set(verdicts)
+    consumer.close()
+    rest = dead.cluster.admin()
+    rest.subscriptions.delete(dead.dlq, "keep")
+    rest.subscriptions.delete(dead.retry, SUBSCRIPTION)
+    rest.topics.create(dead.topic.rsplit("/", 1)[0] + f"/{SUBSCRIPTION}-DLQ")
+    code, output, _ = run("doctor", dead.topic, SUBSCRIPTION)
+    assert 1 == code
+    assert "no subscription and no retention: the broker deletes dead letters" in output
+    assert f"has no subscription {SUBSCRIPTION}: nobody reads its letters" in output
+    assert "see which one the consumers use" in output
+
+
+def test_doctor_knows_an_exclusive_subscription(dead, run_json, client) -> None:
+    """Its retries cannot wait."""
+    client.subscribe(dead.topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Exclusive)
+    (found,) = [
+        each
+        for each in run_json("doctor", dead.topic, SUBSCRIPTION)
+        if each["check"] == "subscription"
+    ]
+    assert "warning" == found["verdict"]
+
+
+def test_doctor_where_nothing_is(dead, run, broker) -> None:
+    """A topic that is not there, a REST API that is not there."""
+    code, output, _ = run("doctor", dead.topic, SUBSCRIPTION)
+    assert (1, True) == (code, "does not exist" in output)
+    code, output, _ = run("doctor", "t", "s", "--admin-url", "http://127.0.0.1:1")
+    assert (1, True) == (code, "was not reached" in output)
