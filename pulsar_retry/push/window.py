@@ -43,7 +43,7 @@ class Window:
     Every success adds one, so the window doubles with each round of successes; beyond 3000 a whole
     round adds one. A failure halves it, and while answers take longer than a second on average
     successes shrink it, both once a round: what had been sent before the last fall tells nothing
-    new. So it settles where 99 of 100 and more succeed, or where the endpoint is quick again.
+    new. From beyond 3000 it falls to that first. So it settles where 99 of 100 and more succeed, or where the endpoint is quick again.
 
     Attributes:
         maximum: Requests that may be outstanding at most.
@@ -71,17 +71,17 @@ class Window:
             self.size = min(self.size + step, float(self.maximum))
         elif sent_in == self.round:
             least = min(INITIAL, self.maximum)
-            # "… the window decreases to the lower limit of 3,000 outstanding messages."
-            upper = min(self.size * _AFTER_SLOW, EXPONENTIAL_UP_TO)
-            self._fall(max(upper, min(least, self.size)))
+            self._fall(_AFTER_SLOW, min(least, self.size))
 
     def failed(self, sent_in: int) -> bool:
         """Take note of a failure of what was sent in round *sent_in*; tell whether it is news."""
         if sent_in != self.round:
             return False
-        self._fall(max(1.0, min(self.size * _AFTER_FAILURE, EXPONENTIAL_UP_TO)))
+        self._fall(_AFTER_FAILURE, 1.0)
         return True
 
-    def _fall(self, size: float) -> None:
-        self.size = size
+    def _fall(self, part: float, least: float) -> None:
+        # "… the window decreases to the lower limit of 3,000 outstanding messages."
+        beyond = self.size > EXPONENTIAL_UP_TO
+        self.size = float(EXPONENTIAL_UP_TO) if beyond else max(self.size * part, least)
         self.round += 1

@@ -1,0 +1,285 @@
+"""What is posted, and which addresses it is posted to."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.push.body import (
+    Pushed,
+    common_headers,
+    subscription_name,
+    unwrapped_headers,
+    wrapped,
+)
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.guard import Guard
+
+NAME = "projects/myproject/subscriptions/mysubscription"
+SEED = {
+    "message": {
+        "attributes": {"key": "value"},
+        "data": "SGVsbG8gQ2xvdWQgUHViL1N1YiEgSGVyZSBpcyBteSBtZXNzYWdlIQ==",
+        "messageId": "2070443601311540",
+        "message_id": "2070443601311540",
+        "publishTime": "2021-02-26T19:13:55.749Z",
+        "publish_time": "2021-02-26T19:13:55.749Z",
+    },
+    "subscription": NAME,
+}
+MESSAGE = Pushed(
+    b"Hello Cloud Pub/Sub! Here is my message!",
+    {"key": "value"},
+    "2070443601311540",
+    1_614_366_835_749,
+)
+
+
+def test_the_seeds_body():
+    """Pub/Sub's own example, member by member."""
+    assert SEED == json.loads(wrapped(MESSAGE, NAME, None))
+
+
+def test_what_some_messages_have():
+    """The ordering key inside, the attempt outside; a null value has no data."""
+    message = Pushed(None, {}, "1:2:-1", 0, "k")
+    body = json.loads(wrapped(message, NAME, 3))
+    assert ("k", 3, {}, "1970-01-01T00:00:00.000Z") == (
+        body["message"]["orderingKey"],
+        body["deliveryAttempt"],
+        body["message"]["attributes"],
+        body["message"]["publishTime"],
+    )
+    assert "data" not in body["message"]
+    assert "" == json.loads(wrapped(Pushed(b"", {}, "1", 0), NAME, None))["message"]["data"]
+
+
+texts = st.text(max_size=40)
+
+
+@given(st.binary(max_size=200), st.dictionaries(texts, texts), texts, st.integers(0, 10**13))
+def test_any_message_arrives_as_it_is(data, attributes, key, moment):
+    """Payload, attributes and key, whatever is in them; the body is ASCII."""
+    body = wrapped(Pushed(data, attributes, "1:2:-1", moment, key), NAME, None)
+    assert body.isascii()
+    message = json.loads(body)["message"]
+    assert (data, attributes, key) == (
+        base64.b64decode(message["data"]),
+        message["attributes"],
+        message.get("orderingKey", ""),
+    )
+    assert message["publishTime"] == message["publish_time"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", message["publishTime"])
+
+
+names = st.text(max_size=20) | st.sampled_from(
+    ["Host", "CONNECTION", "x-goog-pubsub-message-id", "Cookie", "Content-Type", "ok", "OK"]
+)
+values = st.text(max_size=60) | st.sampled_from(["a\r\nX-Evil: 1", "a\nb", "\x00", " a", "é"])
+
+
+@given(st.dictionaries(names, values, max_size=20), values, values)
+def test_no_header_is_injected(attributes, message_id, key):
+    """Whatever attributes, id and key are, a strict parser reads the headers that were meant."""
+    message = Pushed(b"raw", attributes, message_id, 0, key)
+    own, left_out = unwrapped_headers(message, NAME, write_metadata=True)
+    headers = [*common_headers(message, 1), *own]
+    client = h11.Connection(h11.CLIENT)
+    raw = client.send(
+        h11.Request(
+            method="POST",
+            target="/",
+            headers=[(b"Host", b"x"), (b"Content-Length", b"3"), *headers],
+        )
+    )
+    assert raw is not None
+    lines = raw.split(b"\r\n")[1:-2]
+    assert len(lines) == 2 + len(headers)
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(raw)
+    read: Any = server.next_event()
+    found = [name for name, _ in read.headers]
+    assert len(found) == len(set(found))
+    assert b"x-evil" not in found
+    assert not {b"connection", b"cookie"} & set(found)
+    for name, value in attributes.items():
+        if name not in left_out:
+            assert (name.lower().encode(), value.encode()) in list(read.headers)
+
+
+def test_pub_subs_limits():
+    """100 attributes, names of 256 and values of 1024 bytes: more are left out, none is cut."""
+    attributes = {f"a{number}": "x" for number in range(150)}
+    own, left_out = unwrapped_headers(Pushed(b"", attributes, "1", 0), NAME, write_metadata=True)
+    assert 50 == len(left_out)
+    for attributes in ({"n" * 257: "x"}, {"n": "x" * 1025}):
+        own, left_out = unwrapped_headers(
+            Pushed(b"", attributes, "1", 0), NAME, write_metadata=True
+        )
+        assert list(attributes) == left_out
+        assert 4 == len(own)
+
+
+def test_a_key_to_tell_duplicates():
+    """The same at each attempt; another one after a redrive."""
+    again = Pushed(b"", {}, "1:2:-1", 0, redrives=2)
+    keys = [dict(common_headers(each, 1))[b"Idempotency-Key"] for each in (MESSAGE, again)]
+    assert [b'"2070443601311540"', b'"1:2:-1-2"'] == keys
+
+
+@pytest.mark.parametrize(
+    ("topic", "tenant"),
+    [
+        ("orders", "public"),
+        ("persistent://shop/eu/orders", "shop"),
+        ("shop/eu/orders", "shop"),
+        (["persistent://a/b/c", "persistent://d/e/f"], "a"),
+    ],
+)
+def test_the_subscriptions_name(topic, tenant):
+    """The tenant is the project."""
+    assert f"projects/{tenant}/subscriptions/billing" == subscription_name(topic, "billing")
+
+
+# -- endpoints ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://example.com",
+        "https://example.com:8443/a/b?c=d",
+        "http://localhost:8080/push",
+        "http://127.0.0.1/",
+        "http://[::1]:80/",
+        "http://app.localhost/",
+    ],
+)
+def test_endpoints(url):
+    """Https anywhere, http to this machine."""
+    assert url == Endpoint.of(url).url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.com/",
+        "http://localhost.example.com/",
+        "http://10.0.0.1/",
+        "ftp://example.com/",
+        "https:///push",
+        "https://user:secret@example.com/",
+        "https://example.com/#part",
+        "https://example.com/a b",
+        "https://example.com/\r\nX: 1",
+        "https://example.com:99999/",
+        "https://example.com:0/",
+        "https://[::1/",
+        "",
+        None,
+        7,
+    ],
+)
+def test_what_is_no_endpoint(url):
+    """It is refused, and no secret in it is shown."""
+    with pytest.raises(ConfigError, match=r"^endpoint=") as refused:
+        Endpoint.of(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_http_beyond_this_machine():
+    """If that is what is wanted."""
+    endpoint = Endpoint.of("http://receiver.svc:8080/x", allow_http=True)
+    assert ("http://receiver.svc:8080", b"/x") == (str(endpoint), endpoint.target)
+
+
+# -- the guard ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "169.254.0.1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "0.0.0.0",  # noqa: S104 - it is refused
+        "::",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "127.0.0.1",
+        "::1",
+        "::ffff:169.254.169.254",
+        "::ffff:127.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "no address",
+    ],
+)
+def test_never_connected_to(address):
+    """Link-local, metadata, loopback behind a name, and their disguises."""
+    assert Guard().refusal("hooks.example.com", address)
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "10.0.0.1", "fc00::1"])
+def test_connected_to(address):
+    """What is public or private."""
+    assert Guard().refusal("hooks.example.com", address) is None
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "x.localhost", "::1"])
+def test_loopback_by_its_name(host):
+    """The endpoint says so itself."""
+    assert Guard().refusal(host, "127.0.0.1") is None
+    assert Guard(private=False).refusal(host, "::1") is None
+
+
+@pytest.mark.parametrize(
+    "address", ["10.1.2.3", "192.168.0.1", "172.16.0.1", "fc00::1", "100.64.0.1"]
+)
+def test_private_addresses_can_be_refused(address):
+    """As a service that posts for strangers does."""
+    assert "a private address" == Guard(private=False).refusal("hooks.example.com", address)
+
+
+def test_an_allow_list():
+    """Names, stars, addresses and networks; a network is an exception to every rule."""
+    guard = Guard(allow=["hooks.example.com", "*.shop.example.com", "10.0.0.0/8", "169.254.7.7"])
+    public = "93.184.216.34"
+    for host in ("hooks.example.com", "HOOKS.example.com.", "a.shop.example.com"):
+        assert guard.refusal(host, public) is None
+        assert guard.refusal(host, "169.254.169.254")
+    for host in ("example.com", "shop.example.com", "evilshop.example.com"):
+        assert "not on the allow-list" == guard.refusal(host, public)
+    assert guard.refusal("anything", "10.1.2.3") is None
+    assert guard.refusal("anything", "169.254.7.7") is None
+
+
+@given(st.ip_addresses())
+def test_nothing_forbidden_gets_through(address):
+    """Of all addresses, in each of their spellings."""
+    refused = Guard(private=False).refusal("hooks.example.com", str(address)) is not None
+    assert refused or not (
+        address.is_private or address.is_loopback or address.is_link_local or address.is_multicast
+    )
+
+
+@pytest.mark.parametrize("allow", ["10.0.0.0/8", [""], [7], ["10.0.0.0/99"], 7])
+def test_a_list_of_nonsense(allow):
+    """It is refused."""
+    with pytest.raises(ConfigError, match="allow="):
+        Guard(allow=allow)

@@ -1,0 +1,153 @@
+"""What a pacer lets through, in virtual time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.push.pacer import Pacer, Ticket
+from pulsar_retry.push.window import Window
+
+
+class Clock:
+    """Tells a time that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give a clock that stands."""
+    return Clock()
+
+
+@pytest.fixture
+def pacer(clock: Clock) -> Pacer:
+    """Give a pacer with a new window."""
+    return Pacer(Window(), clock)
+
+
+def send(pacer: Pacer) -> Ticket:
+    """Send one request."""
+    assert pacer.enter()
+    return pacer.begin()
+
+
+def test_the_window_is_the_limit(pacer):
+    """Of what is outstanding, and of what is received for it."""
+    tickets = [send(pacer) for _ in range(4)]
+    assert (False, 0, 0) == (pacer.enter(), pacer.free(), pacer.room(4))
+    pacer.leave(tickets.pop(), acked=True)
+    assert (2, 2) == (pacer.free(), pacer.room(3))
+
+
+def test_backing_off(pacer, clock):
+    """After a failure nothing is sent for 100 ms; then one at a time."""
+    pacer.leave(send(pacer), acked=False)
+    assert (True, False, 0) == (pacer.is_shut(), pacer.enter(), pacer.room(0))
+    assert pytest.approx(0.1) == pacer.wait()
+    clock.now += 0.1
+    assert (False, 1, 1, math.inf) == (
+        pacer.is_shut(),
+        pacer.room(0),
+        pacer.free(),
+        pacer.wait(),
+    )
+    assert 0 == pacer.room(1)  # one waits already
+    ticket = send(pacer)
+    assert not pacer.enter()
+    pacer.leave(ticket, acked=False)
+    assert pytest.approx(0.2) == pacer.wait()
+
+
+def test_failures_on_their_way_together_count_once(pacer):
+    """They tell the same; each later one counts again."""
+    for ticket in [send(pacer) for _ in range(4)]:
+        pacer.leave(ticket, acked=False)
+    assert (0.1, 2) == (pacer.pace().delay, pacer.pace().window)
+
+
+def test_pause(pacer):
+    """It holds everything back, and whoever waits is told when it is over."""
+    told = []
+    pacer.attach(lambda: told.append(pacer.free()))
+    pacer.pause()
+    assert (0, False, True, math.inf) == (
+        pacer.room(0),
+        pacer.enter(),
+        pacer.is_shut(),
+        pacer.wait(),
+    )
+    pacer.resume()
+    assert ([4], True) == (told, pacer.enter())
+
+
+def test_another_endpoint(pacer):
+    """It begins anew, and what the old one still says counts for nothing."""
+    old = [send(pacer) for _ in range(4)]
+    pacer.leave(old.pop(), acked=False)
+    pacer.begin_anew()
+    assert (0.0, 4, 3) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
+    for ticket in old:
+        pacer.leave(ticket, acked=False)
+    assert (0.0, 4, 0) == (pacer.pace().delay, pacer.pace().window, pacer.pace().outstanding)
+
+
+def test_what_was_given_up(pacer):
+    """It is not outstanding any more, and tells nothing."""
+    send(pacer)
+    pacer.forget()
+    assert (0, 0.0, 4) == (pacer.pace().outstanding, pacer.pace().delay, pacer.pace().window)
+
+
+def test_latency(pacer, clock):
+    """From the send to the outcome."""
+    ticket = send(pacer)
+    clock.now += 1.5
+    assert pytest.approx(1.5) == pacer.leave(ticket, acked=True)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["send", "ack", "nack", "wait", "pause", "resume"]), st.floats(0, 70)
+        ),
+        max_size=200,
+    )
+)
+def test_it_never_lets_more_out_than_it_says(events):
+    """Not beyond the window, not before the delay, not while it is paused."""
+    clock = Clock()
+    pacer = Pacer(Window(maximum=50), clock)
+    tickets: list[Ticket] = []
+    last = -math.inf
+    for kind, value in events:
+        pace = pacer.pace()
+        match kind:
+            case "send":
+                free = pacer.free()
+                entered = pacer.enter()
+                assert entered == (free > 0)
+                if entered:
+                    assert len(tickets) < pace.window
+                    assert not pace.paused
+                    assert clock.now - last >= pace.delay - 1e-9
+                    last = clock.now
+                    tickets.append(pacer.begin())
+            case "wait":
+                clock.now += value
+            case "pause":
+                pacer.pause()
+            case "resume":
+                pacer.resume()
+            case _ if tickets:
+                pacer.leave(tickets.pop(), acked=kind == "ack")
+        assert len(tickets) == pacer.pace().outstanding
+        assert pacer.room(0) >= 0 or pacer.pace().outstanding > pacer.pace().window

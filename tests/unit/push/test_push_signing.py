@@ -1,0 +1,486 @@
+"""Who posts: tokens and signatures, and what their verifiers refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization as s
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.push import (
+    Hmac,
+    HmacVerifier,
+    KeysUnavailableError,
+    ServiceAccount,
+    VerificationError,
+    Verifier,
+)
+from pulsar_retry.push.jwks import KeyCache
+from pulsar_retry.push.middleware import CLAIMS
+
+AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"
+SECRET = b"0123456789abcdef"
+
+
+def pem(key: Any) -> bytes:
+    """Return a private key as PEM."""
+    raw: bytes = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    return raw
+
+
+def rsa_key(bits: int = 2048) -> Any:
+    """Return a new RSA key."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=bits)
+
+
+KEY, OTHER_KEY = rsa_key(), rsa_key()
+PUBLIC_PEM = KEY.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
+
+
+@pytest.fixture
+def account() -> ServiceAccount:
+    """Return an account that signs."""
+    return ServiceAccount(EMAIL, pem(KEY), key_id="one", subject="113774264463038321964")
+
+
+@pytest.fixture
+def verifier(account: ServiceAccount) -> Verifier:
+    """Return a verifier of its tokens."""
+    return Verifier(account.jwks(), audience=AUDIENCE, email=EMAIL)
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    """Return good claims, with *changes*; None leaves one out."""
+    now = int(time.time())
+    good = {
+        "aud": AUDIENCE,
+        "azp": "1",
+        "sub": "1",
+        "email": EMAIL,
+        "email_verified": True,
+        "iat": now,
+        "exp": now + 3600,
+        "iss": "https://accounts.google.com",
+    }
+    return {name: value for name, value in (good | changes).items() if value is not None}
+
+
+def signed(key: Any = KEY, algorithm: str = "RS256", kid: str = "one", **changes: Any) -> str:
+    """Return a token of our own making."""
+    return jwt.encode(claims(**changes), key, algorithm=algorithm, headers={"kid": kid})
+
+
+def test_the_seeds_claims(account):
+    """Header and claims are those of Pub/Sub's page."""
+    token = account.token(AUDIENCE)
+    assert {"alg": "RS256", "kid": "one", "typ": "JWT"} == jwt.get_unverified_header(token)
+    found = jwt.decode(token, PUBLIC_PEM, algorithms=["RS256"], audience=AUDIENCE)
+    assert {"aud", "azp", "email", "sub", "email_verified", "exp", "iat", "iss"} == set(found)
+    assert (3600, "https://accounts.google.com", "113774264463038321964", True) == (
+        found["exp"] - found["iat"],
+        found["iss"],
+        found["azp"],
+        found["email_verified"],
+    )
+
+
+def test_a_token_is_used_again_until_close_to_its_end():
+    """For 55 of 60 minutes."""
+    now = [1_000_000.0]
+    account = ServiceAccount(EMAIL, pem(KEY), clock=lambda: now[0])
+    first = account.token(AUDIENCE)
+    now[0] += 3299
+    assert first == account.token(AUDIENCE)
+    now[0] += 2
+    assert first != account.token(AUDIENCE)
+    assert account.token("https://other") != account.token(AUDIENCE)
+
+
+def test_verified(account, verifier):
+    """What the dispatcher sends, as any server spells headers."""
+    ((name, value),) = account.headers(AUDIENCE, "1", b"")
+    for spelling in (name.decode(), name.decode().lower()):
+        assert EMAIL == verifier.verify({spelling: value.decode()})["email"]
+
+
+def none_token() -> str:
+    """Return a token that says it needs no signature."""
+    return jwt.encode(claims(), None, algorithm="none", headers={"kid": "one"})
+
+
+def confused() -> str:
+    """Return a token signed by HMAC with the public key, which everybody has, for the secret."""
+    part = [
+        base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=")
+        for each in ({"alg": "HS256", "typ": "JWT", "kid": "one"}, claims())
+    ]
+    import hmac  # noqa: PLC0415 - the one use
+
+    mac = hmac.digest(PUBLIC_PEM, b".".join(part), "sha256")
+    return b".".join([*part, base64.urlsafe_b64encode(mac).rstrip(b"=")]).decode()
+
+
+def tampered() -> str:
+    """Return a token whose claims were changed."""
+    head, body, tail = signed().split(".")
+    other = json.loads(base64.urlsafe_b64decode(body + "==")) | {"sub": "evil"}
+    return (
+        f"{head}.{base64.urlsafe_b64encode(json.dumps(other).encode()).decode().strip('=')}.{tail}"
+    )
+
+
+def key_in_the_header() -> str:
+    """Return a token that brings its own key."""
+    jwk = jwt.algorithms.RSAAlgorithm.to_jwk(OTHER_KEY.public_key(), as_dict=True)
+    headers = {"kid": "one", "jwk": jwk, "jku": "https://evil.example.com", "x5u": "x"}
+    return jwt.encode(claims(), OTHER_KEY, algorithm="RS256", headers=headers)
+
+
+now = int(time.time())
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param(none_token(), id="alg none"),
+        pytest.param(none_token().replace(".", ".", 1) + "x", id="alg none with a signature"),
+        pytest.param(confused(), id="HMAC by the public key"),
+        pytest.param(signed(SECRET * 2, "HS256"), id="HMAC"),
+        pytest.param(signed(EC_KEY, "ES256"), id="another algorithm"),
+        pytest.param(signed(KEY, "PS256"), id="another algorithm of RSA"),
+        pytest.param(signed(OTHER_KEY), id="another key"),
+        pytest.param(signed(kid="two"), id="an unknown key"),
+        pytest.param(key_in_the_header(), id="a key of its own"),
+        pytest.param(tampered(), id="changed"),
+        pytest.param(signed(aud="https://example.com/other"), id="another audience"),
+        pytest.param(signed(aud=AUDIENCE.upper()), id="the audience in capitals"),
+        pytest.param(signed(aud=[AUDIENCE, "https://x"]), id="several audiences"),
+        pytest.param(signed(aud=None), id="no audience"),
+        pytest.param(signed(exp=now - 31), id="expired"),
+        pytest.param(signed(exp=None), id="no end"),
+        pytest.param(signed(iat=now + 600), id="from the future"),
+        pytest.param(signed(nbf=now + 600), id="not yet"),
+        pytest.param(signed(iss="https://evil.example.com"), id="another issuer"),
+        pytest.param(signed(iss=None), id="no issuer"),
+        pytest.param(signed(email="evil@example.com"), id="another email"),
+        pytest.param(signed(email=None), id="no email"),
+        pytest.param(signed(email_verified=False), id="not verified"),
+        pytest.param(signed(email_verified="false"), id="not verified, as text"),
+        pytest.param(signed(email_verified=None), id="nothing about it"),
+        pytest.param("", id="empty"),
+        pytest.param("a.b.c", id="nonsense"),
+        pytest.param("x" * 20_000, id="huge"),
+    ],
+)
+def test_attacks_are_refused(verifier, token):
+    """Each for its reason; the sender is told none."""
+    with pytest.raises(VerificationError):
+        verifier.verify({"Authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize("value", [None, "", "Bearer", "Basic abc", signed()])
+def test_no_bearer_token(verifier, value):
+    """Nothing, or something else."""
+    with pytest.raises(VerificationError, match="no bearer token"):
+        verifier.verify({} if value is None else {"Authorization": value})
+
+
+def test_clock_skew(verifier, account):
+    """Half a minute is forgiven, unless nothing is to be."""
+    late = {"Authorization": f"Bearer {signed(exp=int(time.time()) - 10)}"}
+    assert verifier.verify(late)
+    strict = Verifier(account.jwks(), audience=AUDIENCE, email=EMAIL, leeway=0)
+    with pytest.raises(VerificationError, match="expired"):
+        strict.verify(late)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"email": " "},
+        {"private_key": "secret nonsense"},
+        {"private_key": pem(EC_KEY)},
+        {"private_key": pem(rsa_key(1024))},
+        {"private_key": None},
+        {"lifetime": 300},
+        {"lifetime": 3601},
+        {"issuer": ""},
+    ],
+)
+def test_an_account_of_nonsense(arguments):
+    """It is refused, and the key is not shown."""
+    with pytest.raises(ConfigError) as refused:
+        ServiceAccount(**({"email": EMAIL, "private_key": pem(KEY)} | arguments))
+    assert "secret" not in str(refused.value)
+    assert "BEGIN" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"client_email": "a", "private_key": "secret"}']
+)
+def test_a_key_file_of_nonsense(tmp_path, content):
+    """Likewise."""
+    path = tmp_path / "key.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError) as refused:
+        ServiceAccount.from_file(path)
+    assert '"secret"' not in str(refused.value)
+
+
+def test_nothing_is_shown(account):
+    """Of keys and secrets, by repr."""
+    assert "<ServiceAccount push@example.com, key one>" == repr(account)
+    assert "0123" not in repr(Hmac(SECRET))
+    assert {"n", "e", "kty", "alg", "use", "kid", "key_ops"} >= set(account.jwks()["keys"][0])
+
+
+# -- key sets -------------------------------------------------------------------------------------
+
+
+class Keys:
+    """A source of key sets that tests change."""
+
+    def __init__(self) -> None:
+        self.names = ["one"]
+        self.fetched = 0
+        self.fails = False
+        self.now = 0.0
+
+    def fetch(self) -> tuple[dict[str, Any], float | None]:
+        """Return the keys."""
+        self.fetched += 1
+        if self.fails:
+            raise OSError("down")
+        return {"keys": [{"kid": name} for name in self.names]}, None
+
+    def cache(self) -> KeyCache:
+        """Return a cache of them."""
+        return KeyCache(self.fetch, lambda: self.now)
+
+
+def test_keys_are_fetched_once_an_hour():
+    """Unless the server says otherwise."""
+    keys = Keys()
+    cache = keys.cache()
+    for keys.now in (0, 1, 3599):
+        assert {"kid": "one"} == cache.get("one")
+    assert 1 == keys.fetched
+    keys.now = 3600
+    cache.get("one")
+    assert 2 == keys.fetched
+
+
+def test_a_new_key_is_fetched():
+    """A dispatcher may change its key at any time; strangers cannot make us fetch all the time."""
+    keys = Keys()
+    cache = keys.cache()
+    cache.get("one")
+    keys.names = ["one", "two"]
+    keys.now = 31
+    assert {"kid": "two"} == cache.get("two")
+    for _ in range(100):
+        assert cache.get("three") is None
+    assert 2 == keys.fetched
+
+
+def test_keys_outlive_their_server():
+    """Old ones are used on; without any, nothing can be verified."""
+    keys = Keys()
+    cache = keys.cache()
+    cache.get("one")
+    keys.fails, keys.now = True, 100_000
+    assert {"kid": "one"} == cache.get("one")
+    fresh = keys.cache()
+    for keys.now in (100_000, 100_001, 100_031):
+        with pytest.raises(KeysUnavailableError):
+            fresh.get("one")
+    assert 4 == keys.fetched
+
+
+@pytest.fixture
+def jwks_url(account: ServiceAccount) -> Iterator[str]:
+    """Serve the account's keys."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Cache-Control", "public, max-age=120")
+            self.end_headers()
+            self.wfile.write(json.dumps(account.jwks()).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://localhost:{server.server_port}/jwks"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_keys_from_a_url(account, jwks_url):
+    """As Google serves its own."""
+    verifier = Verifier(jwks_url, audience=AUDIENCE, email=EMAIL)
+    assert verifier.verify_token(account.token(AUDIENCE))
+
+
+@pytest.mark.parametrize("keys", ["http://example.com/keys", "nonsense", {}, {"keys": []}, None])
+def test_keys_of_nonsense(keys):
+    """Fetched by https alone, or on this machine."""
+    with pytest.raises(ConfigError):
+        Verifier(keys, audience=AUDIENCE, email=EMAIL)
+
+
+# -- HMAC -----------------------------------------------------------------------------------------
+
+
+def hmac_headers(signer: Hmac, body: bytes = b"{}") -> dict[str, str]:
+    """Return a request's headers."""
+    return {name.decode(): v.decode() for name, v in signer.headers("", "1:2:-1", body)}
+
+
+def test_standard_webhooks():
+    """The example of the specification's reference libraries."""
+    signer = Hmac("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", clock=lambda: 1614265330)
+    ((_, name), (_, moment), (_, signature)) = signer.headers(
+        "", "msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}'
+    )
+    assert (
+        b"msg_p5jXN8AQM9LWM0D4loKWxJek",
+        b"1614265330",
+        b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    ) == (name, moment, signature)
+
+
+def test_signed_by_a_secret():
+    """Any of the secrets that are known will do."""
+    for ours, theirs in ((SECRET, SECRET), ([SECRET, b"x" * 16], b"x" * 16)):
+        found = HmacVerifier(theirs).verify(hmac_headers(Hmac(ours)), b"{}")
+        assert "1:2:-1" == found["id"]
+
+
+def test_what_is_not_signed_is_refused():
+    """Another body, id, time or secret; too old; nothing at all."""
+    good = hmac_headers(Hmac(SECRET))
+    verifier = HmacVerifier(SECRET)
+    bad: list[tuple[dict[str, str], bytes]] = [
+        (good, b"{ }"),
+        (good | {"webhook-id": "2:2:-1"}, b"{}"),
+        (good | {"webhook-timestamp": str(int(good["webhook-timestamp"]) + 1)}, b"{}"),
+        (good | {"webhook-timestamp": "now"}, b"{}"),
+        (good | {"webhook-signature": "v1,"}, b"{}"),
+        (hmac_headers(Hmac(b"y" * 16)), b"{}"),
+        (hmac_headers(Hmac(SECRET, clock=lambda: time.time() - 301)), b"{}"),
+        (hmac_headers(Hmac(SECRET, clock=lambda: time.time() + 301)), b"{}"),
+        ({}, b"{}"),
+    ]
+    for headers, body in bad:
+        with pytest.raises(VerificationError):
+            verifier.verify(headers, body)
+
+
+@pytest.mark.parametrize("secret", [b"short", "no prefix but long enough", "whsec_!!", [], None])
+def test_a_secret_of_nonsense(secret):
+    """It is refused, and not shown."""
+    with pytest.raises(ConfigError) as refused:
+        Hmac(secret)
+    assert "short" not in str(refused.value)
+
+
+def test_an_id_cannot_reach_into_what_follows():
+    """Of an id of anybody's making only plain characters are left."""
+    headers = dict(Hmac(SECRET).headers("", "1.2\r\nX-Evil: 1", b""))
+    assert b"1_2__X-Evil:_1" == headers[b"webhook-id"]
+
+
+# -- applications ---------------------------------------------------------------------------------
+
+
+def wsgi_status(
+    app: Any, headers: dict[str, str], body: bytes = b"{}"
+) -> tuple[str, dict[str, Any]]:
+    """Return an application's status, and the environ that it was called with."""
+    environ: dict[str, Any] = {
+        f"HTTP_{name.upper().replace('-', '_')}": value for name, value in headers.items()
+    }
+    environ |= {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    said: list[str] = []
+    list(app(environ, lambda status, _headers: said.append(status)))
+    return said[0], environ
+
+
+def wsgi_app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+    """Answer 204 if the body is there."""
+    body = environ["wsgi.input"].read()
+    start_response("204 No Content" if body == b"{}" else "400 Bad", [])
+    return []
+
+
+def test_wsgi(account, verifier):
+    """Only what is verified reaches the application, with its claims."""
+    good = {"Authorization": f"Bearer {account.token(AUDIENCE)}"}
+    status, environ = wsgi_status(verifier.wsgi(wsgi_app), good)
+    assert ("204 No Content", EMAIL) == (status, environ[CLAIMS]["email"])
+    assert "401 Unauthorized" == wsgi_status(verifier.wsgi(wsgi_app), {})[0]
+    app = HmacVerifier(SECRET).wsgi(wsgi_app)
+    assert "204 No Content" == wsgi_status(app, hmac_headers(Hmac(SECRET)))[0]
+    assert "401 Unauthorized" == wsgi_status(app, hmac_headers(Hmac(SECRET)), b"{} ")[0]
+    away = Verifier("http://localhost:1/jwks", audience=AUDIENCE, email=EMAIL)
+    assert "503 Service Unavailable" == wsgi_status(away.wsgi(wsgi_app), good)[0]
+
+
+def asgi_status(app: Any, headers: dict[str, str], body: bytes = b"{}", **scope: Any) -> Any:
+    """Return an application's status."""
+    events = [
+        {"type": "http.request", "body": body[:1], "more_body": True},
+        {"type": "http.request", "body": body[1:], "more_body": False},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return events.pop(0)
+
+    async def send(event: Any) -> None:
+        sent.append(event)
+
+    raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    asyncio.run(app({"type": "http", "headers": raw, **scope}, receive, send))
+    return sent[0].get("status", sent[0]["type"])
+
+
+async def asgi_app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer 204 if the body is there and the sender is known."""
+    body = b""
+    while scope["type"] == "http":
+        event = await receive()
+        body += event["body"]
+        if not event["more_body"]:
+            break
+    fine = scope["type"] == "lifespan" or (body == b"{}" and scope[CLAIMS])
+    await send({"type": "http.response.start", "status": 204 if fine else 400, "headers": []})
+
+
+def test_asgi(account, verifier):
+    """Likewise; web sockets are closed, the life of the server passes."""
+    good = {"Authorization": f"Bearer {account.token(AUDIENCE)}"}
+    app = verifier.asgi(asgi_app)
+    assert (204, 401) == (asgi_status(app, good), asgi_status(app, {}))
+    signed_app = HmacVerifier(SECRET).asgi(asgi_app)
+    assert 204 == asgi_status(signed_app, hmac_headers(Hmac(SECRET)))
+    assert 401 == asgi_status(signed_app, hmac_headers(Hmac(SECRET)), b"{} ")
+    assert "websocket.close" == asgi_status(app, good, type="websocket")
+    assert 204 == asgi_status(app, {}, type="lifespan")

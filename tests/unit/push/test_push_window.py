@@ -1,0 +1,218 @@
+"""The window and the backoff, in virtual time, against what Pub/Sub's page says."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.push.backoff import MAXIMUM, MINIMUM, PushBackoff
+from pulsar_retry.push.window import EXPONENTIAL_UP_TO, INITIAL, Window
+
+
+def dice() -> random.Random:
+    """Return chances that are the same in each run."""
+    return random.Random(1)  # noqa: S311 - nothing is secret here
+
+
+outcomes = st.lists(st.tuples(st.booleans(), st.floats(0, 30), st.integers(0, 3)), max_size=300)
+
+
+def rounds(window: Window, count: int, latency: float = 0.05) -> list[int]:
+    """Return the window after each of *count* rounds of nothing but successes."""
+    sizes = []
+    for _ in range(count):
+        for _ in range(int(window.size)):
+            window.succeeded(latency, window.round)
+        sizes.append(int(window.size))
+    return sizes
+
+
+def test_slow_start():
+    """From a small single digit, doubling with each round of successes, up to 3000."""
+    window = Window()
+    assert INITIAL == int(window.size) < 10
+    sizes = rounds(window, 10)
+    assert [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3000] == sizes
+    assert [3000, 3000] == rounds(window, 2)
+
+
+def test_linear_growth_beyond_3000():
+    """A round adds one."""
+    window = Window(maximum=10_000)
+    rounds(window, 10)
+    assert window.size < 3002
+    before = window.size
+    sizes = rounds(window, 5)
+    assert before + 4 <= sizes[-1] <= before + 6
+
+
+def test_a_failure_halves_it_once_a_round():
+    """What had been sent before tells nothing new."""
+    window = Window()
+    rounds(window, 10)
+    sent_in = window.round
+    assert [True] + [False] * 99 == [window.failed(sent_in) for _ in range(100)]
+    assert 1500 == window.size
+    assert window.failed(window.round)
+    assert 750 == window.size
+
+
+def test_failures_alone_leave_one():
+    """One request at a time finds out when the endpoint is back."""
+    window = Window()
+    for _ in range(50):
+        window.failed(window.round)
+    assert 1 == window.size
+
+
+def test_slow_answers_shrink_it():
+    """While they take longer than a second on average, down to where it began."""
+    window = Window()
+    rounds(window, 8)
+    before = window.size
+    for _ in range(40):
+        window.succeeded(5.0, window.round)
+    assert window.latency > 1
+    assert INITIAL <= window.size < before / 2
+    for _ in range(500):
+        window.succeeded(5.0, window.round)
+    assert INITIAL == window.size
+    rounds(window, 20)
+    assert window.latency < 1
+    assert window.size > before
+
+
+def test_beyond_3000_slow_answers_bring_it_back_to_3000():
+    """Pub/Sub's page: "the lower limit of 3,000 outstanding messages"."""
+    window = Window(maximum=10_000)
+    rounds(window, 40)
+    assert window.size > 3020
+    while window.latency <= 1:
+        window.succeeded(20.0, window.round)
+    assert EXPONENTIAL_UP_TO == window.size
+
+
+@pytest.mark.parametrize(("failing", "least", "most"), [(0.002, 150, 3000), (0.2, 2, 40)])
+def test_where_it_settles(failing, least, most):
+    """With more than 99 % of successes it expands, with a fifth of failures it stays small."""
+    chance = dice()
+    window = Window()
+    sizes = []
+    for _ in range(20_000):
+        sent_in = window.round
+        if chance.random() < failing:
+            window.failed(sent_in)
+        else:
+            window.succeeded(0.05, sent_in)
+        sizes.append(window.size)
+    mean = sum(sizes[5000:]) / 15_000
+    assert least < mean < most
+
+
+@given(outcomes, st.integers(1, 5000))
+def test_the_window_stays_within_its_bounds(events, maximum):
+    """Whatever happens, at least one and at most the maximum."""
+    window = Window(maximum=maximum)
+    for is_ack, latency, age in events:
+        if is_ack:
+            window.succeeded(latency, window.round - age)
+        else:
+            window.failed(window.round - age)
+        assert 1 <= window.size <= maximum
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3000", None])
+def test_a_window_of_nonsense(value):
+    """A whole number, 1 or more."""
+    with pytest.raises(ConfigError, match="max_outstanding"):
+        Window(maximum=value)
+
+
+@pytest.mark.parametrize("value", [0, -1, "1", math.nan])
+def test_a_limit_of_nonsense(value):
+    """Seconds, more than 0."""
+    with pytest.raises(ConfigError, match="latency_limit"):
+        Window(latency_limit=value)
+
+
+# -- backoff --------------------------------------------------------------------------------------
+
+
+def test_it_begins_with_100_ms_and_doubles_to_a_minute():
+    """Pub/Sub's page: "This time span can range between 100 milliseconds to 60 seconds."."""
+    backoff = PushBackoff()
+    delays = [backoff.delay]
+    for _ in range(12):
+        backoff.failed()
+        delays.append(round(backoff.delay, 6))
+    assert [0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 60, 60] == delays
+
+
+def spacing(failing: float, *, evenly: bool) -> float:
+    """Return the mean seconds between sends to an endpoint that fails so many of five."""
+    chance, backoff, total = dice(), PushBackoff(), 0.0
+    count = 20_000
+    for number in range(count):
+        total += backoff.delay
+        fails = number % 5 < 5 * failing if evenly else chance.random() < failing
+        backoff.failed() if fails else backoff.succeeded()
+    return total / count
+
+
+@pytest.mark.parametrize("evenly", [True, False])
+def test_the_first_point(evenly):
+    """Five messages and one nack a second: a send about every 500 ms."""
+    assert 0.4 < spacing(0.2, evenly=evenly) < 0.6
+
+
+def test_the_second_point():
+    """Five nacks a second: a send every 30 to 60 seconds."""
+    assert 30 <= spacing(1.0, evenly=True) <= 60
+
+
+def test_it_grows_with_the_nack_rate():
+    """At each step, evenly or not."""
+    for evenly in (True, False):
+        spacings = [spacing(of / 5, evenly=evenly) for of in range(6)]
+        assert sorted(spacings) == spacings
+    assert 0 == spacings[0]
+
+
+def test_it_recovers():
+    """From a minute, an endpoint that is back is asked freely within half a minute."""
+    backoff = PushBackoff()
+    for _ in range(100):
+        backoff.failed()
+    assert 60 == backoff.delay
+    waited, asked = 0.0, 0
+    while backoff.delay:
+        backoff.succeeded()
+        waited += backoff.delay
+        asked += 1
+    assert waited < 30
+    assert asked < 40
+
+
+def test_few_failures_cost_little():
+    """At less than one in a hundred, nine of ten sends are not spaced."""
+    chance, backoff, spaced = dice(), PushBackoff(), 0
+    for _ in range(20_000):
+        spaced += backoff.delay > 0
+        backoff.failed() if chance.random() < 0.005 else backoff.succeeded()
+    assert spaced < 2000
+
+
+@given(st.lists(st.booleans(), max_size=500))
+def test_the_backoff_stays_within_its_bounds(events):
+    """None, or 100 ms to 60 s; failures never shorten it, successes never lengthen it."""
+    backoff = PushBackoff()
+    for is_ack in events:
+        before = backoff.delay
+        backoff.succeeded() if is_ack else backoff.failed()
+        assert backoff.delay == 0 or MINIMUM <= backoff.delay <= MAXIMUM
+        assert backoff.delay <= before if is_ack else backoff.delay >= before
