@@ -43,16 +43,18 @@ class Piece:
         partition: The partition.
         after: The last message that is not read any more; None: from the start.
         end: The last message to read.
+        first: Where *after* is None: the first message to read, if *whole*; None: not known.
         since: Where *after* is None: milliseconds since 1970 to start at, as far as the broker
             finds it.
         until: Publish time in milliseconds after which nothing more is read.
         certain: Whether *end* is known to be a message.
-        whole: Whether *end* has to be there.
+        whole: Whether it is an error if *first* or *end* is not there any more.
     """
 
     partition: Partition
     after: Position | None
     end: Position
+    first: Position | None = None
     since: int | None = None
     until: int | None = None
     certain: bool = True
@@ -129,7 +131,7 @@ def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
 
 def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], Any]]:
     after: tuple[int, int, int] | None = piece.after
-    end, until = piece.end, piece.until
+    first, end, until = piece.first if piece.whole else None, piece.end, piece.until
     read = reader.read_next
     position = None
     while position != end:
@@ -141,18 +143,28 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
             break
         message_id = raw.message_id()
         position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-        if position > end or (until is not None and raw.publish_timestamp() > until):
+        if until is not None and raw.publish_timestamp() > until:
+            return
+        if position > end:
             break
+        if first is not None and position > first:
+            raise _deleted(piece, first)
+        first = None
         # A reader that has reconnected begins anew with the producer's batch that it was in.
         if after is None or position > after:
             after = position
             yield position, raw
-    if piece.whole and position != end:
-        raise PulsarSourceError(
-            "DATA_LOSS",
-            f"{piece.partition.name} has no message {end} any more: the broker has deleted it "
-            "unread. fail_on_data_loss=false goes on with what is left",
-        )
+    # Where a time says where to begin, there may be nothing from there on.
+    if piece.whole and position != end and (piece.since is None or position is not None):
+        raise _deleted(piece, end)
+
+
+def _deleted(piece: Piece, position: Position) -> PulsarSourceError:
+    return PulsarSourceError(
+        "DATA_LOSS",
+        f"{piece.partition.name} has no message {position} any more: the broker has deleted it "
+        "unread. fail_on_data_loss=false goes on with what is left",
+    )
 
 
 def _awaited(reader: Any, piece: Piece) -> Any:

@@ -17,14 +17,18 @@ from pyspark.sql.types import StructType
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.parsing import unknown_name
-from pulsar_retry_spark.positions import END, Position
+from pulsar_retry_spark.positions import END
 from pulsar_retry_spark.reading import Piece, read_batches
 from pulsar_retry_spark.source_errors import refusals_of
-from pulsar_retry_spark.source_filters import SLACK, Selection
+from pulsar_retry_spark.source_extent import Extent, held
+from pulsar_retry_spark.source_filters import Selection
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_rows import SCHEMA
-from pulsar_retry_spark.source_topics import Partition, existing, last_positions, quiet
+from pulsar_retry_spark.source_topics import Partition, existing, quiet, warn_if_none
 from pulsar_retry_spark.stream import FailureStreamReader
+
+#: Milliseconds by which clocks may differ.
+_CLOCKS = 60_000
 
 #: What Spark runs a reader in that is to be asked for filters.
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -45,13 +49,13 @@ def batch_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceRe
     Raises:
         ConfigError: an option or the schema is not acceptable.
     """
-    parsed, columns = SourceOptions.parse(options), _columns(wanted)
+    parsed, columns = SourceOptions.parse(options, streaming=False), _columns(wanted)
     return (PushingReader if _is_pushing() else FailureReader)(parsed, columns)
 
 
 def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
     """Return the reader of a streaming query; arguments and errors as for `batch_reader`."""
-    return FailureStreamReader(SourceOptions.parse(options), _columns(wanted))
+    return FailureStreamReader(SourceOptions.parse(options, streaming=True), _columns(wanted))
 
 
 def _columns(wanted: StructType) -> pa.Schema:
@@ -96,19 +100,32 @@ class FailureReader(DataSourceReader):
             PulsarSourceError: the broker was not reached, or refuses.
         """
         connection = quiet(self._options.connection)
+        options = self._options
         with refusals_of("there was no looking for topics"), lease(connection) as cached:
-            found = filter(self._selection.has, existing(cached.client, self._options.topics))
-            partitions = {each.name: each for each in found}
-            ends = last_positions(cached.client, partitions)
-        return [InputPartition(self._piece(partitions[name], end)) for name, end in ends.items()]
+            found = existing(cached.client, options.topics)
+            warn_if_none(found, options.topics)
+            partitions = {each.name: each for each in filter(self._selection.has, found)}
+            extents = held(cached.client, partitions)
+        return [
+            InputPartition(self._piece(partitions[name], each)) for name, each in extents.items()
+        ]
 
-    def _piece(self, partition: Partition, end: Position) -> Piece:
+    def _piece(self, partition: Partition, extent: Extent) -> Piece:
         since, until = self._selection.since, self._selection.until
-        certain = end != END
+        certain = extent.last != END
         if not certain:  # then the time is the only bound
-            now = round(time.time() * 1000) + SLACK
+            now = round(time.time() * 1000) + _CLOCKS
             until = now if until is None else min(now, until)
-        return Piece(partition, None, end, since=since, until=until, certain=certain)
+        return Piece(
+            partition,
+            None,
+            extent.last,
+            first=extent.first if since is None else None,
+            since=since,
+            until=until,
+            certain=certain,
+            whole=self._options.fail_on_data_loss and certain,
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a worker."""

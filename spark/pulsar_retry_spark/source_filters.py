@@ -20,9 +20,10 @@ from pyspark.sql.datasource import (
 
 from pulsar_retry_spark.source_topics import Partition
 
-#: Milliseconds by which publish times may be out of order: it is producers' clocks that they tell.
-#: So much more is read at both ends, and Spark looks at each row again.
-SLACK = 60_000
+#: Milliseconds by which publish times may be out of order. They tell producers' clocks, and when a
+#: message was handed to the client: one that had to wait for its broker comes with an old time. So
+#: much more is read at both ends, and Spark looks at each row again.
+SLACK = 15 * 60_000
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 

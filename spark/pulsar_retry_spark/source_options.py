@@ -11,12 +11,24 @@ from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.parsing import OptionReader
 
+_MAX_INT = 2**31 - 1
+
 #: The two kinds of topics, as the column `kind` has them.
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
 
 #: The durable subscription of a stream whose options name none.
 DEFAULT_SUBSCRIPTION = "pulsar-failures"
+
+#: The options that a batch query has no use for. Given there, one is a mistake: something else is
+#: expected to be read.
+_OF_STREAMS = (
+    "subscription.reader",
+    "starting",
+    "max_rows_per_batch",
+    "ack_on_restart",
+    "discovery.seconds",
+)
 
 #: What an option is called where a name is derived from it.
 _OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
@@ -56,39 +68,43 @@ class SourceOptions:
         ack_on_restart: Whether a stream that starts again acknowledges at once what its checkpoint
             says was processed, and not only when it commits something new. With the trigger
             AvailableNow it always does.
-        fail_on_data_loss: Whether a stream fails when the broker has deleted what it has not read.
+        fail_on_data_loss: Whether a query fails when the broker has deleted what it was to read.
         discovery: Seconds between two looks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.
     """
 
     connection: Connection
     topics: tuple[SourceTopic, ...]
-    subscription: str
-    starting: str
-    max_rows: int | None
-    ack_on_restart: bool
     fail_on_data_loss: bool
-    discovery: float
     queue: int
+    subscription: str = DEFAULT_SUBSCRIPTION
+    starting: str = "earliest"
+    max_rows: int | None = None
+    ack_on_restart: bool = True
+    discovery: float = 30.0
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Check the options of a source; keys in any case, values as texts.
 
         Raises:
-            ConfigError: one is not acceptable, is missing or is unknown.
+            ConfigError: one is not acceptable, is missing, is unknown, or is one of streams in a
+                batch query.
         """
         reader = OptionReader(options)
+        connection, topics = Connection.parse(reader), _topics(reader)
+        if not streaming:
+            _refuse_those_of_streams(reader)
         parsed = cls(
-            connection=Connection.parse(reader),
-            topics=_topics(reader),
+            connection=connection,
+            topics=topics,
+            fail_on_data_loss=reader.flag("fail_on_data_loss", default=True),
+            queue=reader.integer("receive.queue", minimum=1, maximum=100_000) or 1000,
             subscription=reader.text("subscription.reader") or DEFAULT_SUBSCRIPTION,
             starting=reader.choice("starting", "earliest", ("earliest", "latest")),
-            max_rows=reader.integer("max_rows_per_batch", minimum=1),
+            max_rows=reader.integer("max_rows_per_batch", minimum=1, maximum=_MAX_INT),
             ack_on_restart=reader.flag("ack_on_restart", default=True),
-            fail_on_data_loss=reader.flag("fail_on_data_loss", default=True),
             discovery=_discovery(reader),
-            queue=reader.integer("receive.queue", minimum=1, maximum=100_000) or 1000,
         )
         reader.finish()
         return parsed
@@ -104,6 +120,14 @@ class SourceOptions:
                 return topic
         names = " and ".join(each.name for each in self.topics)
         raise ConfigError(f"checkpointLocation: it is of a query on {partition}, not on {names}")
+
+
+def _refuse_those_of_streams(reader: OptionReader) -> None:
+    for name in _OF_STREAMS:
+        value = reader.text(name)
+        if value is not None:
+            accepted = "nothing in spark.read, which reads all that there is: it is for readStream"
+            raise ConfigError.bad(name, value, accepted)
 
 
 def _discovery(reader: OptionReader) -> float:

@@ -1,11 +1,12 @@
-"""What there is to read: the topics that exist, their partitions and where these end.
+"""What there is to read: the topics that exist, and their partitions.
 
 Looking creates nothing and leaves nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import logging
+from collections.abc import Collection, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
@@ -14,15 +15,12 @@ import pulsar
 from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
 from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import Connection
-from pulsar_retry_spark.positions import END, Position
 from pulsar_retry_spark.source_options import SourceTopic
-from pulsar_retry_spark.source_patience import has_message
-
-#: Milliseconds to wait for a message that is there.
-_PATIENCE = 5_000
 
 #: Looking takes a round trip or a few, one topic and partition after the other.
-_AT_ONCE = 16
+AT_ONCE = 16
+
+_log = logging.getLogger("pulsar_retry")
 
 
 @attrs.frozen
@@ -73,7 +71,7 @@ def existing(
         names = [] if name is None else client.get_topic_partitions(name)
         return [Partition.of(topic, each) for each in names]
 
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    with ThreadPoolExecutor(AT_ONCE) as threads:
         return [each for found in threads.map(partitions, topics) for each in found]
 
 
@@ -86,31 +84,11 @@ def _existing_name(client: pulsar.Client, topic: SourceTopic, known: Container[s
         return topic.name
 
 
-def last_positions(client: pulsar.Client, names: Iterable[str]) -> dict[str, Position]:
-    """Return the last message of each partition; those without any message are left out.
+def warn_if_none(found: Collection[Partition], topics: Iterable[SourceTopic]) -> None:
+    """Say in the log that there is nothing to read at all, for a name may be misspelt.
 
-    `END` stands for a last entry that is no message by itself: a part of a chunked one.
-
-    Raises:
-        pulsar.PulsarException: the broker was not reached, or refuses.
+    It is no error: a subscription has no such topics until something fails.
     """
-    names = list(names)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = threads.map(lambda name: _last_position(client, name), names)
-        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
-
-
-def _last_position(client: pulsar.Client, name: str) -> Position | None:
-    """Return the last message, which a reader finds without a subscription that stays behind."""
-    reader = client.create_reader(
-        name, pulsar.MessageId.latest, start_message_id_inclusive=True, receiver_queue_size=1
-    )
-    try:
-        # It is this call that takes the reader to the last message.
-        if not has_message(reader):
-            return None
-        return Position.of(reader.read_next(_PATIENCE).message_id())
-    except pulsar.Timeout:
-        return END
-    finally:
-        reader.close()
+    if not found:
+        names = " and no ".join(each.name for each in topics)
+        _log.warning("there is no %s: nothing has failed yet, or a name is misspelt", names)

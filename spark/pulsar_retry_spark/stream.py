@@ -29,7 +29,7 @@ from pulsar_retry_spark.reading_subscription import ReadingSubscription
 from pulsar_retry_spark.source_errors import refusals_of
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_patience import patiently
-from pulsar_retry_spark.source_topics import Partition, existing, quiet
+from pulsar_retry_spark.source_topics import Partition, existing, quiet, warn_if_none
 
 #: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
@@ -194,7 +194,10 @@ class Planner:
         if time.monotonic() < self._look_again_at:
             return
         known = {each.topic for each in self._partitions.values()}
-        for partition in existing(self._client, self._options.topics, known):
+        found = existing(self._client, self._options.topics, known)
+        if self._look_again_at == 0:
+            warn_if_none(found, self._options.topics)
+        for partition in found:
             if partition.name not in self._partitions:
                 after = positions.get(partition.name)
                 self._subscription.add(partition, after, latest=latest)

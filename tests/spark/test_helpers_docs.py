@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from pulsar_retry_spark import columns, options, parsing, source_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 SINK = {"service.url": "pulsar://localhost:6650", "topic": "orders", "subscription": "billing"}
+
+parse_source = partial(source_options.SourceOptions.parse, streaming=True)
 
 
 def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
@@ -47,7 +50,7 @@ def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("parse", [options.SinkOptions.parse, source_options.SourceOptions.parse])
+@pytest.mark.parametrize("parse", [options.SinkOptions.parse, parse_source])
 def test_every_option_is_on_the_page(parse, monkeypatch):
     """And none that is not there."""
     known = []
@@ -74,7 +77,7 @@ def test_every_option_on_the_page_is_one():
     assert len(named) > 40
     for name in named:
         said = []
-        for parse in (options.SinkOptions.parse, source_options.SourceOptions.parse):
+        for parse in (options.SinkOptions.parse, parse_source):
             with pytest.raises(ConfigError) as error:
                 parse({**SINK, "no.such": "option"})
             said.append(str(error.value))

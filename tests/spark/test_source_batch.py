@@ -16,6 +16,7 @@ from sourcing import Letters, forget, frame, payloads
 import pulsar_retry as pr
 from pulsar_retry_spark import register, source_filters
 from pulsar_retry_spark.source import PushingReader, batch_reader, schema
+from pulsar_retry_spark.source_errors import PulsarSourceError
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_rows import SCHEMA
 
@@ -93,6 +94,18 @@ def test_topics_that_do_not_exist_are_empty(spark, letters, admin, namespace):
     assert [] == admin.topics(namespace)
 
 
+def test_topics_that_do_not_exist_are_named(letters, admin, caplog):
+    """Once for both; one alone is missing wherever nothing was retried yet."""
+    batch_reader(letters.options, schema()).partitions()
+    (record,) = (each for each in caplog.records if each.name == "pulsar_retry")
+    assert f"there is no {letters.retry} and no {letters.dead}: " in record.getMessage()
+
+    caplog.clear()
+    admin.create_topic(letters.dead)
+    batch_reader(letters.options, schema()).partitions()
+    assert [] == [each for each in caplog.records if each.name == "pulsar_retry"]
+
+
 def test_empty_topics_are_empty(letters, read, admin):
     """With and without partitions."""
     admin.create_topic(letters.dead)
@@ -156,6 +169,45 @@ def test_compaction_hides_nothing(letters, read, admin):
     admin.call("PUT", path)
     eventually(lambda: admin.get(path)["status"] == "SUCCESS")
     assert [b"1", b"2"] == payloads(read())
+
+
+@pytest.mark.parametrize("all_of_it", [True, False])
+def test_what_is_deleted_after_planning_is_an_error(letters, admin, all_of_it):
+    """A query that leaves rows out says so, unless it is told not to."""
+    path = letters.dead.replace("://", "/")
+    admin.create_topic(letters.dead)
+    admin.call("PUT", f"{path}/subscription/keeper")
+    letters.send(b"a", b"b")
+    admin.unload(letters.dead)  # begins another ledger
+    if not all_of_it:
+        letters.send(b"c")
+    readers = [
+        batch_reader({**letters.options, "fail_on_data_loss": each}, schema())
+        for each in ("true", "false")
+    ]
+    tasks = [reader.partitions()[0] for reader in readers]
+    letters.send(b"too late")
+
+    admin.call("DELETE", f"{path}/subscription/keeper")
+    admin.call("POST", f"{path}/trim")
+    eventually(lambda: len(admin.get(f"{path}/internalStats")["ledgers"]) == 1)
+
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\].* deleted it unread"):
+        list(readers[0].read(tasks[0]))
+    left = [row["payload"] for batch in readers[1].read(tasks[1]) for row in batch.to_pylist()]
+    assert ([] if all_of_it else [b"c"]) == left
+
+
+def test_a_broker_that_gives_nothing_is_an_error(letters, monkeypatch):
+    """And not taken for a topic that ends with a part of a message."""
+    letters.send(b"a", b"b")
+
+    def nothing(*_):
+        raise pulsar.Timeout
+
+    monkeypatch.setattr(pulsar.Reader, "read_next", nothing)
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_TIMEOUT\] .* neither the first"):
+        batch_reader(letters.options, schema()).partitions()
 
 
 def test_what_comes_later_is_not_read(letters, broker):
@@ -358,7 +410,7 @@ def test_times_bound_what_is_read(letters, monkeypatch):
         eventually(lambda sent=sent: time.time_ns() - sent > 2_000_000)
 
     def read(*conditions):
-        reader = PushingReader(SourceOptions.parse(letters.options), SCHEMA)
+        reader = PushingReader(SourceOptions.parse(letters.options, streaming=False), SCHEMA)
         assert list(conditions) == list(reader.pushFilters(list(conditions)))
         return [
             row for each in reader.partitions() for b in reader.read(each) for row in b.to_pylist()
@@ -373,8 +425,8 @@ def test_times_bound_what_is_read(letters, monkeypatch):
 
 def test_wrong_options_are_named_on_the_driver(spark, letters):
     """With the option and what is accepted."""
-    with pytest.raises(AnalysisException, match="max_rows_per_batch='none': expected a whole num"):
-        frame(spark, letters.options, max_rows_per_batch="none").collect()
+    with pytest.raises(AnalysisException, match=r"receive\.queue='none': expected a whole number"):
+        frame(spark, letters.options, receive__queue="none").collect()
 
 
 def test_a_secret_is_shown_nowhere(spark, letters):

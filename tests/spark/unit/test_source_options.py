@@ -17,9 +17,8 @@ OF_BILLING = "persistent://public/default/billing"
 
 def parse(**options: str) -> SourceOptions:
     """Parse the base options and *options*, in which `__` stands for a dot."""
-    return SourceOptions.parse(
-        BASE | {key.replace("__", "."): value for key, value in options.items()}
-    )
+    dotted = {key.replace("__", "."): value for key, value in options.items()}
+    return SourceOptions.parse(BASE | dotted, streaming=True)
 
 
 def test_topics_are_derived_as_a_consumer_derives_them():
@@ -48,13 +47,14 @@ def test_explicit_topics_win():
 def test_one_kind_is_enough(kind, names):
     """The other topic is not even named."""
     options = {"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d", "kind": kind}
-    topics = SourceOptions.parse(options).topics
+    topics = SourceOptions.parse(options, streaming=False).topics
     assert [f"persistent://public/default/{name}" for name in names] == [t.name for t in topics]
 
 
 def test_one_explicit_topic_is_enough():
     """A dead-letter topic by itself."""
-    topics = SourceOptions.parse({"service.url": URL, "dead_letter.topic": "d"}).topics
+    options = {"service.url": URL, "dead_letter.topic": "d"}
+    topics = SourceOptions.parse(options, streaming=False).topics
     assert [("dead_letter", "persistent://public/default/d")] == [(t.kind, t.name) for t in topics]
 
 
@@ -78,7 +78,24 @@ def test_one_explicit_topic_is_enough():
 def test_what_is_not_acceptable_is_named(change, text):
     """With the option, its value and what is accepted."""
     with pytest.raises(ConfigError, match=text):
-        SourceOptions.parse(BASE | change)
+        SourceOptions.parse(BASE | change, streaming=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"subscription.reader": "mine"},
+        {"starting": "latest"},
+        {"max_rows_per_batch": "10"},
+        {"ack_on_restart": "false"},
+        {"discovery.seconds": "1"},
+    ],
+)
+def test_what_is_for_streams_is_refused_in_a_batch(change):
+    """Who gives it expects that it changes what is read."""
+    name = next(iter(change))
+    with pytest.raises(ConfigError, match=f"{name}=.* nothing in spark.read.* for readStream"):
+        SourceOptions.parse(BASE | change, streaming=False)
 
 
 def test_defaults_are_safe():

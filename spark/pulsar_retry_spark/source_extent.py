@@ -1,0 +1,75 @@
+"""From where to where a batch query reads. Looking leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import attrs
+import pulsar
+
+from pulsar_retry_spark.positions import END, Position
+from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_patience import has_message
+from pulsar_retry_spark.source_topics import AT_ONCE
+
+#: Milliseconds to wait for the last message, if there is one: the last entry may be a part of one.
+_LAST = 5_000
+
+#: The same for the first message, which has to come.
+_FIRST = 30_000
+
+
+@attrs.frozen
+class Extent:
+    """What a partition holds.
+
+    Attributes:
+        first: The first message; None: not known.
+        last: The last one; `END`: not known, since the last entry is no message by itself.
+    """
+
+    first: Position | None
+    last: Position
+
+
+def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
+    """Return what each partition holds; those without any message are left out.
+
+    Raises:
+        PulsarSourceError: there are messages, but none comes.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+    names = list(names)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = threads.map(lambda name: _extent(client, name), names)
+        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
+
+
+def _extent(client: pulsar.Client, name: str) -> Extent | None:
+    last = _message(client, name, pulsar.MessageId.latest, _LAST)
+    if last is None:
+        return None
+    first = _message(client, name, pulsar.MessageId.earliest, _FIRST)
+    if last == first == END:
+        # A chunked message that is not there as a whole looks like this too, if it is all there is.
+        raise PulsarSourceError(
+            "TIMEOUT", f"{name} has messages, but neither the first nor the last one comes"
+        )
+    return Extent(None if first == END else first, last)
+
+
+def _message(
+    client: pulsar.Client, name: str, at: pulsar.MessageId, patience: int
+) -> Position | None:
+    """Return the message at one of the ends; None: there is none; `END`: it does not come."""
+    reader = client.create_reader(name, at, start_message_id_inclusive=True, receiver_queue_size=1)
+    with closing(reader):
+        # It is this call that takes a reader to the last message.
+        if not has_message(reader):
+            return None
+        try:
+            return Position.of(reader.read_next(patience).message_id())
+        except pulsar.Timeout:
+            return END

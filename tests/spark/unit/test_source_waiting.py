@@ -1,0 +1,138 @@
+"""What a reader does while a broker is silent or away: with a reader of the test's own making."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import pulsar
+import pytest
+
+from pulsar_retry_spark import reading, source_patience
+from pulsar_retry_spark.positions import Position
+from pulsar_retry_spark.reading import Piece, messages
+from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.source_patience import has_message, last_message_id, patiently
+from pulsar_retry_spark.source_topics import Partition
+
+PARTITION = Partition("t", "t", "retry")
+
+
+@attrs.frozen
+class Message:
+    """A message and its id."""
+
+    number: int
+
+    def message_id(self):
+        return self
+
+    def ledger_id(self):
+        return 7
+
+    def entry_id(self):
+        return self.number
+
+    def batch_index(self):
+        return -1
+
+
+@attrs.define
+class Reader:
+    """Gives numbers and raises errors, one after the other; at the end there is nothing more.
+
+    It is the client that opens it, too.
+    """
+
+    script: list[int | Exception]
+    connected: bool = True
+
+    @property
+    def _reader(self):
+        return self
+
+    def create_reader(self, *_, **__):
+        return self
+
+    def read_next(self, _):
+        if not self.script or isinstance(self.script[0], pulsar.NotConnected):
+            raise pulsar.Timeout
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return Message(step)
+
+    def has_message_available(self):
+        if self.script and isinstance(self.script[0], pulsar.NotConnected):
+            raise self.script.pop(0)
+        return bool(self.script)
+
+    def get_last_message_id(self):
+        return Message(-1)
+
+    def is_connected(self):
+        return self.connected
+
+    def close(self):
+        pass
+
+
+def read(*script, end=2, **piece):
+    """Return the numbers of the messages that come."""
+    wanted = Piece(PARTITION, None, Position(7, end), **piece)
+    return [position[1] for position, _ in messages(Reader(list(script)), wanted, 1)]
+
+
+def test_a_broker_that_is_away_ends_no_reading():
+    """Neither where the end is known nor where it may be a part of a message."""
+    away = [pulsar.NotConnected() for _ in range(3 * reading._UNCERTAIN_LOOKS)]
+    assert [0, 1, 2] == read(0, *away, 1, 2)
+    assert [0, 1, 2] == read(0, *away, 1, 2, certain=False)
+
+
+def test_a_part_of_a_message_ends_reading_where_it_may_be_one():
+    """The broker has to say time and again that there is something, and give nothing."""
+    silence = [pulsar.Timeout() for _ in range(2 * reading._UNCERTAIN_LOOKS)]
+    assert [0] == read(0, *silence, 1, 2, certain=False)
+    assert [0, 1, 2] == read(0, *silence, 1, 2)
+
+
+def test_silence_where_there_is_a_message_is_an_error(monkeypatch):
+    """And no end of the rows."""
+    monkeypatch.setattr(reading, "PATIENCE", 0)
+    with pytest.raises(
+        PulsarSourceError, match=r"\[PULSAR_SOURCE_TIMEOUT\] t has messages, but no"
+    ):
+        read(0, *(pulsar.Timeout() for _ in range(9)), 1, 2)
+
+
+def test_a_reader_that_begins_anew_gives_each_message_once():
+    """pulsar-client's does, after it has reconnected in the middle of a batch."""
+    assert [0, 1, 2] == read(0, 1, 0, 1, 2)
+
+
+@pytest.mark.parametrize("ask", [has_message, last_message_id])
+def test_an_answer_of_a_lost_connection_is_none(ask):
+    """pulsar-client says that there is nothing, whatever there is."""
+    assert not ask(Reader([]))
+    with pytest.raises(pulsar.NotConnected):
+        ask(Reader([], connected=False))
+
+
+def test_patience_ends(monkeypatch):
+    """With what pulsar-client has said last; other errors end it at once."""
+    monkeypatch.setattr(source_patience, "PATIENCE", 0.1)
+    monkeypatch.setattr(source_patience, "_PAUSE", 0)
+    calls = itertools.count()
+
+    def fail(error):
+        next(calls)
+        raise error
+
+    with pytest.raises(pulsar.ConnectError):
+        patiently(lambda: fail(pulsar.ConnectError()))
+    assert next(calls) > 1
+    before = next(calls)
+    with pytest.raises(pulsar.AuthorizationError):
+        patiently(lambda: fail(pulsar.AuthorizationError()))
+    assert before + 2 == next(calls)
