@@ -114,6 +114,7 @@ def manifest(
         "topic": targets.topic,
         "subscription": targets.subscription,
         "max_attempts": options.max_attempts,
+        "max_redrives": options.max_redrives,
         "delay": repr(options.delays),
         "batch.messages": batching.messages,
         "batch.bytes": batching.size,

@@ -28,9 +28,9 @@ def write(spark, broker, topic):
     register(spark)
     base = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
 
-    def write(frame, mode="append", **options):
+    def write(frame, mode="append", path=None, **options):
         given = {key.replace("__", "."): value for key, value in options.items()}
-        frame.write.format("pulsar-failures").options(**base | given).mode(mode).save()
+        frame.write.format("pulsar-failures").options(**base | given).mode(mode).save(path)
 
     return write
 
@@ -242,10 +242,14 @@ def test_producers_are_kept_from_job_to_job(spark, admin, write, dead):
     assert len(after) <= 2  # local[2] has two workers
 
 
-def test_rows_that_are_too_big_fail_the_job(broker, admin, namespace, write, rows):
+def test_rows_that_are_too_big_fail_the_job(spark, broker, write, dead):
     """Nothing of the task's batch arrives, and the error says what else can be done."""
+    frame = spark.range(2, numPartitions=1).selectExpr(
+        "repeat('x', if(id = 0, 1, 6000000)) AS payload", "false AS retryable"
+    )
     with pytest.raises(PythonException, match=r"\[PULSAR_SINK_OVERSIZE\] a row takes 60\d{5} byt"):
-        write(rows("repeat('x', 6000000) AS payload"))
+        write(frame)
+    assert not stored(broker.service_url, dead)
 
 
 def test_rows_that_are_too_big_are_cut(broker, write, rows, dead):
@@ -372,6 +376,12 @@ def test_overwrite_is_refused(write, rows):
     """Topics can't be emptied."""
     with pytest.raises(AnalysisException, match="mode='overwrite': expected append"):
         write(rows("'x' AS payload"), mode="overwrite")
+
+
+def test_a_path_is_refused(write, rows):
+    """Whoever means a topic by it learns how to name one."""
+    with pytest.raises(AnalysisException, match="path='orders': expected none: the option topic"):
+        write(rows("'x' AS payload"), path="orders")
 
 
 def test_an_unreachable_broker_is_an_error_and_no_hang(write, rows):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
 
 import pyarrow as pa
 import pytest
 from reading import SUBSCRIPTION
 from stored import payloads, stored
 
-from pulsar_retry_spark import clients
+from pulsar_retry_spark import clients, sender
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.sink import send_batches
 from pulsar_retry_spark.task import Task
 
@@ -53,30 +55,43 @@ def test_a_broker_that_goes_and_comes_again(own_broker, how):
                     own_broker.start()
             yield batch
 
-    report = send_batches(interrupted(), options(own_broker.service_url, how), Task())
+    # pulsar-client's waits between two tries to connect double, on a machine that may be busy.
+    patient = options(own_broker.service_url, how, send__timeout_ms="120000")
+    report = send_batches(interrupted(), patient, Task())
 
     assert (40_000, 40_000) == (report.rows, report.acked)
-    got = payloads(stored(own_broker.service_url, f"{how}-{SUBSCRIPTION}-DLQ"))
-    assert {b"%d" % row for row in range(40_000)} == set(got)
+    ids = defaultdict(set)
+    messages = stored(own_broker.service_url, f"{how}-{SUBSCRIPTION}-DLQ")
+    for message in messages:
+        ids[message.data()].add(message.properties()["DEDUPE_ID"])
+    assert {b"%d" % row for row in range(40_000)} == set(ids)
+    assert {1} == {len(each) for each in ids.values()}
+    twice = len(messages) - len(ids)
+    assert twice <= patient.batching.pending, "more are there twice than can have been under way"
 
 
 def test_a_broker_that_stalls_is_an_error_and_no_hang(own_broker):
     """After as long as the user says; the next attempt goes through when it is back."""
-    under_test = options(own_broker.service_url, "stalled", send__timeout_ms="1000")
+    patient = options(own_broker.service_url, "stalled")
+    hasty = options(own_broker.service_url, "stalled", send__timeout_ms="3000")
+    assert 1000 == send_batches(batches(1), patient, Task()).acked  # the topic is there
+    stalled = []
 
     def interrupted():
         for number, batch in enumerate(batches(40)):
             if number == 2:
                 os.kill(own_broker.pid, signal.SIGSTOP)
+                stalled.append(number)
             yield batch
 
     try:
         with pytest.raises(PulsarFailuresError, match=r"\[PULSAR_SINK_TIMEOUT\]"):
-            send_batches(interrupted(), under_test, Task())
+            send_batches(interrupted(), hasty, Task())
     finally:
         os.kill(own_broker.pid, signal.SIGCONT)
+    assert stalled
 
-    assert 2000 == send_batches(batches(2), under_test, Task()).acked
+    assert 2000 == send_batches(batches(2), patient, Task()).acked
 
 
 def test_a_topic_that_is_unloaded_meanwhile(broker, admin, topic):
@@ -108,11 +123,24 @@ def test_a_topic_that_is_ended_meanwhile(broker, admin, topic):
         send_batches(interrupted(), options(broker.service_url, topic), Task())
 
 
-def test_delayed_rows_over_a_slow_broker(broker, topic):
-    """As many are under way as may be, and each is waited for."""
+def test_more_delayed_rows_than_may_be_under_way(broker, topic, monkeypatch):
+    """They wait for the receipts of others, and never are more on their way."""
+    under_way = []
+
+    class Watched(Receipts):
+        @property
+        def pending(self):
+            return under_way[-1]
+
+        @pending.setter
+        def pending(self, rows):
+            under_way.append(rows)
+
+    monkeypatch.setattr(sender, "Receipts", Watched)
     under_test = options(broker.service_url, topic, pending__max="1000", delay="3600")
     rows = [pa.record_batch({"payload": [b"%d" % n for n in range(5000)]})]
     report = send_batches(rows, under_test, Task())
     assert (5000, 5000) == (report.rows, report.acked)
+    assert 0 < max(under_way) <= 1000
     got = stored(broker.service_url, f"{topic}-{SUBSCRIPTION}-RETRY")
     assert {b"%d" % row for row in range(5000)} == set(payloads(got))
