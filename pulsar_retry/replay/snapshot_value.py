@@ -14,8 +14,9 @@ from pulsar_retry.errors import ConfigError, SnapshotError
 from pulsar_retry.replay.ack_state import AckState, Place
 from pulsar_retry.wire.names import logical
 
-#: What the hidden subscriptions that keep a snapshot's messages are called.
-PIN = "pulsar-retry-snapshot-"
+#: What the subscriptions that keep a snapshot's messages are called. Those with two underscores
+#: are the system's: no verb of ours shows or reads them.
+PIN = "__pulsar-retry-snapshot-"
 
 #: A snapshot, and each message in it, is kept so long (Pub/Sub).
 LIFETIME = timedelta(days=7)

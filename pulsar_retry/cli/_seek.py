@@ -1,0 +1,125 @@
+"""What `seek` and `snapshot restore` have in common: their options, and what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from pulsar_retry.cli._output import ask, check_can_ask, clean, show_json, table
+from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.seek_report import SeekReport
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming
+
+__all__ = ["carry_out", "grace_option", "letter_options", "subscription_of"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: The words for what becomes of letters.
+_LETTERS = {
+    "replayed": "acknowledged: their messages are delivered again",
+    "purged": "acknowledged: their messages are purged",
+    "reset": "delivered at once, as first attempts: their messages are gone from the topic",
+    "kept": "as they are",
+    "copied": "copied from the snapshot's subscription",
+}
+
+grace_option = click.option(
+    "--grace",
+    default="1s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long handlers take: what they acknowledge so late is delivered again as well.",
+)
+
+
+def letter_options(command: _Command) -> _Command:
+    """Give a command the options that name a subscription's letter topics."""
+    wrapped: Any = click.option(
+        "--retry-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
+    )(command)
+    wrapped = click.option(
+        "--naming",
+        type=click.Choice([each.value for each in Naming]),
+        default="pulsar",
+        show_default=True,
+        help="How retry topics are called.",
+    )(wrapped)
+    result: _Command = wrapped
+    return result
+
+
+def subscription_of(
+    cluster: Cluster, topic: str, subscription: str, naming: str, retry_topic: str | None
+) -> Subscription:
+    """Name the subscription that a command is about."""
+    return Subscription(cluster, topic, subscription, naming=naming, retry_letter_topic=retry_topic)
+
+
+def carry_out(
+    move: Callable[[bool, float], SeekReport],
+    *,
+    grace: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    can_look: bool = True,
+) -> None:
+    """Look, ask unless that is not wanted, and move.
+
+    Args:
+        move: Moves, or with True only looks; the number is the grace in seconds.
+        grace: As it was typed.
+        dry_run: Only look.
+        yes: Do not ask.
+        as_json: Print JSON.
+        can_look: Whether there is anything to look at before.
+    """
+    wait = seconds_of_text("--grace", grace)
+    check_can_ask(yes=yes or dry_run)
+    if not dry_run and not yes:
+        if can_look:
+            _show(move(True, wait), err=True)  # noqa: FBT003 - see above
+        ask("Move the subscription?")
+    report = move(dry_run, wait)
+    if as_json:
+        show_json(report.facts())
+    else:
+        _show(report)
+
+
+def _show(report: SeekReport, *, err: bool = False) -> None:
+    """Print what is, or would be, done."""
+    for warning in report.warnings:
+        click.echo(f"warning: {clean(warning)}", err=True)
+    done = "would be" if report.dry_run else "is"
+    click.echo(
+        f"{report.subscription!r} on {report.topic} {done} at {clean(report.to)}: "
+        f"{report.replayed} to be delivered again, {report.purged} purged, "
+        f"{report.backlog_after} to be delivered in all (a batch counts as one)",
+        err=err,
+    )
+    for name, words in _LETTERS.items():
+        if count := getattr(report.letters, name):
+            click.echo(f"letters: {count} {words}", err=err)
+    if report.consumers:
+        verb = "are" if report.dry_run else "were"
+        click.echo(f"consumers: {report.consumers} {verb} connected and come back", err=err)
+    if len(report.partitions) > 1 and not err:
+        table(
+            ("partition", "begins at", "#before", "#after", "#again", "#purged"),
+            [
+                (
+                    each.topic.rpartition("-")[2],
+                    each.begin,
+                    each.backlog_before,
+                    each.backlog_after,
+                    each.replayed,
+                    each.purged,
+                )
+                for each in report.partitions
+            ],
+        )

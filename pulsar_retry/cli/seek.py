@@ -1,0 +1,88 @@
+"""`pulsar-retry seek`: a subscription, with its letters, to a time, a message or a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._seek import carry_out, grace_option, letter_options, subscription_of
+from pulsar_retry.errors import RetentionError, SeekError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.seek_report import SeekReport
+from pulsar_retry.replay.seeking import seek
+from pulsar_retry.replay.snapshots import Snapshot
+
+__all__ = ["command"]
+
+_SNAPSHOT = "snapshot:"
+
+
+@click.command(
+    short_help="Replay or purge a subscription.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry seek orders billing --to 2h --dry-run       the last two hours: what would come?
+  pulsar-retry seek orders billing --to 2026-01-31T08:00Z  what was published since
+  pulsar-retry seek orders billing --to latest --yes       purge everything, letters too
+  pulsar-retry seek orders billing --to 12:7:0             this message and what came after it
+  pulsar-retry seek orders billing --to snapshot:before-deploy""",
+)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option(
+    "--to",
+    required=True,
+    metavar="WHERE",
+    help="earliest, latest, a time (ISO 8601; UTC unless it says otherwise), so long ago (90s, "
+    "15m, 2h30m, 7d), a message id (ledger:entry:partition), or snapshot:NAME.",
+)
+@click.option(
+    "--partial",
+    "partial_retention",
+    is_flag=True,
+    help="Go back as far as the broker's messages reach, if that is less.",
+)
+@grace_option
+@letter_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@cluster_options
+def command(
+    *,
+    cluster: Cluster,
+    topic: str,
+    subscription: str,
+    to: str,
+    partial_retention: bool,
+    naming: str,
+    retry_topic: str | None,
+    **options: Any,
+) -> None:
+    """Move SUBSCRIPTION to TOPIC, all its partitions and its retry letters, as one.
+
+    What was published before WHERE counts as acknowledged, everything else is delivered (again),
+    as first attempts. Letters of messages that are delivered again go; letters whose messages the
+    broker has deleted stay and come at once. Consumers are disconnected and come back by
+    themselves. The dead-letter topic is left alone.
+
+    Without --yes it looks first and asks. It may be interrupted, and run again: nothing is lost.
+    """
+    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    where: Any = to
+    if to.startswith(_SNAPSHOT):
+        where = Snapshot.get(cluster, topic, to.removeprefix(_SNAPSHOT))
+
+    def move(dry_run: bool, grace: float) -> SeekReport:
+        try:
+            return seek(
+                target, where, dry_run=dry_run, partial_retention=partial_retention, grace=grace
+            )
+        except RetentionError as error:
+            raise SeekError(f"{error} (--partial)") from error
+
+    carry_out(move, **options)

@@ -1,0 +1,262 @@
+"""`pulsar-retry snapshot`: keep what a subscription has not acknowledged, and come back to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._output import ask, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._seek import carry_out, grace_option, letter_options, subscription_of
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.seek_report import SeekReport
+from pulsar_retry.replay.snapshots import Snapshot
+from pulsar_retry.wire.names import logical
+
+__all__ = ["command"]
+
+
+@click.group(
+    short_help="Keep what a subscription has not acknowledged, and come back to it.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry snapshot create orders billing --name before-deploy --label release=41
+  pulsar-retry snapshot ls orders
+  pulsar-retry snapshot restore orders billing before-deploy --dry-run
+  pulsar-retry snapshot restore orders billing-test before-deploy --yes
+  pulsar-retry snapshot rm orders before-deploy""",
+)
+def command() -> None:
+    """Keep what a subscription has not acknowledged, and come back to it.
+
+    A snapshot holds what was not acknowledged when it was made, retry letters too, and everything
+    that is published since. It lives 7 days less the age of its oldest message. Until then its
+    messages count as backlog of their topics. Any subscription to the topic can be moved to it, any
+    number of times.
+    """
+
+
+def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError.bad("--label", pair, "name=text")
+        labels[name] = text
+    return labels
+
+
+_label_option = click.option(
+    "--label", "labels", multiple=True, metavar="NAME=TEXT", help="A label; may be given again."
+)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry snapshot create orders billing
+  pulsar-retry snapshot create orders billing --name before-deploy --label release=41 --json"""
+)
+@click.argument("topic")
+@click.argument("subscription")
+@click.option("--name", metavar="NAME", help="Its name.  [default: made up from the time]")
+@_label_option
+@letter_options
+@json_option
+@cluster_options
+def create(
+    *,
+    cluster: Cluster,
+    topic: str,
+    subscription: str,
+    name: str | None,
+    labels: tuple[str, ...],
+    naming: str,
+    retry_topic: str | None,
+    as_json: bool,
+) -> None:
+    """Make a snapshot of SUBSCRIPTION to TOPIC, and print its name.
+
+    Consumers go on meanwhile. Each partition is captured at its own moment.
+    """
+    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
+    for warning in snapshot.warnings:
+        click.echo(f"warning: {clean(warning)}", err=True)
+    if as_json:
+        show_json(snapshot.facts())
+    else:
+        click.echo(snapshot.name)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry snapshot ls orders
+  pulsar-retry snapshot ls --namespace shop/orders --json"""
+)
+@click.argument("topic", required=False)
+@click.option("--namespace", metavar="NAME", help="All topics of it.  [default: public/default]")
+@click.option("--subscription", metavar="NAME", help="Those of this subscription.")
+@json_option
+@cluster_options
+def ls(
+    *,
+    cluster: Cluster,
+    topic: str | None,
+    namespace: str | None,
+    subscription: str | None,
+    as_json: bool,
+) -> None:
+    """List the snapshots of TOPIC, or of all topics of a namespace."""
+    found = [
+        snapshot
+        for each in _topics(cluster, topic, namespace)
+        for snapshot in Snapshot.list(cluster, each, subscription=subscription)
+    ]
+    if as_json:
+        show_json([each.facts() for each in found])
+        return
+    if not found:
+        click.echo("no snapshots")
+        return
+    table(
+        ("name", "topic", "subscription", "#backlog", "created", "expires", "labels"),
+        [
+            (
+                each.name,
+                each.topic.rpartition("/")[2],
+                each.subscription,
+                each.backlog,
+                each.created.isoformat(timespec="seconds"),
+                each.expires.isoformat(timespec="seconds"),
+                ", ".join(f"{name}={text}" for name, text in each.labels.items()),
+            )
+            for each in found
+        ],
+    )
+
+
+@command.command()
+@click.argument("topic")
+@click.argument("name")
+@json_option
+@cluster_options
+def show(*, cluster: Cluster, topic: str, name: str, as_json: bool) -> None:
+    """Show the snapshot NAME of TOPIC."""
+    _tell(Snapshot.get(cluster, topic, name), as_json=as_json)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry snapshot restore orders billing before-deploy --dry-run
+  pulsar-retry snapshot restore orders billing-test before-deploy --yes"""
+)
+@click.argument("topic")
+@click.argument("subscription")
+@click.argument("name")
+@grace_option
+@letter_options
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+@cluster_options
+def restore(
+    *,
+    cluster: Cluster,
+    topic: str,
+    subscription: str,
+    name: str,
+    naming: str,
+    retry_topic: str | None,
+    **options: Any,
+) -> None:
+    """Move SUBSCRIPTION to TOPIC to the snapshot NAME; one that does not exist is made.
+
+    As `pulsar-retry seek`, whose help says what becomes of letters and consumers.
+    """
+    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    snapshot = Snapshot.get(cluster, topic, name)
+    with cluster.admin() as admin:
+        first = admin.topics.partition_names(target.topic)[0]
+        exists = subscription in admin.subscriptions.names(first)
+
+    def move(dry_run: bool, grace: float) -> SeekReport:
+        return snapshot.restore(target, dry_run=dry_run, grace=grace)
+
+    carry_out(move, can_look=exists, **options)
+
+
+@command.command()
+@click.argument("topic")
+@click.argument("name")
+@_label_option
+@json_option
+@cluster_options
+def label(
+    *, cluster: Cluster, topic: str, name: str, labels: tuple[str, ...], as_json: bool
+) -> None:
+    """Replace the labels of the snapshot NAME of TOPIC; without --label it has none."""
+    _tell(Snapshot.get(cluster, topic, name).update_labels(_labels(labels)), as_json=as_json)
+
+
+@command.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_options
+def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
+    """Remove the snapshot NAME of TOPIC; its messages are kept no longer."""
+    snapshot = Snapshot.get(cluster, topic, name)
+    check_can_ask(yes=yes)
+    if not yes:
+        ask(f"Remove {snapshot.name!r}, with {snapshot.backlog} messages?")
+    snapshot.delete()
+
+
+@command.command()
+@click.argument("topic", required=False)
+@click.option("--namespace", metavar="NAME", help="All topics of it.  [default: public/default]")
+@json_option
+@cluster_options
+def prune(*, cluster: Cluster, topic: str | None, namespace: str | None, as_json: bool) -> None:
+    """Remove what has expired, and what was left unfinished, and print the names.
+
+    The other verbs do so for their topic. Run it by the clock where snapshots are made and
+    forgotten: what one keeps is deleted only then.
+    """
+    names = [
+        {"topic": each, "name": name}
+        for each in _topics(cluster, topic, namespace)
+        for name in Snapshot.prune(cluster, each)
+    ]
+    if as_json:
+        show_json(names)
+        return
+    for each in names:
+        click.echo(f"{each['topic']} {each['name']}")
+
+
+def _topics(cluster: Cluster, topic: str | None, namespace: str | None) -> list[str]:
+    if topic is not None and namespace is not None:
+        raise ConfigError.bad("--namespace", namespace, "no namespace beside a topic")
+    if topic is not None:
+        return [logical(topic)]
+    with cluster.admin() as admin:
+        return admin.namespaces.topics(namespace or "public/default")
+
+
+def _tell(snapshot: Snapshot, *, as_json: bool) -> None:
+    if as_json:
+        show_json(snapshot.facts())
+        return
+    for name, value in snapshot.facts().items():
+        text = value
+        if isinstance(value, dict):
+            text = ", ".join(f"{key}={each}" for key, each in value.items())
+        click.echo(f"{name}: {clean(str(text))}")

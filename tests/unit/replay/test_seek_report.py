@@ -1,0 +1,98 @@
+"""What a seek says of itself, in numbers."""
+
+import json
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.admin import Position
+from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
+from pulsar_retry.replay.seek_report import Goal, LetterCounts, SeekReport
+from pulsar_retry.replay.seek_survey import Surveyed
+
+LOG = Log(((3, 6), (5, 6)), Place(5, 5))
+ALL = list(LOG.places(Place(3, -1)))
+
+states = st.builds(
+    AckState.of,
+    st.sampled_from([Place(3, -1), *ALL]),
+    st.lists(
+        st.builds(
+            lambda ledger, first, length: Range(ledger, first, min(5, first + length)),
+            st.sampled_from([3, 5]),
+            st.integers(0, 5),
+            st.integers(0, 3),
+        ),
+        max_size=4,
+    ),
+)
+
+
+def opened(state: AckState) -> set[Place]:
+    """Return what a state leaves to be delivered."""
+    return set(state.unacknowledged(LOG))
+
+
+@given(states, st.sampled_from(ALL))
+def test_numbers_of_a_move(before, begin):
+    """What comes again and what is purged are told exactly, whatever was acknowledged before."""
+    goal = Goal(Surveyed("t", LOG, before, Place(5, 6)), Position(*begin))
+
+    report = goal.report()
+
+    after = {place for place in ALL if place >= begin}
+    assert len(after) == report.backlog_after == len(opened(goal.acks))
+    assert len(after - opened(before)) == report.replayed
+    assert len(opened(before) - after) == report.purged
+    assert len(opened(before)) == report.backlog_before
+
+
+@given(states, states)
+def test_numbers_of_a_restore(before, captured):
+    """So are they with ranges of a snapshot."""
+    mark = captured.mark
+    goal = Goal(
+        Surveyed("t", LOG, before, Place(5, 6)), Position(mark.ledger, mark.entry + 1), captured
+    )
+
+    report = goal.report()
+
+    assert captured == goal.acks
+    after = opened(captured)
+    assert len(after) == report.backlog_after
+    assert len(after - opened(before)) == report.replayed
+    assert len(opened(before) - after) == report.purged
+
+
+@given(states)
+def test_numbers_of_a_purge(before):
+    """At the end nothing is left."""
+    report = Goal(Surveyed("t", LOG, before, Place(5, 6)), None).report()
+
+    assert (0, 0, "latest") == (report.backlog_after, report.replayed, report.begin)
+    assert len(opened(before)) == report.purged
+
+
+def test_in_hand():
+    """What is in hand is what is open before the next read."""
+    acks = AckState.of(Place(3, 1), [Range(3, 4, 4)])
+
+    assert 3 == Surveyed("t", LOG, acks, Place(5, 0)).in_hand
+    assert 0 == Surveyed("t", LOG, acks, Place(3, 2)).in_hand
+
+
+def test_json():
+    """A report is JSON with its totals."""
+    seen = Surveyed("t", LOG, AckState(Place(3, 2)), Place(5, 6))
+    part = Goal(seen, Position(3, 0), reaches=datetime(2026, 1, 1, tzinfo=UTC)).report()
+    counts = LetterCounts(reset=2)
+    report = SeekReport(
+        "t", "s", "earliest", dry_run=False, partitions=(part, part), letters=counts, consumers=1
+    )
+
+    facts = json.loads(json.dumps(report.facts()))
+
+    assert (6, 0, 24) == (facts["replayed"], facts["purged"], facts["backlog_after"])
+    assert "2026-01-01T00:00:00+00:00" == facts["partitions"][0]["reaches"]
+    assert 2 == facts["letters"]["reset"]
