@@ -10,7 +10,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redrive_targets import NoTarget, Targets
 from pulsar_retry.replay.redriven import FILTERED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.redrive import Dress, dedupe_id, next_redrive, owner_of
+from pulsar_retry.wire.redrive import Dress, next_redrive, owner_of
 
 
 class Judge:
@@ -64,8 +64,9 @@ class Judge:
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why
-        dedupe = dedupe_id(properties, f"{self._source} {position}", count)
-        dressed = self._dress.put_on(properties, count=count, dedupe=dedupe, owner=target.owner)
+        dressed = self._dress.put_on(
+            properties, count=count, position=f"{self._source} {position}", owner=target.owner
+        )
         return Letter(target.topic, dressed)
 
 

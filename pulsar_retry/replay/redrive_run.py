@@ -21,6 +21,7 @@ import _pulsar
 import attrs
 import pulsar
 
+from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
 from pulsar_retry.errors import AcknowledgeError, RedriveError
@@ -50,11 +51,12 @@ _FINAL = (
 LIMIT, CANCELLED, RATIO = "limit", "cancelled", "failure_ratio"
 
 
-@attrs.define
+@attrs.frozen
 class Returned:
-    """A letter that was not published, and is to be tried again."""
+    """A letter that was not published or not acknowledged, and is to be tried again."""
 
     raw: Any
+    number: int
     letter: Letter
     error: BaseException
     first: float
@@ -108,9 +110,10 @@ class Run:
         self._work = work
         self._cancelled = cancelled
         self._lock = threading.Lock()
-        self._back: SimpleQueue[tuple[Any, Letter, BaseException]] = SimpleQueue()
+        self._back: SimpleQueue[Returned] = SimpleQueue()
         self._returned: deque[Returned] = deque()
-        self._seen: set[int] = set()
+        self._seen: dict[int, bool] = {}  # whether it is out
+        self._saved = work.checkpoint.redriven
         self._open = dict(work.checkpoint.ends)
         self._sent = 0
         self._next_tick = 0.0
@@ -125,7 +128,7 @@ class Run:
         """Redrive what there is; return when all of it is settled."""
         started = time.monotonic()
         room = self._work.limit - self.redriven
-        for raw, position in self._letters():
+        for raw, number, position in self._letters():
             verdict = self._work.judge.judge(raw, position)
             if isinstance(verdict, str):
                 self.left[verdict] += 1
@@ -137,14 +140,14 @@ class Run:
             if self.stopped:
                 break
             self._sent += 1
-            self._send(raw, verdict)
+            self._send(raw, number, verdict)
         self._drain()
         self._tick()
 
     # -- reading ----------------------------------------------------------------------------------
 
-    def _letters(self) -> Iterator[tuple[Any, str]]:
-        """Yield the letters of the job that are not acknowledged, and where they are."""
+    def _letters(self) -> Iterator[tuple[Any, int, str]]:
+        """Yield the letters of the job that are not acknowledged, their numbers and places."""
         last = time.monotonic()
         while self._open and not self.stopped:
             self._look_around()
@@ -162,9 +165,9 @@ class Run:
             last = time.monotonic()
             found = self._placed(raw)
             if found is not None:
-                yield raw, found
+                yield raw, *found
 
-    def _placed(self, raw: Any) -> str | None:
+    def _placed(self, raw: Any) -> tuple[int, str] | None:
         """Return where a letter is; None: it is no part of the job, or comes a second time."""
         topic, where = raw.topic_name(), raw.message_id()
         ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
@@ -176,9 +179,11 @@ class Run:
             self._open.pop(topic, None)
         number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
         if number in self._seen:  # the broker was restarted
+            if self._seen[number]:
+                self._acknowledge(raw)
             return None
-        self._seen.add(number)
-        return f"{ledger}:{entry}:{where.partition()}:{batch}"
+        self._seen[number] = False
+        return number, str(Position(ledger, entry, where.partition(), batch))
 
     def _forget_passed(self) -> None:
         for topic in list(self._open):
@@ -187,56 +192,48 @@ class Run:
 
     # -- handing on -------------------------------------------------------------------------------
 
-    def _send(self, raw: Any, letter: Letter) -> None:
+    def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
+        """Hand a letter on; *first*: when that was tried first, if it was."""
         future = self._work.router.hand_on(raw, self._work.consumer, letter, was_letter=False)
-        future.add_done_callback(partial(self._landed, raw, letter))
+        future.add_done_callback(partial(self._landed, raw, number, letter, first))
 
-    def _landed(self, raw: Any, letter: Letter, future: Future[None]) -> None:
+    def _landed(
+        self, raw: Any, number: int, letter: Letter, first: float | None, future: Future[None]
+    ) -> None:
         """Take the end of a hand-off, on whichever thread it came."""
         error = future.exception()
         if error is None or isinstance(error, AcknowledgeError):
             with self._lock:
                 self.redriven += 1
                 self.targets[letter.topic] += 1
+            self._seen[number] = True
             if error is None:
                 return
-        self._back.put((raw, letter, error))
+        now = time.monotonic()
+        self._back.put(Returned(raw, number, letter, error, first or now, now + _PAUSE))
 
     def _take_back(self) -> None:
         """Try again what was not published, and to acknowledge what was."""
         with contextlib.suppress(Empty):
             while True:
-                raw, letter, error = self._back.get_nowait()
-                if isinstance(error, AcknowledgeError):
-                    self._work.consumer.acknowledge_async(raw, lambda _: None)
-                elif isinstance(error.__cause__, _FINAL):
-                    self._refuse(error)
+                each = self._back.get_nowait()
+                if isinstance(each.error, AcknowledgeError):
+                    self._acknowledge(each.raw)
+                elif isinstance(each.error.__cause__, _FINAL):
+                    self._refuse(each.error)
                 else:
-                    now = time.monotonic()
-                    self._returned.append(Returned(raw, letter, error, now, now + _PAUSE))
+                    self._returned.append(each)
         now = time.monotonic()
-        while self._returned and self._returned[0].due <= now and not self.stopped:
+        while self._returned and self._returned[0].due <= now and self._goes_on():
             each = self._returned.popleft()
             if now - each.first > _PATIENCE:
                 self._refuse(each.error)
                 self.stopped = REFUSED
             else:
-                self._resend(each)
+                self._send(each.raw, each.number, each.letter, each.first)
 
-    def _resend(self, each: Returned) -> None:
-        future = self._work.router.hand_on(
-            each.raw, self._work.consumer, each.letter, was_letter=False
-        )
-
-        def landed(future: Future[None]) -> None:
-            error = future.exception()
-            if error is None or isinstance(error, AcknowledgeError):
-                self._landed(each.raw, each.letter, future)
-            else:
-                each.error, each.due = error, time.monotonic() + _PAUSE
-                self._returned.append(each)
-
-        future.add_done_callback(landed)
+    def _acknowledge(self, raw: Any) -> None:
+        self._work.consumer.acknowledge_async(raw, lambda _: None)
 
     def _refuse(self, error: BaseException) -> None:
         self.left[REFUSED] += 1
@@ -253,7 +250,9 @@ class Run:
     def _tick(self) -> None:
         self._next_tick = time.monotonic() + _TICK
         self._take_back()
-        self._work.save(attrs.evolve(self._work.checkpoint, redriven=self.redriven))
+        if self.redriven != self._saved:
+            self._saved = self.redriven
+            self._work.save(attrs.evolve(self._work.checkpoint, redriven=self._saved))
         ratio = self._work.max_failure_ratio
         if ratio is not None:
             self.failed_again = self._work.failures()
@@ -274,7 +273,9 @@ class Run:
         """Wait for what is under way; what fails now is tried again unless the run was stopped."""
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
-            self._work.router.flights or not self._back.empty() or self._is_waiting()
+            self._work.router.flights
+            or not self._back.empty()
+            or (self._returned and self._goes_on())
         ):
             self._take_back()
             time.sleep(0.005)
@@ -283,5 +284,6 @@ class Run:
             if self._cancelled.is_set():
                 self.stopped = self.stopped or CANCELLED
 
-    def _is_waiting(self) -> bool:
-        return bool(self._returned) and self.stopped in {None, LIMIT}
+    def _goes_on(self) -> bool:
+        """Tell whether what was not published is still to be."""
+        return self.stopped in {None, LIMIT}

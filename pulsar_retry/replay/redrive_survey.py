@@ -17,7 +17,7 @@ from pulsar_retry.replay.redrive_judge import Judge
 from pulsar_retry.replay.redrive_source import Checkpoint
 from pulsar_retry.replay.redriven import Groups, Redriven, first_of_each
 from pulsar_retry.wire.codecs import read_envelope
-from pulsar_retry.wire.redrive import REDRIVE_ID
+from pulsar_retry.wire.properties import REDRIVE_ID
 
 #: Seconds between two reports of progress.
 _TICK = 0.5

@@ -12,13 +12,14 @@ from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.properties import (
     DELAY,
     REDRIVE_COUNT,
+    REDRIVE_ID,
+    REDRIVEN_FROM,
     SYSTEM_PROPERTIES,
     WireMessage,
     redrive_count,
 )
-from pulsar_retry.wire.redrive import REDRIVE_ID
 
-_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID}
+_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM}
 
 
 class DeadMessage(WireMessage, Protocol):

@@ -58,6 +58,8 @@ FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
 DEDUPE_ID = "DEDUPE_ID"
 #: How often a message was brought back from a dead-letter topic.
 REDRIVE_COUNT = "REDRIVE_COUNT"
+#: Which redrive has brought it back last.
+REDRIVE_ID = "REDRIVE_ID"
 #: The dead letter that it was then: its topic, a space, and its id.
 REDRIVEN_FROM = "REDRIVEN_FROM"
 
@@ -75,7 +77,9 @@ SYSTEM_PROPERTIES = frozenset(
 )
 
 #: What no property of a user's may be called, beside what starts with `FAILURE`.
-RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {DELAY, DEDUPE_ID, REDRIVE_COUNT, REDRIVEN_FROM}
+RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
+    *(DELAY, DEDUPE_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
+}
 
 #: How pulsar-client prints a message id.
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)

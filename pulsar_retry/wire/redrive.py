@@ -20,13 +20,12 @@ from pulsar_retry.wire.properties import (
     REAL_TOPIC,
     RECONSUMETIMES,
     REDRIVE_COUNT,
+    REDRIVE_ID,
+    REDRIVEN_FROM,
     RETRY_TOPIC,
     SYSTEM_PROPERTIES,
     redrive_count,
 )
-
-#: Which redrive has brought a message back last.
-REDRIVE_ID = "REDRIVE_ID"
 
 #: What counts attempts, and what says when the last one was due.
 _ATTEMPTS = frozenset({RECONSUMETIMES, DELAY_TIME, DELAY})
@@ -78,14 +77,14 @@ class Dress:
     keep_attempts: bool = False
 
     def put_on(
-        self, properties: Mapping[str, str], *, count: int, dedupe: str, owner: Owner
+        self, properties: Mapping[str, str], *, count: int, position: str, owner: Owner
     ) -> dict[str, str]:
         """Return the properties to redrive with.
 
         Args:
             properties: The dead letter's.
             count: Which redrive of its message it is.
-            dedupe: What `dedupe_id` returned.
+            position: Where it is: its topic and message id.
             owner: Whose it is; said where the letter itself does not.
         """
         kept = {name: text for name, text in properties.items() if self._is_kept(name)}
@@ -96,9 +95,10 @@ class Dress:
                     kept.setdefault(name, text)
             if owner.retry is not None:
                 kept[RETRY_TOPIC] = owner.retry
-        kept[DEDUPE_ID] = dedupe
+        kept[DEDUPE_ID] = dedupe_id(properties, position, count)
         kept[REDRIVE_COUNT] = str(count)
         kept[REDRIVE_ID] = self.job
+        kept[REDRIVEN_FROM] = position
         return kept
 
     def _is_kept(self, name: str) -> bool:

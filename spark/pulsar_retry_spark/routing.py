@@ -19,6 +19,7 @@ from pulsar_retry.policy.durations import MAX_DELAY
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames import Decision, Origin, Wait, read_frame
@@ -313,8 +314,8 @@ class Router:
         asked, retryable, attempt, _ = decision
         if not (self._columns.read_back or asked == RETRY or attempt == 0):
             return route, headers
-        turn = wire.redrive_count(headers) + 1
-        if turn <= self._options.max_redrives:
+        turn = next_redrive(headers, self._options.max_redrives)
+        if turn is not None:
             fresh = {name: text for name, text in headers.items() if name not in self._stale}
             fresh[wire.REDRIVE_COUNT] = str(turn)
             if letter is not None:
@@ -323,8 +324,9 @@ class Router:
         if self._targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
-                f"a row was brought back {turn - 1} times already, and max_redrives="
-                f"{self._options.max_redrives}, but there is no dead_letter.topic where it stays",
+                f"a row was brought back {wire.redrive_count(headers)} times already, and "
+                f"max_redrives={self._options.max_redrives}, but there is no dead_letter.topic "
+                "where it stays",
             )
         self.over_redriven += 1
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)

@@ -54,7 +54,8 @@ def test_letters_go_to_their_origin_for_all_subscriptions(dead, client) -> None:
     assert {dead.topic: 1} == done.targets
     for each in (consumer, other):
         (message,) = received(each, 1)
-        assert {"number", "DEDUPE_ID", "REDRIVE_COUNT", "REDRIVE_ID"} == set(message.properties())
+        ours = {"DEDUPE_ID", "REDRIVE_COUNT", "REDRIVE_ID", "REDRIVEN_FROM"}
+        assert {"number", *ours} == set(message.properties())
 
 
 def test_letters_go_elsewhere(dead, client) -> None:

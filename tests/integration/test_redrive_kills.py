@@ -7,6 +7,7 @@ from collections import Counter
 
 import pulsar
 import pytest
+from reading import eventually
 from redriving import Dead
 
 import pulsar_retry as pr
@@ -89,5 +90,6 @@ def test_a_broker_that_restarts(own_broker, admin, topic) -> None:
 
         assert restarted.is_set()
         assert (2_000, None) == (done.redriven, done.stopped)
+        eventually(lambda: dead.backlog() == 0)
         numbers, ids = collect(consumer)
         assert (2_000, 2_000) == (len(numbers), len(ids))

@@ -146,7 +146,7 @@ SYSTEM = {
 def dressed(dress: Dress, properties: dict[str, str]) -> dict[str, str]:
     """Return what a letter carries."""
     owner = Owner(f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY")
-    return dress.put_on(properties, count=2, dedupe="id", owner=owner)
+    return dress.put_on(properties, count=2, position="dlq 1:2:-1", owner=owner)
 
 
 @given(TEXTS, st.booleans(), st.booleans(), st.booleans())
@@ -158,8 +158,8 @@ def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep
     found = dressed(dress, {**own, **SYSTEM, **LETTER})
 
     assert own.items() <= found.items()
-    assert ("id", "2", "job") == (
-        found["DEDUPE_ID"],
+    assert ("dlq 1:2:-1", "2", "job") == (
+        found["REDRIVEN_FROM"],
         found["REDRIVE_COUNT"],
         found["REDRIVE_ID"],
     )
