@@ -25,14 +25,16 @@ _LETTERS = {
     "reset": "delivered at once, as first attempts: their messages are gone from the topic",
     "kept": "as they are",
     "copied": "copied from the snapshot's subscription",
+    "late": "made of messages that consumers have in hand and may acknowledge late",
 }
 
 grace_option = click.option(
     "--grace",
-    default="1s",
+    default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long handlers take: what they acknowledge so late is delivered again as well.",
+    help="How long to wait for what consumers have in hand to be dispatched again, before letters "
+    "are made of it.",
 )
 
 

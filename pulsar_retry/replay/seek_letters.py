@@ -164,7 +164,7 @@ class Judge:
             if self.restored is None:
                 return self._moved(letter, is_copied=str(letter.place) in copied)
             if str(letter.place) in places:
-                return self._kept(letter)
+                return Fate.RESET
             again = (letter.topic, letter.origin) in origins or letter.copy_of in places
             return self._with_snapshot(letter, again=again)
 

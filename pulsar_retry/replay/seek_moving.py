@@ -18,6 +18,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.seek_acking import acknowledge
+from pulsar_retry.replay.seek_late import Late
 from pulsar_retry.replay.seek_letters import Fate, Judge, Letter, Main
 from pulsar_retry.replay.seek_reading import Republisher, read_letters
 from pulsar_retry.replay.seek_report import Goal, LetterCounts
@@ -40,8 +41,7 @@ class Mover:
         client: Reads, publishes and acknowledges letters.
         admin: The REST API.
         subscription: What is moved.
-        grace: Seconds in which acknowledgements may come of messages that consumers were given
-            before.
+        grace: Seconds to wait for messages to be dispatched again that consumers were given before.
     """
 
     client: pulsar.Client
@@ -70,22 +70,25 @@ class Mover:
         goals = (*mains, *retries)
         connected = self._connected(goals)
         self._reset(goals)
-        if any(connected.values()) and any(goal.seen.in_hand for goal in goals):
-            # What consumers were given before may still be acknowledged, also by clients that know
-            # nothing of this. Moving once more undoes it.
-            time.sleep(self.grace)
-            self._reset(goals)
-        counts = self._settle(mains, letters, make_judge)
+        late = self._rescue(mains, letters) if any(connected.values()) else 0
+        open_letters = self._open(retries, letters)
+        counts = self._settle(mains, open_letters, make_judge)
         self._wait_for(goals, connected)
-        return counts
+        return attrs.evolve(counts, late=late)
 
     def preview(
-        self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge
+        self,
+        mains: Sequence[Goal],
+        retries: Sequence[Goal],
+        letters: Sequence[Surveyed],
+        make_judge: MakeJudge,
     ) -> LetterCounts:
         """Return what would become of the letters. Changes nothing."""
         judge = make_judge([goal.main() for goal in mains])
-        known = [letter for each in letters for letter in read_letters(self.client, each)]
-        return LetterCounts.of(judge.fates(known))
+        left = self._open(retries, letters)
+        return LetterCounts.of(
+            judge.fates(letter for each in left for letter in read_letters(self.client, each))
+        )
 
     def _reset(self, goals: Sequence[Goal]) -> None:
         for goal in goals:
@@ -110,6 +113,51 @@ class Mover:
                 return
             time.sleep(_LOOK)
 
+    def _rescue(self, mains: Sequence[Goal], letters: Sequence[Surveyed]) -> int:
+        """See that late acknowledgements hide nothing from the replay.
+
+        What they hide, or still may hide when the time is over, gets a letter; where there is no
+        retry topic, what they have hidden makes the main topic be moved once more.
+
+        Returns:
+            How many letters there are.
+        """
+        found = self._watch(mains)
+        if not letters:
+            if any(late.hidden for late in found):
+                self._reset(mains)
+            return 0
+        with Republisher(self.client) as republisher:
+            return sum(
+                republisher.publish_messages(goal.seen, late.doubtful, self.subscription)
+                for goal, late in zip(mains, found, strict=True)
+            )
+
+    def _watch(self, mains: Sequence[Goal]) -> list[Late]:
+        """Watch messages that consumers had in hand until all are dispatched again."""
+        topics = [goal.seen.topic for goal in mains]
+        found = [Late.of(goal) for goal in mains]
+        deadline = time.monotonic() + self.grace
+        while any(late.pending for late in found) and time.monotonic() < deadline:
+            time.sleep(_LOOK)
+            now = survey_all(self.admin, topics, self.subscription.name)
+            looks = zip(found, mains, now, strict=True)
+            found = [late.look(goal, seen) for late, goal, seen in looks]
+        return found
+
+    def _open(self, retries: Sequence[Goal], letters: Sequence[Surveyed]) -> list[Surveyed]:
+        """Return the retry partitions with the letters that were there before and are open now.
+
+        Those that were published since are about what is being replayed. Of what a snapshot
+        restores, all is open, whatever is acknowledged late.
+        """
+        if retries:
+            return [attrs.evolve(goal.seen, acks=goal.acks) for goal in retries]
+        now = survey_all(self.admin, [each.topic for each in letters], self.subscription.name)
+        return [
+            attrs.evolve(each, log=before.log) for before, each in zip(letters, now, strict=True)
+        ]
+
     def _settle(
         self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge
     ) -> LetterCounts:
@@ -117,20 +165,13 @@ class Mover:
         name = self.subscription.name
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
-        # Nobody else's letters: those that were published since are about what was replayed.
-        left = [
-            attrs.evolve(each, log=before.log)
-            for before, each in zip(
-                letters, survey_all(self.admin, [each.topic for each in letters], name), strict=True
-            )
-        ]
         found: dict[str, list[Letter]] = {
-            each.topic: read_letters(self.client, each) for each in left
+            each.topic: read_letters(self.client, each) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
         with Republisher(self.client) as republisher:
-            for each in left:
+            for each in letters:
                 here = {letter.place: by_place[letter.place] for letter in found[each.topic]}
                 reset = {place for place, fate in here.items() if fate is Fate.RESET}
                 republisher.publish(each, reset, self.subscription.retry_letter_topic)

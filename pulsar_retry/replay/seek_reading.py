@@ -19,6 +19,8 @@ from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.reading import reader_of
 from pulsar_retry.replay.seek_letters import Letter, anew
 from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
 #: Milliseconds to wait for an entry that the broker says is there.
 _WAIT_MS = 5000
@@ -33,9 +35,14 @@ def place_of(raw: Any) -> Place:
     return Place(message_id.ledger_id(), message_id.entry_id())
 
 
-def read_unacknowledged(client: pulsar.Client, seen: Surveyed) -> Iterator[Any]:
-    """Yield the raw messages of a partition that are not acknowledged, up to its last of then."""
-    left = set(seen.acks.unacknowledged(seen.log))
+def read_unacknowledged(
+    client: pulsar.Client, seen: Surveyed, places: Collection[Place] | None = None
+) -> Iterator[Any]:
+    """Yield the raw messages of a partition that are not acknowledged, up to its last of then.
+
+    With *places* those that are there instead, acknowledged or not.
+    """
+    left = set(seen.acks.unacknowledged(seen.log) if places is None else places)
     if not left:
         return
     first, last = min(left), max(left)
@@ -46,11 +53,16 @@ def read_unacknowledged(client: pulsar.Client, seen: Surveyed) -> Iterator[Any]:
                 raw = reader.read_next(_WAIT_MS)
             except _pulsar.Timeout:
                 return  # what is left is a part of a message whose rest never came
-            place = place_of(raw)
+            if (place := place_of(raw)) > last:
+                return
             if place in left:
                 yield raw
-            if place >= last:
+            if place == last and not _is_in_batch(raw):
                 return
+
+
+def _is_in_batch(raw: Any) -> bool:
+    return bool(raw.message_id().batch_index() >= 0)
 
 
 def read_letters(client: pulsar.Client, seen: Surveyed) -> list[Letter]:
@@ -78,19 +90,53 @@ class Republisher:
         Raises:
             LetterPublishError: one of them was not. Nothing is acknowledged yet.
         """
-        if not places:
-            return
+
+        def again(raw: Any) -> dict[str, str]:
+            return anew(raw.properties(), place_of(raw)) | self._properties
+
+        self._publish(seen, places, topic, again)
+
+    def publish_messages(
+        self, seen: Surveyed, places: Collection[Place], subscription: Subscription
+    ) -> int:
+        """Publish messages of a main partition as letters that come at once, as first attempts.
+
+        Returns:
+            How many: a batch has several at its place.
+
+        Raises:
+            LetterPublishError: one of them was not.
+        """
+        retry = subscription.retry_letter_topic
+
+        def first(raw: Any) -> dict[str, str]:
+            message_id = message_id_text(raw.message_id())
+            origin = Origin(raw.topic_name(), message_id, subscription.name)
+            return letter_properties(
+                raw.properties(), origin, count=0, delay=0.0, retry_topic=retry
+            )
+
+        return self._publish(seen, places, retry, first)
+
+    def _publish(
+        self,
+        seen: Surveyed,
+        places: Collection[Place],
+        topic: str,
+        properties: Callable[[Any], dict[str, str]],
+    ) -> int:
+        count = 0
         receipts: list[Future[_pulsar.Result]] = []
-        for raw in read_unacknowledged(self._client, seen):
-            if (place := place_of(raw)) in places:
-                properties = anew(raw.properties(), place) | self._properties
-                letter = consumer_letter.Letter(topic, properties)
-                receipt: Future[_pulsar.Result] = Future()
-                self._producer(raw, topic).send_async(build_letter(raw, letter), _into(receipt))
-                receipts.append(receipt)
+        for raw in read_unacknowledged(self._client, seen, places) if places else ():
+            letter = consumer_letter.Letter(topic, properties(raw))
+            receipt: Future[_pulsar.Result] = Future()
+            self._producer(raw, topic).send_async(build_letter(raw, letter), _into(receipt))
+            receipts.append(receipt)
+            count += 1
             if len(receipts) >= _BURST:
                 _wait_for(receipts, topic)
         _wait_for(receipts, topic)
+        return count
 
     def _producer(self, raw: Any, topic: str) -> Any:
         version = raw.int_schema_version()

@@ -108,6 +108,8 @@ class LetterCounts:
         reset: Are published anew, without count and delay.
         kept: Stay as they are: they have neither, or belong to another topic.
         copied: Are copied from the retry topic of the subscription that a snapshot was made of.
+        late: Were made of messages in consumers' hands, whose late acknowledgement hides them from
+            the replay, or may do so.
     """
 
     replayed: int = 0
@@ -115,12 +117,12 @@ class LetterCounts:
     reset: int = 0
     kept: int = 0
     copied: int = 0
+    late: int = 0
 
     @classmethod
-    def of(cls, fates: Iterable[tuple[Letter, Fate]], *, copied: int = 0) -> LetterCounts:
+    def of(cls, fates: Iterable[tuple[Letter, Fate]]) -> LetterCounts:
         """Count the fates of letters."""
-        counts = Counter(fate.value for _, fate in fates)
-        return cls(**counts, copied=copied)
+        return cls(**Counter(fate.value for _, fate in fates))
 
 
 @attrs.frozen

@@ -26,14 +26,17 @@ from pulsar_retry.replay.seek_target import LATEST, Target, target_of
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
 
+#: Seconds by default to wait for what consumers had in hand to be dispatched again.
+GRACE = 10.0
+
 #: Clients whose consumers, after a cumulative acknowledgement, do not take earlier messages again.
 _CUMULATIVE = (
     "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
     "cumulatively drop what they have acknowledged before, so restart them"
 )
 _IN_HAND = (
-    "up to {} messages were in consumers' hands: if one is acknowledged more than {:g} s after the "
-    "seek, before it is delivered again, it is not delivered again (see grace)"
+    "consumers have up to {} messages in hand, and there is no retry topic: if one is acknowledged "
+    "later than {:g} s after the seek, before it is dispatched again, it is not delivered again"
 )
 _SHORT = (
     "the oldest message that {} still has was published {}, and its retention ({}) does not cover "
@@ -57,7 +60,7 @@ def seek(
     *,
     dry_run: bool = False,
     partial_retention: bool = False,
-    grace: Duration = 1.0,
+    grace: Duration = GRACE,
 ) -> SeekReport:
     """Move *subscription* to a time, a message, an end of its topic, or a snapshot.
 
@@ -78,9 +81,11 @@ def seek(
         dry_run: Change nothing, tell what would be done.
         partial_retention: Go back as far as the broker's messages reach, where a time is asked for
             from which on it may have deleted some.
-        grace: Seconds or a timedelta. Acknowledgements of messages that consumers were given
-            before the seek may come for so long without hiding them from it: as long as a handler
-            takes. Only spent where consumers have messages in hand.
+        grace: Seconds or a timedelta. The broker takes acknowledgements of messages that consumers
+            were given before the seek, and would not deliver them again. So these are watched until
+            they have been dispatched again, for so long at most. Those that were acknowledged
+            before, and those that are still not dispatched then, get letters, which come at once:
+            none is missed, some may come twice.
 
     Raises:
         ConfigError: an argument is not acceptable. Nothing was opened.
@@ -109,9 +114,11 @@ def seek(
         try:
             mover = Mover(client, admin, subscription, wait)
             consumers = mover.consumers(goals)
-            warnings += running_warnings(admin, subscription, goals, consumers, wait)
+            warnings += running_warnings(
+                admin, subscription, goals, consumers, None if letters else wait
+            )
             if dry_run:
-                counts = mover.preview(goals, letters, make_judge)
+                counts = mover.preview(goals, (), letters, make_judge)
             else:
                 counts = mover.move(goals, (), letters, make_judge)
         finally:
@@ -156,9 +163,9 @@ def running_warnings(
     subscription: Subscription,
     goals: Sequence[Goal],
     consumers: int,
-    grace: float,
+    grace: float | None,
 ) -> list[str]:
-    """Return what to know of consumers that run."""
+    """Return what to know of consumers that run; *grace* is None where there is a retry topic."""
     if not consumers:
         return []
     warnings = []
@@ -170,7 +177,7 @@ def running_warnings(
     } & {"Exclusive", "Failover"}
     if kinds:
         warnings.append(_CUMULATIVE.format(", ".join(sorted(kinds))))
-    if in_hand := sum(goal.seen.in_hand for goal in goals):
+    if (in_hand := sum(goal.seen.in_hand for goal in goals)) and grace is not None:
         warnings.append(_IN_HAND.format(in_hand, grace))
     return warnings
 

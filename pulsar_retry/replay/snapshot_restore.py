@@ -64,10 +64,10 @@ class Restore:
         )
         mover = Mover(self.client, self.admin, self.subscription, self.grace)
         consumers = mover.consumers(mains)
-        warnings = running_warnings(self.admin, self.subscription, mains, consumers, self.grace)
+        grace = None if letters else self.grace
+        warnings = running_warnings(self.admin, self.subscription, mains, consumers, grace)
         if dry_run:
-            future = [attrs.evolve(goal.seen, acks=goal.acks) for goal in retries]
-            counts = mover.preview(mains, future or letters, make_judge)
+            counts = mover.preview(mains, retries, letters, make_judge)
         else:
             if not own:
                 self._copy(held, restored)

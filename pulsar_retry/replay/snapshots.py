@@ -17,7 +17,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seek_report import SeekReport
 from pulsar_retry.replay.seek_survey import Surveyed, published_at, survey
-from pulsar_retry.replay.seeking import letters_of, survey_main
+from pulsar_retry.replay.seeking import GRACE, letters_of, survey_main
 from pulsar_retry.replay.snapshot_restore import Restore
 from pulsar_retry.replay.snapshot_store import MAX_PROPERTY, Store
 from pulsar_retry.replay.snapshot_value import (
@@ -200,7 +200,7 @@ class Snapshot:
         subscription: Subscription | None = None,
         *,
         dry_run: bool = False,
-        grace: Duration = 1.0,
+        grace: Duration = GRACE,
         clock: Callable[[], datetime] = _now,
     ) -> SeekReport:
         """Move a subscription to this snapshot, as `seek` does; any number of times.

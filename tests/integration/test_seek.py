@@ -53,7 +53,7 @@ def test_past_time(admin, topic, subscription, consumer, publish):
         consumer.acknowledge(messages[name])
     eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 2)
 
-    report = seek(subscription, when, grace=0.2)
+    report = seek(subscription, when)
 
     assert (1, 1, 2) == (report.replayed, report.purged, report.backlog_after)
     assert firsts("b1", "b2") == delivered(consumer)
@@ -212,36 +212,74 @@ def test_attempts_restart(admin, topic, subscription, consumer, publish):
     message = consumer.receive(SOON)
     assert 4 == pr.attempt_of(message)
 
-    seek(subscription, "earliest", grace=0.1)
+    seek(subscription, "earliest")
 
     assert firsts("1") == delivered(consumer)
 
 
-def test_late_acknowledgements(monkeypatch, admin, topic, subscription, subscribe, publish):
-    """What was in hand before is delivered again, although it is acknowledged after the seek."""
-    consumer = subscribe(initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1)
-    names = [f"{n}" for n in range(20)]
-    for name in names:
-        publish(name.encode())
-    held = [consumer.receive(SOON) for _ in range(20)]
-    calls = []
+@pytest.fixture
+def late(monkeypatch, admin, topic, subscribe, publish) -> Any:
+    """Return a function that holds 20 messages, which are acknowledged as soon as it is moved."""
     reset = Subscriptions.reset
 
-    def reset_and_acknowledge(self: Any, *where: Any) -> None:
-        reset(self, *where)
-        calls.append(where)
-        if len(calls) == 1:
-            eventually(consumer.is_connected)
-            for message in held:
-                consumer.acknowledge(message)
-            drained(admin, topic)
+    def hold(*, acknowledged: bool, **options: Any) -> tuple[pr.Consumer, list[Any], list[Any]]:
+        consumer = subscribe(
+            initial_position=pulsar.InitialPosition.Earliest, receiver_queue_size=1, **options
+        )
+        for n in range(20):
+            publish(f"{n}".encode())
+        held = [consumer.receive(SOON) for _ in range(20)]
+        calls: list[Any] = []
 
-    monkeypatch.setattr(Subscriptions, "reset", reset_and_acknowledge)
-    report = seek(subscription, "earliest", grace=0.1)
+        def reset_and_acknowledge(self: Any, *where: Any) -> None:
+            reset(self, *where)
+            calls.append(where)
+            if len(calls) == 1 and acknowledged:
+                eventually(consumer.is_connected)
+                for message in held:
+                    consumer.acknowledge(message)
+                drained(admin, topic)
+
+        monkeypatch.setattr(Subscriptions, "reset", reset_and_acknowledge)
+        return consumer, held, calls
+
+    return hold
+
+
+def test_late_acknowledgements(subscription, late):
+    """What is acknowledged after the move, but was given out before it, gets letters."""
+    consumer, _, calls = late(acknowledged=True)
+
+    report = seek(subscription, "earliest")
+
+    assert 1 == len(calls)
+    assert 15 < report.letters.late <= 20
+    assert firsts(*map(str, range(20))) == delivered(consumer)
+
+
+def test_very_late_acknowledgements(admin, subscription, late):
+    """So does what is still in hand when the time is over, whenever it is acknowledged."""
+    consumer, held, _ = late(acknowledged=False)
+
+    report = seek(subscription, "earliest", grace=0.3)
+    for message in held:
+        consumer.acknowledge(message)
+
+    assert 15 < report.letters.late <= 20
+    assert firsts(*map(str, range(20))) == delivered(consumer)
+    drained(admin, subscription.topic)
+    drained(admin, subscription.retry_letter_topic)
+
+
+def test_late_acknowledgements_without_a_retry_topic(subscription, late):
+    """Where there can be no letters, the topic is moved once more; what is later, is warned of."""
+    consumer, _, calls = late(acknowledged=True, enable_retry=False, dead_letter_policy=None)
+
+    report = seek(subscription, "earliest", grace=0.3)
 
     assert 2 == len(calls)
-    assert any("in consumers' hands" in warning for warning in report.warnings)
-    assert firsts(*names) == delivered(consumer)
+    assert any("there is no retry topic" in warning for warning in report.warnings)
+    assert firsts(*map(str, range(20))) == delivered(consumer)
 
 
 def test_dry_run(admin, topic, subscription, consumer, publish):

@@ -82,7 +82,7 @@ def test_running_consumer(admin, topic, subscription, consumer, publish):
     snapshot = Snapshot.create(subscription)
     seek(subscription, "latest")
 
-    snapshot.restore(grace=0.2)
+    snapshot.restore()
 
     assert 3 == admin.backlog(topic, SUBSCRIPTION)
     assert {b"2", b"4", b"7"} <= {payload for payload, _ in received(consumer)}
@@ -138,7 +138,7 @@ def test_partitions(admin, topic, subscription, subscribe, publish):
     publish(b"new")
 
     assert 8 == snapshot.backlog
-    report = snapshot.restore(grace=0.2)
+    report = snapshot.restore()
     assert 3 == report.letters.reset
     assert set(firsts(*names[4:], "new")) <= set(received(consumer))
     for each in parts:
@@ -161,7 +161,7 @@ def test_letters(admin, topic, subscription, consumer, publish):
     drained(admin, topic)
 
     for _ in range(2):
-        report = snapshot.restore(grace=0.2)
+        report = snapshot.restore()
         assert 2 == report.letters.reset
         assert firsts("0", "1", "2", "3") == sorted(set(received(consumer)))
         drained(admin, subscription.retry_letter_topic)
@@ -249,7 +249,7 @@ def test_nothing_unacknowledged(admin, topic, subscription, consumer, publish):
     snapshot = Snapshot.create(subscription)
     publish(b"2")
     consume(consumer, 1)
-    snapshot.restore(grace=0.2)
+    snapshot.restore()
 
     assert timedelta(days=7) == snapshot.expires - snapshot.created
     assert set(firsts("2")) == set(received(consumer))
