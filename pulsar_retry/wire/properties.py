@@ -169,11 +169,17 @@ def redrive_count(properties: Mapping[str, str]) -> int:
     return count_of(properties.get(REDRIVE_COUNT)) or 0
 
 
-def _delay(text: str | None) -> float | None:
-    """Return a delay on the wire in seconds; None when it is absent or garbage."""
+def delay_ms_of(text: str | None) -> int | None:
+    """Return a delay on the wire in milliseconds; None when it is absent or garbage."""
     if text is None or not _DELAY.fullmatch(text) or int(text) > _MAX_DELAY_TIME:
         return None
-    return int(text) / 1000
+    return int(text)
+
+
+def _delay(text: str | None) -> float | None:
+    """Return the same in seconds."""
+    milliseconds = delay_ms_of(text)
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _warn_of_garbage(text: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import functools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,9 @@ from pulsar_retry.wire.properties import (
     ORIGIN_MESSAGE_ID_OLD,
     REAL_TOPIC,
     RECONSUMETIMES,
-    message_id_text,
+    count_of,
+    delay_ms_of,
+    origin_message_id,
 )
 from pulsar_retry_spark.decoding import split_rules
 
@@ -44,7 +45,8 @@ _SOURCE = {
     "offset": pa.int64(),
 }
 
-#: Every column, with the Arrow types that Spark wants, to the letter.
+#: Every column, with the Arrow types that Spark wants, to the letter. There is no count of the
+#: broker's redeliveries: it delivers to a reader once.
 SCHEMA = pa.schema(
     {
         "payload": pa.binary(),
@@ -67,19 +69,21 @@ SCHEMA = pa.schema(
         "source": pa.struct(_SOURCE),
         "dedupe_id": pa.string(),
         "headers": pa.map_(pa.string(), pa.string()),
+        "action": pa.string(),
+        "retryable": pa.bool_(),
+        "not_before": _TIME,
     }
 )
+
+#: What only writing has a use for: null in every row, so that SQL can fill it in.
+_FOR_WRITING = frozenset({"action", "retryable", "not_before"})
 
 #: The last millisecond of the year 9999: a later time is garbage, and Python can't show it.
 _LAST_TIME = 253_402_300_799_999
 
-_MAX_INT = 2**31 - 1
-_MAX_LONG = 2**63 - 1
-_DIGITS = re.compile(r"\+?[0-9]{1,19}", re.ASCII)
-
-#: How pulsar-client prints an id, which its own dead letters carry.
-_CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
-
+#: Of counts and delays there are few.
+_count_of = functools.lru_cache(1024)(count_of)
+_delay_ms_of = functools.lru_cache(1024)(delay_ms_of)
 
 #: What each message has of its own, beside the headers.
 _FIELDS = (
@@ -163,6 +167,8 @@ class RowBuffer:
     def _array(self, field: pa.Field, columns: Mapping[str, Sequence[Any]]) -> pa.Array:
         if field.name in self._constants:
             return pa.repeat(pa.scalar(self._constants[field.name], field.type), len(self._rows))
+        if field.name in _FOR_WRITING:
+            return pa.nulls(len(self._rows), field.type)
         if field.name == "headers":
             offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
             texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
@@ -175,17 +181,19 @@ class RowBuffer:
 def decode(properties: dict[str, str]) -> tuple[Any, ...]:
     """Take out of *properties* what has a column, and return it: `attempt` and what follows."""
     pop = properties.pop
-    attempt = _whole(properties.get(RECONSUMETIMES), _MAX_INT)
+    attempt = _count_of(properties.get(RECONSUMETIMES))
     if attempt is not None:
         del properties[RECONSUMETIMES]
-    delay = _whole(properties.get(DELAY_TIME), _MAX_LONG)
+    delay = _delay_ms_of(properties.get(DELAY_TIME))
     if delay is not None:
         del properties[DELAY_TIME]
     source = _source(properties.get(FAILURE_SOURCE))
     if source is not None:
         del properties[FAILURE_SOURCE]
     rules = pop(FAILURE_RULE, None)
-    twin = pop(ORIGIN_MESSAGE_ID_OLD, None)
+    origin = origin_message_id(properties)
+    pop(ORIGIN_MESSAGE_ID, None)
+    pop(ORIGIN_MESSAGE_ID_OLD, None)
     return (
         attempt,
         pop(FAILURE_REASON, None),
@@ -195,7 +203,7 @@ def decode(properties: dict[str, str]) -> tuple[Any, ...]:
         None if rules is None else split_rules(rules),
         delay,
         pop(REAL_TOPIC, None),
-        _origin(pop(ORIGIN_MESSAGE_ID, None) or twin),
+        origin,
         source,
         pop(DEDUPE_ID, None),
     )
@@ -220,20 +228,6 @@ def _ordering_key(raw: Any) -> bytes | None:
 def _time(milliseconds: int) -> int | None:
     """Return a time, or None where there is none: pulsar-client says 0 then."""
     return milliseconds if 0 < milliseconds <= _LAST_TIME else None
-
-
-@functools.lru_cache(1024)  # of counts and delays there are few
-def _whole(text: str | None, maximum: int) -> int | None:
-    if text is None or not _DIGITS.fullmatch(text) or int(text) > maximum:
-        return None
-    return int(text)
-
-
-def _origin(text: str | None) -> str | None:
-    """Return an origin's id as Java prints it, as every other id here is."""
-    if text and text[0] == "(" and _CLIENTS_ID.fullmatch(text):
-        return message_id_text(text)
-    return text
 
 
 def _source(text: str | None) -> dict[str, Any] | None:

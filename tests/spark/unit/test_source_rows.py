@@ -93,6 +93,13 @@ def test_what_was_read_can_be_written():
         assert kind.split("<")[0] in {each.split("<")[0] for each in COLUMNS[field.name]}
 
 
+def test_every_column_that_can_be_written_is_there():
+    """Also those that say nothing of a row that was read, so that SQL may fill them in."""
+    assert set(COLUMNS) == set(SCHEMA.names)
+    read = row()
+    assert [None] * 3 == [read[name] for name in ("action", "retryable", "not_before")]
+
+
 def test_a_letter_of_the_consumer_is_decoded():
     """Attempt, delay and origin; what has no column is a header."""
     origin = Origin("persistent://public/default/t-partition-1", "3:4:1:5", "s")
@@ -165,6 +172,7 @@ def test_any_clients_origin_is_read(carried, origin):
         {"RECONSUMETIMES": "٣"},  # a digit, but not Java's
         {"DELAY_TIME": "9223372036854775808"},
         {"DELAY_TIME": "1.5"},
+        {"DELAY_TIME": "+5"},
         {"FAILURE_SOURCE": "not JSON"},
         {"FAILURE_SOURCE": "[]"},
         {"FAILURE_SOURCE": '{"table": "t"}'},
