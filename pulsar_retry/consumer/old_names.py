@@ -24,7 +24,17 @@ from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
 #: What pulsar-client raises to a role that may not read the topic, or not list the namespace.
 MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
 
+#: How the names of the subscriptions start that a look leaves behind if its process is killed.
+PROBE = "pulsar-retry-probe-"
+
 _log = logging.getLogger("pulsar_retry")
+
+
+def old_names(topic: str, subscription: str, naming: Naming) -> LetterTopics | None:
+    """Return the names that are used instead, each where it exists; None: there are no such."""
+    if naming is not Naming.PULSAR or TopicName.parse(topic).domain != "persistent":
+        return None
+    return Naming.TDMQ_2_7_2.topics(topic, subscription)  # TDMQ kept that style longest
 
 
 def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
@@ -35,12 +45,12 @@ def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
     Raises:
         pulsar.PulsarException: the look-up failed; guessing could split the letters in two.
     """
-    if plan.topics is None or plan.policy is None or plan.naming is not Naming.PULSAR:
+    if plan.topics is None or plan.policy is None:
         return plan
     first = TopicName.parse(first_topic(topic_list(plan.topic)))
     retry, dead_letter = plan.topics.retry, plan.topics.dead_letter
-    if first.domain == "persistent":
-        old = Naming.TDMQ_2_7_2.topics(str(first), plan.subscription)
+    old = old_names(str(first), plan.subscription, plan.naming)
+    if old is not None:
         if plan.policy.retry_letter_topic is None and _old_exists(client, old.retry):
             retry = old.retry
         if plan.policy.dead_letter_topic is None and _old_exists(client, old.dead_letter):
@@ -60,7 +70,7 @@ def exists(client: pulsar.Client, topic: str) -> bool:
     name = TopicName.parse(topic)
     # It takes the namespace out of the pattern as it is, so nothing in it is escaped.
     pattern = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
-    subscription = f"pulsar-retry-probe-{uuid.uuid4().hex}"
+    subscription = f"{PROBE}{uuid.uuid4().hex}"
     first = _subscribe(client, pattern, subscription)
     try:
         second = _subscribe(client, pattern, subscription)

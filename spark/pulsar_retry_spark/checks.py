@@ -10,6 +10,7 @@ from typing import Literal
 import attrs
 from pyspark.sql import SparkSession
 
+from pulsar_retry.consumer.old_names import PROBE
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry_spark.admin import Admin
@@ -200,7 +201,7 @@ def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
             if once:
                 yield _deduplication(admin, topic)
             if exists:
-                yield _subscriptions(admin, topic)
+                yield from _subscriptions(admin, topic)
         yield from _size(admin, options.max_message_bytes)
     except (OSError, ValueError, HTTPException, PulsarFailuresError) as error:
         text = f"gave no answer: {_gist(error)}"
@@ -218,17 +219,25 @@ def _deduplication(admin: Admin, topic: str) -> Finding:
     return Finding(check, "error", f"off for {topic}: rows are written at least once", remedy)
 
 
-def _subscriptions(admin: Admin, topic: str) -> Finding:
-    """Look whether the broker deletes what is written, since nobody is to read it."""
+def _subscriptions(admin: Admin, topic: str) -> Iterator[Finding]:
+    """Look whether the broker deletes what nobody is to read, or keeps it for nobody."""
     check = "subscriptions"
-    if admin.topic(topic, "subscriptions"):
-        return Finding(check, "ok", f"{topic} has some")
+    names = admin.topic(topic, "subscriptions") or []
+    left_behind = [name for name in names if name.startswith(PROBE)]
+    for name in left_behind:
+        text = f"{topic} has {name}, left behind by a process that was killed: it keeps everything"
+        remedy = f"pulsar-admin topics unsubscribe --subscription {name} {topic}"
+        yield Finding(check, "warning", text, remedy)
+    if len(names) > len(left_behind):
+        yield Finding(check, "ok", f"{topic} has some")
+        return
     kept = admin.topic(topic, "retention")
     if kept and kept["retentionTimeInMinutes"] and kept["retentionSizeInMB"]:
-        return Finding(check, "ok", f"{topic} has none, and the broker keeps messages for a while")
+        yield Finding(check, "ok", f"{topic} has none, and the broker keeps messages for a while")
+        return
     text = f"{topic} has none, so the broker may delete what is written there"
     remedy = f"pulsar-admin topics create-subscription --subscription NAME {topic}"
-    return Finding(check, "warning", text, remedy)
+    yield Finding(check, "warning", text, remedy)
 
 
 def _size(admin: Admin, ours: int) -> Iterator[Finding]:

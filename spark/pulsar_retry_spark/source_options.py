@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
+from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.names import Naming, TopicName, logical
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.parsing import OptionReader
 
@@ -183,12 +184,11 @@ def _name(reader: OptionReader, key: str) -> str | None:
 def _topic(
     kind: str, given: str | None, topic: str, subscription: str, naming: Naming
 ) -> SourceTopic:
-    def derived(dialect: Naming) -> str:
-        names = dialect.topics(topic, subscription)
+    def name_in(names: LetterTopics) -> str:
         return names.retry if kind == RETRY else names.dead_letter
 
     if given is not None:
         return SourceTopic(kind, given)
-    # The old style is what TDMQ kept longest.
-    old = derived(Naming.TDMQ_2_7_2) if naming is Naming.PULSAR else None
-    return SourceTopic(kind, derived(naming), old)
+    old = old_names(topic, subscription, naming)
+    new = naming.topics(topic, subscription)
+    return SourceTopic(kind, name_in(new), None if old is None else name_in(old))

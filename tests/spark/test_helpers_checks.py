@@ -179,6 +179,31 @@ def test_topics_that_are_there(spark, options, client, admin, topic):
     assert "create-subscription" in said["warning"].remedy
 
 
+def test_what_a_killed_process_left_behind(spark, options, admin, topic):
+    """A look for a topic makes subscriptions, which nobody removes if its process is killed."""
+    register(spark)
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    code = """if True:
+        import os, sys, pulsar
+        from pulsar_retry.consumer import old_names
+        old_names._unsubscribe = lambda *_: os.kill(os.getpid(), 9)
+        old_names.exists(pulsar.Client(sys.argv[1]), sys.argv[2])"""
+    admin.create_topic(dead)
+    command = [sys.executable, "-c", code, options["service.url"], dead]
+    killed = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=60)
+    assert -9 == killed.returncode
+
+    findings = [each for each in doctor(spark, options) if each.check == "subscriptions"]
+
+    assert ["warning", "warning"] == [each.level for each in findings]
+    found, none = findings
+    assert "left behind by a process that was killed" in found.text
+    assert "has none, so" in none.text
+    name = found.remedy.split()[-2]
+    assert f"pulsar-admin topics unsubscribe --subscription {name} {dead}" == found.remedy
+    assert [name] == list(admin.stats(dead)["subscriptions"])
+
+
 @pytest.mark.parametrize("delivery", ["at-least-once", "effectively-once"])
 def test_deduplication_is_asked_for_where_it_matters(spark, options, admin, namespace, delivery):
     """Off, each row is written at least once, which is not what was asked for."""
