@@ -23,6 +23,7 @@ BLOCKS = [
 def test_a_block_runs(broker, block):
     """Each block stands alone; only the broker's address and the topic are the test's."""
     code = block.replace("pulsar://localhost:6650", broker.service_url)
+    code = code.replace("http://localhost:8080", broker.admin_url)
     code = code.replace('"orders"', repr(f"orders-{uuid.uuid4().hex}"))
 
     exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})  # noqa: S102
