@@ -107,7 +107,15 @@ class LoopThread:
         if result is not None and (outcome := outcome_of(result)) is not None:
             await self._failed(slot, item, outcome)
             return
-        settler.succeeded(slot, item)
+        if item[2] is not None or slot.watched is item:
+            settler.succeeded(slot, item)
+            return
+        try:  # as a `WorkerThread` does it: nobody needs to be told
+            settler.consumer.acknowledge(item[0])
+            slot.done += 1
+            slot.size += item[1]
+        except Exception as error:  # noqa: BLE001 - the consumer is closed: it comes back
+            settler.not_settled(item, error)
 
     async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
         # A hand-off may block, for example while the producer of letters is made.

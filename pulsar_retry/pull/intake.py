@@ -238,7 +238,8 @@ class Intake:
     def _await_workers(self, wait: float) -> None:
         """Wait until somebody has nothing to do; wake others if that takes long."""
         board = self._board
-        if not (board.ready and board.idle):
+        is_held = self._valve is not None and self._valve.free() < 1
+        if is_held or not (board.ready and board.idle):
             board.wait(wait)
         elif not board.wait(min(wait, _STALL)):
             self._is_quick = False
