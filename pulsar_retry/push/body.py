@@ -19,6 +19,7 @@ from pulsar_retry.wire.properties import (
     RESERVED_PROPERTIES,
     message_id_text,
     origin_message_id,
+    reconsume_times,
     redrive_count,
 )
 
@@ -56,9 +57,16 @@ _FORBIDDEN = frozenset(
 )
 _FORBIDDEN_STARTS = ("proxy-", "x-forwarded-", "x-goog-", "x-pulsar-retry-", "webhook-", "sec-")
 
+#: What a structured field's string cannot hold, or not as it is.
+_NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
+#: `json.dumps` would make an encoder each time.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 Header = tuple[bytes, bytes]
+_USER_AGENT = (b"User-Agent", f"pulsar-retry/{__version__}".encode())
+_WRAPPED = (b"Content-Type", b"application/json")
 
 
 @attrs.frozen
@@ -72,6 +80,7 @@ class Pushed:
         published_ms: When it was first published, in milliseconds since 1970.
         ordering_key: The ordering key, else the partition key; empty for none.
         redrives: How often it was brought back from a dead-letter topic.
+        attempt: Which attempt this is (`pulsar_retry.attempt_of`).
     """
 
     data: bytes | None
@@ -80,6 +89,7 @@ class Pushed:
     published_ms: int
     ordering_key: str = ""
     redrives: int = 0
+    attempt: int = 1
 
     @classmethod
     def of(cls, message: Any) -> Pushed:
@@ -105,13 +115,14 @@ class Pushed:
             published,
             message.ordering_key() or message.partition_key(),
             redrive_count(properties),
+            1 + reconsume_times(properties) + message.redelivery_count(),
         )
 
     @property
     def publish_time(self) -> str:
         """When it was first published (RFC 3339, UTC, to the millisecond)."""
         moment = _EPOCH + timedelta(milliseconds=self.published_ms)
-        return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     @property
     def key(self) -> str:
@@ -147,13 +158,13 @@ def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
     body: dict[str, Any] = {"message": inner, "subscription": subscription}
     if attempt is not None:
         body["deliveryAttempt"] = attempt
-    return json.dumps(body, separators=(",", ":")).encode("ascii")
+    return _encode(body).encode("ascii")
 
 
 def common_headers(message: Pushed, attempt: int) -> list[Header]:
     """Return the headers of either mode: who posts, which attempt, and a key to tell duplicates."""
     return [
-        (b"User-Agent", f"pulsar-retry/{__version__}".encode()),
+        _USER_AGENT,
         (b"Idempotency-Key", _quoted(message.key)),
         (b"X-Pulsar-Retry-Attempt", str(attempt).encode()),
     ]
@@ -161,7 +172,7 @@ def common_headers(message: Pushed, attempt: int) -> list[Header]:
 
 def wrapped_headers() -> list[Header]:
     """Return the headers of a wrapped body."""
-    return [(b"Content-Type", b"application/json")]
+    return [_WRAPPED]
 
 
 def unwrapped_headers(
@@ -215,5 +226,5 @@ def _header(name: str, value: str) -> Header | None:
 
 def _quoted(text: str) -> bytes:
     """Return *text* as a structured field's string (RFC 8941), which is ASCII without controls."""
-    plain = re.sub(r"[^\x20-\x7e]", "?", text)
-    return b'"' + plain.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'
+    plain = _NOT_PLAIN.sub("?", text)
+    return b'"' + plain.encode() + b'"'

@@ -12,6 +12,9 @@ import attrs
 from pulsar_retry.push.backoff import PushBackoff
 from pulsar_retry.push.window import Window
 
+#: Messages that are received and not sent, at most.
+_AHEAD = 256
+
 
 @attrs.frozen
 class Ticket:
@@ -73,13 +76,18 @@ class Pacer:
         self._changed = changed
 
     def room(self, in_hand: int) -> int:
-        """Return how many more may be received: never more than can be sent now."""
+        """Return how many more may be received.
+
+        That is what can be sent, and as much again, up to 256, to be sent as answers come: so that
+        a message does not cost a switch between threads.
+        """
         with self._lock:
             if self._due_in() > 0:
                 return 0
             if self._backoff.delay:
                 return int(in_hand <= self._outstanding < int(self._window.size))
-            return int(self._window.size) - in_hand
+            window = int(self._window.size)
+            return window + min(window, _AHEAD) - in_hand
 
     def free(self) -> int:
         """Return how many messages `enter` would let through now."""
@@ -134,7 +142,9 @@ class Pacer:
                 elif self._window.failed(ticket.round):
                     # One step for all that was on its way together: they tell the same.
                     self._backoff.failed()
-        self._changed()
+            delay = self._backoff.delay
+        if delay:
+            self._changed()  # for when it may be over; else whoever has nothing to do says so
         return latency
 
     def forget(self) -> None:

@@ -23,7 +23,6 @@ from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.metrics import Tally
 from pulsar_retry.push.pacer import Pacer
 from pulsar_retry.push.poster import Poster
-from pulsar_retry.wire.properties import attempt_of
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -134,7 +133,7 @@ class Pusher:
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header]]:
         form, pushed = self._form, Pushed.of(message)
-        attempt = attempt_of(message) + self._retries_in_place()
+        attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:
             body = wrapped(pushed, form.subscription, attempt if form.tells_attempt else None)

@@ -43,7 +43,8 @@ class Window:
     Every success adds one, so the window doubles with each round of successes; beyond 3000 a whole
     round adds one. A failure halves it, and while answers take longer than a second on average
     successes shrink it, both once a round: what had been sent before the last fall tells nothing
-    new. From beyond 3000 it falls to that first. So it settles where 99 of 100 and more succeed, or where the endpoint is quick again.
+    new. From beyond 3000 it falls to that first. So it settles where 99 of 100 and more succeed, or
+    where the endpoint is quick again.
 
     Attributes:
         maximum: Requests that may be outstanding at most.

@@ -274,7 +274,7 @@ def test_an_endpoint_that_is_down(push, publish, admin, topic):
 
 
 def test_the_window_bounds_what_is_in_hand(push, publish, receiver, topic):
-    """While nothing is answered, four requests are out and no more is in memory."""
+    """While nothing is answered, four requests are out and as many more in memory."""
     release = threading.Event()
 
     def act(request: Request) -> Say:
@@ -282,12 +282,13 @@ def test_the_window_bounds_what_is_in_hand(push, publish, receiver, topic):
         return no_content(request)
 
     receiver.act = act
-    dispatcher = push(prefetch=1)
     for number in range(50):
         publish(b"%d" % number)
+    dispatcher = push()
     receiver.wait_for(4)
     eventually(lambda: dispatcher.pace.outstanding == 4)
-    assert (4, 4) == (len(receiver.requests), dispatcher._subscriber.in_hand[0])
+    assert 4 == len(receiver.requests)
+    assert 4 <= dispatcher._subscriber.in_hand[0] <= 8
     release.set()
     receiver.wait_for(50)
 
