@@ -1,0 +1,161 @@
+"""What the operator's verbs accept, and what they say when they do not; nothing is opened here."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import pulsar_retry as pr
+from pulsar_retry import cli
+from pulsar_retry.cli._cluster import cluster_options
+from pulsar_retry.cli._filter import moment
+from pulsar_retry.cli._output import clean, words_of_age
+from pulsar_retry.replay import Cluster
+
+VERBS = [
+    *(("dlq", each) for each in ("ls", "show", "tail", "export")),
+    ("dlq",),
+    ("redrive",),
+    ("doctor",),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nowhere(monkeypatch) -> None:
+    """Say nothing in the environment."""
+    for name in ("SERVICE_URL", "ADMIN_URL", "TOKEN", "TOKEN_FILE", "TLS_ALLOW_INSECURE"):
+        monkeypatch.delenv(f"PULSAR_{name}", raising=False)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_has_examples(verb, capsys) -> None:
+    """One can begin by copying."""
+    assert 0 == cli.main([*verb, "--help"])
+    output = capsys.readouterr().out
+    assert f"  pulsar-retry {' '.join(verb)}" in output.split("Examples:")[1]
+
+
+@pytest.mark.parametrize("verb", [each for each in VERBS if each != ("dlq",)], ids=" ".join)
+def test_every_verb_says_where_the_cluster_is(verb, capsys) -> None:
+    """By the same options."""
+    cli.main([*verb, "--help"])
+    output = capsys.readouterr().out
+    for option in ("--service-url", "--admin-url", "--token", "--token-file", "--config"):
+        assert option in output
+
+
+def cluster_of(*arguments: str, **environment: str) -> Cluster:
+    """Return what the options make."""
+    found: list[Any] = []
+
+    @click.command()
+    @cluster_options
+    def command(*, cluster: Cluster) -> None:
+        found.append(cluster)
+
+    CliRunner().invoke(command, arguments, env=environment, catch_exceptions=False)
+    cluster: Cluster = found[0]
+    return cluster
+
+
+def test_options_win_over_the_environment_and_that_over_a_file(tmp_path) -> None:
+    """Each setting by itself; a token that is said replaces the file's, however that is kept."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(
+        'service_url = "pulsar://file:1"\nadmin_url = "http://file:2"\ntoken = "file"\n'
+        "tls_allow_insecure = true\n"
+    )
+    config = ("--config", str(path))
+
+    assert ("pulsar://file:1", "http://file:2", "file", True) == tuple(
+        getattr(cluster_of(*config), name)
+        for name in ("service_url", "admin_url", "token", "tls_allow_insecure")
+    )
+    said = cluster_of(*config, "--service-url", "pulsar://option:1", PULSAR_ADMIN_URL="http://e:2")
+    assert ("pulsar://option:1", "http://e:2") == (said.service_url, said.admin_url)
+    assert not cluster_of(*config, "--tls-verify").tls_allow_insecure
+    token_file = tmp_path / "token"
+    token_file.write_text("fresh")
+    assert "fresh" == cluster_of(*config, "--token-file", str(token_file)).read_token()
+    assert "file" == cluster_of(PULSAR_RETRY_CONFIG=str(path)).token
+    assert Cluster() == cluster_of()
+
+
+@pytest.mark.parametrize(
+    "content", [None, "service_url = ", "service = 'pulsar://a'", "token = 7", "admin_url = true"]
+)
+def test_a_file_that_is_none(tmp_path, content) -> None:
+    """A usage error that names it."""
+    path = tmp_path / "cluster.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(pr.ConfigError, match=r"cluster\.toml"):
+        cluster_of("--config", str(path))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["redrive", "dlq"],
+        ["redrive", "dlq", "--json"],
+        ["redrive"],
+        ["redrive", "a/b", "--yes"],
+        ["redrive", "dlq", "--yes", "--to", "dlq"],
+        ["redrive", "dlq", "--yes", "--ramp", "1;2"],
+        ["redrive", "dlq", "--yes", "--ramp-step", "soon"],
+        ["redrive", "dlq", "--yes", "--rate", "0"],
+        ["redrive", "dlq", "--yes", "--limit", "0"],
+        ["redrive", "dlq", "--yes", "--max-failure-ratio", "0.5"],
+        ["redrive", "dlq", "--yes", "--property", "shop"],
+        ["redrive", "dlq", "--yes", "--since", "yesterday"],
+        ["redrive", "dlq", "--yes", "--service-url", "nowhere"],
+        ["dlq", "show"],
+        ["dlq", "ls", "public"],
+        ["dlq", "nonsense"],
+        ["doctor", "orders"],
+        ["doctor", "a/b", "billing"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(arguments, capsys, monkeypatch) -> None:
+    """Exit code 2 and what is accepted, before anything is opened: nothing listens there."""
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    assert 2 == cli.main(arguments)
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [("dlq", "ls"), ("dlq", "show", "d"), ("redrive", "d", "--yes")])
+def test_a_cluster_that_is_not_there(verb, capsys, monkeypatch) -> None:
+    """Exit code 1 and one line."""
+    monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    assert 1 == cli.main(verb)
+    errors = capsys.readouterr().err
+    assert "http://127.0.0.1:1 was not reached" in errors
+    assert 1 == len(errors.splitlines())
+
+
+def test_times_are_moments_or_how_long_ago() -> None:
+    """Without a zone they are UTC."""
+    assert datetime(2026, 1, 31, 12, tzinfo=UTC) == moment("--since", "2026-01-31T12:00")
+    assert datetime(2026, 1, 31, 11, tzinfo=UTC) == moment("--since", "2026-01-31T12:00+01:00")
+    ago = datetime.now(UTC) - moment("--since", "2h")
+    assert abs(ago - timedelta(hours=2)) < timedelta(minutes=1)
+    assert moment("--since", None) is None
+
+
+def test_letters_do_not_drive_the_terminal() -> None:
+    """What could is replaced; text in any script stays."""
+    assert "a\ufffd[2Jb\n\tü漢🙂\ufffd" == clean("a\x1b[2Jb\n\tü漢🙂\u202e")
+
+
+@pytest.mark.parametrize(
+    ("age", "words"), [(None, ""), (0, "0 s"), (59, "59 s"), (90, "2 min"), (7200, "2 h")]
+)
+def test_ages_for_people(age, words) -> None:
+    """In the largest unit that fits."""
+    assert words == words_of_age(age)
