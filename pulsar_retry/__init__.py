@@ -120,6 +120,7 @@ __all__ = [
 
 if typing.TYPE_CHECKING:
     from pulsar_retry import admin as admin
+    from pulsar_retry import push as push
     from pulsar_retry import replay as replay
 else:
     from pulsar_retry import _parts

@@ -130,6 +130,21 @@ def test_ordered(broker: RunningBroker) -> None:
     ]
 
 
+def test_push_receiver(broker: RunningBroker) -> None:
+    """Two orders are sold, one of them on its second attempt; one is dead after three."""
+    output = run("push_receiver.py", broker)
+    assert sorted(output.splitlines()) == [
+        "2 sold, 3 retried, 1 dead",
+        "attempt 1: no chair in stock",
+        "attempt 1: no lamp in stock",
+        "attempt 1: sold the tea to alice, says push@example.com",
+        "attempt 2: no chair in stock",
+        "attempt 2: sold the lamp to alice, says push@example.com",
+        "attempt 3: no chair in stock",
+        "dead: chair, retries-exhausted",
+    ]
+
+
 def test_readme_names_every_example() -> None:
     """The list of examples is complete."""
     readme = (EXAMPLES / "README.md").read_text()

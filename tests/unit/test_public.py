@@ -141,6 +141,8 @@ import pulsar_retry as pr
 assert not {"urllib3", "pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
 assert pr.replay.Cluster().admin_url == "http://localhost:8080"
 assert pr.admin.AdminClient
+assert "httpcore" not in sys.modules
+assert pr.push.Dispatcher
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 

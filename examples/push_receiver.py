@@ -1,0 +1,105 @@
+"""A push receiver as Pub/Sub's pages have it, and the dispatcher that posts to it: one command.
+
+The receiver knows nothing of Pulsar: it decodes Pub/Sub's envelope and answers 204, and would do
+the same behind Flask, FastAPI or Cloud Run. Every request carries a JWT, which is verified before
+the receiver is called. One order is refused on its first attempt; one on every attempt, so it ends
+in the dead-letter topic.
+"""
+
+import base64
+import json
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pulsar
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+import pulsar_retry as pr
+
+URL = os.environ.get("PULSAR_SERVICE_URL", "pulsar://localhost:6650")
+TOPIC = f"orders-{uuid.uuid4().hex[:8]}"
+EMAIL = "push@example.com"
+
+settled = threading.Semaphore(0)
+
+
+def receive(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    """Decode the envelope, as Google's Flask sample does; 204 acknowledges."""
+    envelope = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+    order = base64.b64decode(envelope["message"]["data"]).decode()
+    attempt, sender = envelope["deliveryAttempt"], environ["pulsar_retry.push.claims"]["email"]
+    if order == "chair" or (order == "lamp" and attempt == 1):
+        print(f"attempt {attempt}: no {order} in stock")
+        start_response("503 Service Unavailable", [])
+        return []
+    print(
+        f"attempt {attempt}: sold the {order} to {envelope['message']['attributes']['to']}, "
+        f"says {sender}"
+    )
+    settled.release()
+    start_response("204 No Content", [])
+    return []
+
+
+class Silent(WSGIRequestHandler):
+    """Writes no log."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Write nothing."""
+
+
+def main() -> None:
+    """Serve, dispatch, send three orders, and end when each is settled."""
+    account = pr.push.ServiceAccount(EMAIL, new_key())
+    server = make_server("127.0.0.1", 0, receive, handler_class=Silent)
+    endpoint = f"http://localhost:{server.server_port}/push"
+    verifier = pr.push.Verifier(account.jwks(), audience=endpoint, email=EMAIL)
+    server.set_app(verifier.wsgi(receive))
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+
+    logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(URL, logger=logger) as client:
+        producer = client.create_producer(TOPIC)
+        for order in ("tea", "chair", "lamp"):
+            producer.send(order.encode(), properties={"to": "alice"})
+        with pr.push.Dispatcher(
+            client,
+            TOPIC,
+            "shop",
+            endpoint,
+            sign=account,
+            retry_policy=pr.RetryPolicy(backoff=pr.Fixed(0.2)),
+            dead_letter_policy=pr.DeadLetterPolicy(max_redeliver_count=2),
+        ) as dispatcher:
+            for _ in range(2):
+                settled.acquire()
+            dead_letter_topic = pr.Naming.PULSAR.topics(TOPIC, "shop").dead_letter
+            (delivery,) = client.pull(dead_letter_topic, "pulsar-retry", timeout=30)
+            letter = pr.DeadLetter.of(delivery.message)
+            print(f"dead: {delivery.message.data().decode()}, {letter.failure.reason}")
+            delivery.ack()
+        report = dispatcher.result()
+        print(f"{report.acknowledged} sold, {report.retried} retried, {report.dead_lettered} dead")
+    server.shutdown()
+    server.server_close()
+    serving.join()
+
+
+def new_key() -> bytes:
+    """Return a key for this run; `ServiceAccount.from_file` reads one that is kept."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+if __name__ == "__main__":
+    main()
