@@ -90,6 +90,20 @@ def test_earliest(admin, topic, subscription, consumer, publish):
     assert firsts("1", "2", "3") == delivered(consumer)
 
 
+def test_a_new_subscription(broker, client, topic, consumer, publish):
+    """A subscription that is younger than the messages gets those that are still there."""
+    publish(b"1")
+    consumer.receive(SOON)
+    theirs = client.subscribe(
+        topic, "new", consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+
+    report = seek(subscription_of(broker, topic, "new"), "earliest")
+
+    assert 1 == report.replayed
+    assert firsts("1") == delivered(theirs)
+
+
 def test_message_id(admin, topic, subscription, consumer, publish):
     """A message id is the next message; without one of that id there is an error."""
     ids = [publish(name) for name in (b"1", b"2", b"3")]

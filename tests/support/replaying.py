@@ -71,6 +71,6 @@ def ledgers(admin: Any, topic: str) -> list[int]:
     return [each["ledgerId"] for each in admin.get(f"{path}/internalStats")["ledgers"]]
 
 
-def delivered(consumer: pr.Consumer) -> list[tuple[bytes, int]]:
+def delivered(consumer: pr.Consumer, wait: int = NEVER) -> list[tuple[bytes, int]]:
     """Return what `received` does, once: a consumer that runs may get something twice."""
-    return sorted(set(received(consumer)))
+    return sorted(set(received(consumer, wait)))
