@@ -213,9 +213,8 @@ def kilometres(row: Row, place: Row) -> float:
 def read_dead(spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
     """Return the dead rows. Reading leaves them where they are."""
     letters = spark.read.format("pulsar-failures").options(**where, kind="dead_letter").load()
-    # At least once, here too. A row that was brought back and died again has died twice.
-    turn = letters.withColumn("turn", F.col("headers")["REDRIVE_COUNT"])
-    return turn.dropDuplicates(["dedupe_id", "attempt", "turn"]).drop("turn")
+    # At least once, here too. A row that is brought back gets another id.
+    return letters.dropDuplicates(["dedupe_id"])
 
 
 def summarise(dead: DataFrame) -> DataFrame:

@@ -19,11 +19,13 @@ from pulsar_retry.policy.durations import MAX_DELAY
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.redrive import dedupe_id as redriven_id
 from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames import Decision, Origin, Wait, read_frame
 from pulsar_retry_spark.options import SinkOptions, Targets
+from pulsar_retry_spark.redriving import redriven
 
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
@@ -55,10 +57,6 @@ _OWN_PROPERTIES = (
     wire.FAILURE_TRUNCATED,
     wire.DEDUPE_ID,
 )
-
-#: What a row that is brought back leaves behind: where it was to be retried, that it was cut to
-#: fit (it may be mended), and where an earlier redrive took it from.
-_STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM})
 
 
 @attrs.define
@@ -125,8 +123,6 @@ class Router:
         self.reasons: Counter[str | None] = Counter()
         self.oversize = 0
         self.over_redriven = 0
-        stale = _STALE if targets.subscription is None else {*_STALE, wire.REAL_SUBSCRIPTION}
-        self._stale = frozenset(stale)
         self.payload_bytes = 0
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
@@ -172,9 +168,9 @@ class Router:
         ):
             if head is not None and decision[2] is None:
                 decision = _counted(decision, head)  # noqa: PLW2901 - it is the same row's
-            route = routes.get(decision) or self._decide(decision)
+            route, turn = routes.get(decision) or self._decide(decision), 0
             if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
-                route, head = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
+                route, head, turn = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
             route.rows += 1
             size += room + route.size  # noqa: PLW2901 - likewise
             if head:
@@ -188,6 +184,8 @@ class Router:
             if origin is not None:
                 _put_origin(properties, origin)
             properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
+            if turn:  # what becomes of it now is no duplicate of what became of it before
+                properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
             due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
             if size > limit:
                 payload, size = self._fit(payload, size, properties)  # noqa: PLW2901 - likewise
@@ -304,8 +302,8 @@ class Router:
 
     def _redrive(
         self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
-    ) -> tuple[Route, dict[str, str]]:
-        """Return the route and headers of a row that is, or may be, brought back.
+    ) -> tuple[Route, dict[str, str], int]:
+        """Return route and headers of a row that may be brought back, and how often it was then.
 
         Each turn is counted, so that a row does not go round for ever: after the last one it is a
         dead letter. A frame that has lost the columns of reading is known by the older count,
@@ -313,14 +311,11 @@ class Router:
         """
         asked, retryable, attempt, _ = decision
         if not (self._columns.read_back or asked == RETRY or attempt == 0):
-            return route, headers
+            return route, headers, 0
         turn = next_redrive(headers, self._options.max_redrives)
         if turn is not None:
-            fresh = {name: text for name, text in headers.items() if name not in self._stale}
-            fresh[wire.REDRIVE_COUNT] = str(turn)
-            if letter is not None:
-                fresh[wire.REDRIVEN_FROM] = letter
-            return route, fresh
+            subscription = self._targets.subscription
+            return route, redriven(headers, turn, letter, subscription=subscription), turn
         if self._targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
@@ -330,7 +325,7 @@ class Router:
             )
         self.over_redriven += 1
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)
-        return self.routes.get(dead) or self._decide(dead), headers
+        return self.routes.get(dead) or self._decide(dead), headers, 0
 
     def _fit(
         self, payload: bytes | None, size: int, properties: dict[str, str]

@@ -77,6 +77,15 @@ def test_what_arguments_name_is_not_in_the_payload(spark):
     assert ("late", "clean", 2, "1") == (row.reason, row.stage, row.attempt, row.key)
 
 
+def test_ordering_keys_are_keys(spark):
+    """Binary ones are kept, others are texts; they stay among the row's data, as keys do."""
+    frame = spark.sql("select 1 as id, X'00FF' as raw")
+    (row,) = failures(frame, reason="late", payload=F.lit("x"), ordering_key="raw").collect()
+    assert b"\x00\xff" == bytes(row.ordering_key)
+    (row,) = failures(frame.select("id"), reason="late", ordering_key="id").collect()
+    assert ("1", {"id": 1}) == (row.ordering_key, json.loads(row.payload))
+
+
 def test_a_text_that_is_no_column_is_a_constant(orders):
     """For those arguments of which all rows may have the same."""
     (row, _) = failures(

@@ -554,9 +554,22 @@ def test_a_redrive_is_counted():
 @pytest.mark.parametrize("row", [{"action": "retry"}, {"attempt": 0}])
 def test_a_redrive_is_counted_though_the_frame_has_lost_its_columns(row):
     """What was counted before tells that it was read back; nobody knows from where."""
-    carried = properties(headers=headed(REDRIVE_COUNT="1", REDRIVEN_FROM="elsewhere"), **row)
+    carried = properties(
+        headers=headed(REDRIVE_COUNT="1", REDRIVEN_FROM="elsewhere", REDRIVE_ID="nightly"), **row
+    )
     assert "2" == carried["REDRIVE_COUNT"]
-    assert "REDRIVEN_FROM" not in carried
+    assert not {"REDRIVEN_FROM", "REDRIVE_ID"} & carried.keys()
+
+
+def test_a_redrive_gives_a_row_another_id():
+    """If it dies again, that is no duplicate of its first death; each attempt gives the same."""
+    back = READ_BACK | {"action": "retry", "dedupe_id": "d1"}
+    first = properties(**back)["DEDUPE_ID"]
+    assert first == properties(**back)["DEDUPE_ID"] != "d1"
+    second = properties(**back | {"dedupe_id": first}, headers=headed(REDRIVE_COUNT="1"))
+    assert second["DEDUPE_ID"] not in {first, "d1"}
+    over = properties(**back, headers=headed(REDRIVE_COUNT="5"))
+    assert "d1" == over["DEDUPE_ID"]
 
 
 def test_one_redrive_too_many_is_a_dead_letter():
