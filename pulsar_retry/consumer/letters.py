@@ -199,10 +199,19 @@ class LetterRouter:
             one_thread=one_thread,
         )
 
-    def hand_on(self, raw: Any, source: Any, letter: Letter, *, was_letter: bool) -> Future[None]:
+    def hand_on(
+        self,
+        raw: Any,
+        source: Any,
+        letter: Letter,
+        *,
+        was_letter: bool,
+        future: LetterFuture | None = None,
+    ) -> Future[None]:
         """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
 
         Blocks while *max_pending* letters are in flight, and while the first producer is made.
+        *future* is the one to end, where the caller has one of its own.
 
         Returns:
             A future that ends when the message is acknowledged. Where it fails, the message is
@@ -217,6 +226,8 @@ class LetterRouter:
             self.permits.release()
             raise ConsumerClosedError("the consumer is closed")
         flight = _Flight(self, raw, source, letter, was_letter)
+        if future is not None:
+            flight.future = future
         self.flights[flight] = True
         try:
             self._watch(self.patience)

@@ -12,8 +12,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -22,6 +20,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.position import Position
+from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
 from pulsar_retry.errors import AcknowledgeError, RedriveError
@@ -92,6 +91,23 @@ class Work:
     failures: Callable[[], int]
     save: Callable[[Checkpoint], None]
     progress: Callable[[Run], None]
+
+
+class _Hand(LetterFuture):
+    """The end of one hand-off. It tells the run, which is cheaper than a callback; nobody waits."""
+
+    def __init__(
+        self, run: Run, raw: Any, number: int, letter: Letter, first: float | None
+    ) -> None:
+        super().__init__()
+        self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
+
+    def succeed(self) -> None:
+        self.run.landed(self)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        assert exception is not None  # noqa: S101 - a router's failures have one
+        self.run.failed(self, exception)
 
 
 class Run:
@@ -194,23 +210,24 @@ class Run:
 
     def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
         """Hand a letter on; *first*: when that was tried first, if it was."""
-        future = self._work.router.hand_on(raw, self._work.consumer, letter, was_letter=False)
-        future.add_done_callback(partial(self._landed, raw, number, letter, first))
+        hand = _Hand(self, raw, number, letter, first)
+        router, consumer = self._work.router, self._work.consumer
+        router.hand_on(raw, consumer, letter, was_letter=False, future=hand)
 
-    def _landed(
-        self, raw: Any, number: int, letter: Letter, first: float | None, future: Future[None]
-    ) -> None:
-        """Take the end of a hand-off, on whichever thread it came."""
-        error = future.exception()
-        if error is None or isinstance(error, AcknowledgeError):
-            with self._lock:
-                self.redriven += 1
-                self.targets[letter.topic] += 1
-            self._seen[number] = True
-            if error is None:
-                return
+    def landed(self, hand: _Hand) -> None:
+        """Count a letter that is out. Any thread."""
+        with self._lock:
+            self.redriven += 1
+            self.targets[hand.letter.topic] += 1
+        self._seen[hand.number] = True
+
+    def failed(self, hand: _Hand, error: BaseException) -> None:
+        """Take a letter back. Any thread."""
+        if isinstance(error, AcknowledgeError):
+            self.landed(hand)
         now = time.monotonic()
-        self._back.put(Returned(raw, number, letter, error, first or now, now + _PAUSE))
+        due, first = now + _PAUSE, hand.first or now
+        self._back.put(Returned(hand.raw, hand.number, hand.letter, error, first, due))
 
     def _take_back(self) -> None:
         """Try again what was not published, and to acknowledge what was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 from collections.abc import Mapping
@@ -135,9 +136,20 @@ def owner_of(dead_letter_topic: str, properties: Mapping[str, str], naming: Nami
         properties: Its properties.
         naming: How retry topics are named.
     """
-    topic = _topic(properties.get(REAL_TOPIC))
-    subscription = properties.get(REAL_SUBSCRIPTION) or _subscription(dead_letter_topic, topic)
-    retry = _topic(properties.get(RETRY_TOPIC))
+    said = map(properties.get, (REAL_TOPIC, REAL_SUBSCRIPTION, RETRY_TOPIC))
+    return _owner_of(dead_letter_topic, naming, *said)
+
+
+@functools.lru_cache(1024)  # once per letter, of few subscriptions
+def _owner_of(
+    dead_letter_topic: str,
+    naming: Naming,
+    real_topic: str | None,
+    real_subscription: str | None,
+    retry_topic: str | None,
+) -> Owner:
+    topic, retry = _topic(real_topic), _topic(retry_topic)
+    subscription = real_subscription or _subscription(dead_letter_topic, topic)
     if retry is None and topic is not None and subscription is not None:
         retry = naming.topics(topic, subscription).retry
     return Owner(topic, subscription, retry or retry_beside(dead_letter_topic))
