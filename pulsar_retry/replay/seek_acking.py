@@ -103,6 +103,6 @@ def _consumer(
         )
     except pulsar.ConsumerBusy:
         raise SeekError(
-            f"an {kind} consumer of {subscription!r} is connected to {topic}, so nobody else can "
-            "acknowledge there: stop it and run this again"
+            f"consumers of {subscription!r} ({kind}) are connected to {topic}, so nobody else can "
+            "acknowledge there: stop them and run this again"
         ) from None

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import attrs
 
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import AckState, Place
 from pulsar_retry.replay.seek_report import Goal
 from pulsar_retry.replay.seek_survey import Surveyed
 
@@ -37,11 +37,8 @@ class Late:
 
     def look(self, goal: Goal, now: Surveyed) -> Late:
         """Return what it is after one more look at the partition."""
-        early = {
-            place
-            for place in now.acks.acknowledged(now.log)
-            if place >= now.read and not goal.acks.is_acknowledged(place)
-        }
+        unread = AckState.of(Place(now.read.ledger, now.read.entry - 1), now.acks.ranges)
+        early = set(unread.missing(goal.acks))
         # Dispatched and acknowledged since the last look, or acknowledged and passed over: nobody
         # can tell, and twice is better than never.
         early |= {place for place in self.pending if now.acks.is_acknowledged(place)}

@@ -2,47 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+import pulsar
+
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.errors import AdminNotFoundError, RetentionError, SeekError
+from pulsar_retry.errors import (
+    AdminNotFoundError,
+    PulsarRetryError,
+    RetentionError,
+    SeekError,
+)
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seek_letters import Judge
 from pulsar_retry.replay.seek_moving import Mover
 from pulsar_retry.replay.seek_report import Goal, SeekReport
 from pulsar_retry.replay.seek_survey import (
     Surveyed,
-    created_at,
     cursor_of,
     published_at,
     survey_all,
 )
 from pulsar_retry.replay.seek_target import LATEST, Target, target_of
+from pulsar_retry.replay.seek_warnings import beyond_retention, what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
 
 #: Seconds by default to wait for what consumers had in hand to be dispatched again.
 GRACE = 10.0
-
-#: Clients whose consumers, after a cumulative acknowledgement, do not take earlier messages again.
-_CUMULATIVE = (
-    "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
-    "cumulatively drop what they have acknowledged before, so restart them"
-)
-_IN_HAND = (
-    "consumers have up to {} messages in hand, and there is no retry topic: if one is acknowledged "
-    "later than {:g} s after the seek, before it is dispatched again, it is not delivered again"
-)
-_SHORT = (
-    "the oldest message that {} still has was published {}, and its retention ({}) does not cover "
-    "{}: what was acknowledged by all subscriptions before is gone"
-)
-_EMPTY = "none"
 
 
 @runtime_checkable
@@ -103,26 +97,23 @@ def seek(
     with subscription.cluster.admin() as admin:
         mains = survey_main(admin, subscription)
         goals, before = _goals(admin, mains, target)
-        warnings = _retention(admin, goals, target, now)
+        warnings = beyond_retention(admin, goals, target, now)
         if warnings and not (dry_run or partial_retention):
             raise RetentionError(f"{warnings[0]}. To go back as far as it reaches, say so")
         letters = letters_of(admin, subscription)
         make_judge = partial(
             Judge, subscription.topic, before=before, everything=target.end == LATEST
         )
-        client = subscription.cluster.client()
-        try:
+        with client_of(subscription.cluster) as client:
             mover = Mover(client, admin, subscription, wait)
             consumers = mover.consumers(goals)
-            warnings += running_warnings(
-                admin, subscription, goals, consumers, None if letters else wait
+            warnings += what_to_know(
+                admin, subscription, goals, letters, consumers=consumers, grace=wait
             )
             if dry_run:
                 counts = mover.preview(goals, (), letters, make_judge)
             else:
                 counts = mover.move(goals, (), letters, make_judge)
-        finally:
-            client.close()
     return SeekReport(
         topic=subscription.topic,
         subscription=subscription.name,
@@ -141,6 +132,12 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
     Raises:
         SeekError: there is no such topic, or one of them has no such subscription.
     """
+    if not subscription.topic.startswith("persistent://"):
+        raise SeekError(f"{subscription.topic} keeps no messages")
+    if logical(subscription.topic) != subscription.topic:
+        raise SeekError(
+            f"{subscription.topic} is a partition: all of {logical(subscription.topic)} is moved"
+        )
     try:
         topics = subscription.partitions(admin)
     except AdminNotFoundError:
@@ -158,28 +155,20 @@ def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]
     return survey_all(admin, topics, subscription.name)
 
 
-def running_warnings(
-    admin: AdminClient,
-    subscription: Subscription,
-    goals: Sequence[Goal],
-    consumers: int,
-    grace: float | None,
-) -> list[str]:
-    """Return what to know of consumers that run; *grace* is None where there is a retry topic."""
-    if not consumers:
-        return []
-    warnings = []
-    kinds = {
-        admin.topics.stats(goal.seen.topic, precise=False)["subscriptions"][subscription.name][
-            "type"
-        ]
-        for goal in goals
-    } & {"Exclusive", "Failover"}
-    if kinds:
-        warnings.append(_CUMULATIVE.format(", ".join(sorted(kinds))))
-    if (in_hand := sum(goal.seen.in_hand for goal in goals)) and grace is not None:
-        warnings.append(_IN_HAND.format(in_hand, grace))
-    return warnings
+@contextlib.contextmanager
+def client_of(cluster: Cluster) -> Iterator[pulsar.Client]:
+    """Give a client; what pulsar-client raises meanwhile is an error of ours.
+
+    Raises:
+        SeekError: the brokers were not reached, or refuse.
+    """
+    try:
+        with contextlib.closing(cluster.client()) as client:
+            yield client
+    except pulsar.PulsarException as error:
+        if isinstance(error, PulsarRetryError):
+            raise
+        raise SeekError(f"{cluster.service_url}: {error}; run it again") from error
 
 
 def _goals(
@@ -232,47 +221,3 @@ def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:
     if 0 <= position.partition < len(mains):
         return mains[position.partition]
     raise SeekError(f"message {position} is in none of the {len(mains)} partitions (any more)")
-
-
-def _retention(
-    admin: AdminClient, goals: Sequence[Goal], target: Target, now: datetime
-) -> list[str]:
-    """Say where the broker may have deleted messages that were published since *target*."""
-    asked = target.time
-    warnings: list[str] = []
-    if asked is None or asked >= now:
-        return warnings
-    for goal in goals:
-        topic = goal.seen.topic
-        since = max(asked, created_at(admin, topic) or asked)
-        if goal.reaches is not None and goal.reaches <= since:
-            continue
-        if _keeps(admin, topic, now - since) or _is_whole(admin, topic):
-            continue
-        retention = admin.topics.retention(logical(topic))
-        held = f"{retention.minutes} min, {retention.megabytes} MB"
-        reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
-        warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
-    return warnings
-
-
-def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
-    """Tell whether the retention covers messages of *age*, whatever their size."""
-    retention = admin.topics.retention(logical(topic))
-    if retention.megabytes >= 0 or retention.minutes == 0:
-        return False
-    return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
-
-
-#: Seconds between the creation of a topic and that of its first ledger, at most.
-_AT_ONCE = 1.0
-
-
-def _is_whole(admin: AdminClient, topic: str) -> bool:
-    """Tell whether nothing was ever deleted: the only ledger is as old as the topic."""
-    facts = admin.topics.internal_stats(topic)
-    born = created_at(admin, topic)
-    if born is None or len(facts["ledgers"]) != 1:
-        return False
-    made = datetime.fromisoformat(facts["lastLedgerCreatedTimestamp"])
-    return abs((made - born).total_seconds()) < _AT_ONCE

@@ -19,7 +19,8 @@ from pulsar_retry.replay.seek_moving import MakeJudge, Mover
 from pulsar_retry.replay.seek_reading import Republisher, read_letters
 from pulsar_retry.replay.seek_report import Goal, SeekReport
 from pulsar_retry.replay.seek_survey import Surveyed, cursor_of, survey_all
-from pulsar_retry.replay.seeking import letters_of, running_warnings, survey_main
+from pulsar_retry.replay.seek_warnings import what_to_know
+from pulsar_retry.replay.seeking import letters_of, survey_main
 from pulsar_retry.replay.snapshot_value import Capture, Manifest
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
@@ -64,8 +65,14 @@ class Restore:
         )
         mover = Mover(self.client, self.admin, self.subscription, self.grace)
         consumers = mover.consumers(mains)
-        grace = None if letters else self.grace
-        warnings = running_warnings(self.admin, self.subscription, mains, consumers, grace)
+        warnings = what_to_know(
+            self.admin,
+            self.subscription,
+            mains,
+            letters,
+            consumers=consumers,
+            grace=self.grace,
+        )
         if dry_run:
             counts = mover.preview(mains, retries, letters, make_judge)
         else:

@@ -17,7 +17,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seek_report import SeekReport
 from pulsar_retry.replay.seek_survey import Surveyed, published_at, survey
-from pulsar_retry.replay.seeking import GRACE, letters_of, survey_main
+from pulsar_retry.replay.seeking import GRACE, client_of, letters_of, survey_main
 from pulsar_retry.replay.snapshot_restore import Restore
 from pulsar_retry.replay.snapshot_store import MAX_PROPERTY, Store
 from pulsar_retry.replay.snapshot_value import (
@@ -308,19 +308,16 @@ def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
 @contextlib.contextmanager
 def _store(cluster: Cluster) -> Iterator[Store]:
     """Give a store whose client is opened when it is needed."""
-    opened: list[pulsar.Client] = []
+    with contextlib.ExitStack() as opened:
+        admin = opened.enter_context(cluster.admin())
+        clients: list[pulsar.Client] = []
 
-    def client() -> pulsar.Client:
-        if not opened:
-            opened.append(cluster.client())
-        return opened[0]
+        def client() -> pulsar.Client:
+            if not clients:
+                clients.append(opened.enter_context(client_of(cluster)))
+            return clients[0]
 
-    with cluster.admin() as admin:
-        try:
-            yield Store(admin, client, MAX_PROPERTY)
-        finally:
-            for each in opened:
-                each.close()
+        yield Store(admin, client, MAX_PROPERTY)
 
 
 def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:

@@ -372,6 +372,24 @@ def test_no_subscription(admin, topic, subscription, publish):
         seek(subscription, "earliest")
 
 
+@pytest.mark.parametrize(
+    ("name", "match"), [("{}-partition-0", "is a partition"), ("non-{}", "keeps no messages")]
+)
+def test_what_cannot_be_moved(broker, topic, name, match):
+    """One partition alone cannot, nor can what is not stored."""
+    with pytest.raises(pr.SeekError, match=match):
+        seek(subscription_of(broker, name.format(topic)), "earliest")
+
+
+def test_a_retry_topic_of_another_dialect(subscription, subscribe):
+    """Letters under another name are not left behind in silence."""
+    subscribe(naming="TDMQ_2_6_1")
+
+    report = seek(subscription, "earliest", dry_run=True)
+
+    assert any("naming tdmq-2.6.1" in warning for warning in report.warnings)
+
+
 def test_letters_of_another_topic(admin, namespace, topic, subscription, client, publish):
     """A consumer of two topics has one retry topic: the other's letters stay as they are."""
     other = f"{topic}-z"

@@ -1,0 +1,106 @@
+"""What to know before a subscription is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.replay.seek_report import Goal
+from pulsar_retry.replay.seek_survey import Surveyed, consumers_of, created_at
+from pulsar_retry.replay.seek_target import Target
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.names import Naming, logical
+
+#: Clients whose consumers, after a cumulative acknowledgement, do not take earlier messages again.
+_CUMULATIVE = (
+    "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
+    "cumulatively drop what they have acknowledged before, so restart them"
+)
+_IN_HAND = (
+    "consumers have up to {} messages in hand, and there is no retry topic: if one is acknowledged "
+    "later than {:g} s after the seek, before it is dispatched again, it is not delivered again"
+)
+_SHORT = (
+    "the oldest message that {} still has was published {}, and its retention ({}) does not cover "
+    "{}: what was acknowledged by all subscriptions before is gone"
+)
+_EMPTY = "none"
+
+
+def what_to_know(
+    admin: AdminClient,
+    subscription: Subscription,
+    goals: Sequence[Goal],
+    letters: Sequence[Surveyed],
+    *,
+    consumers: int,
+    grace: float,
+) -> list[str]:
+    """Return what to know before a subscription is moved."""
+    warnings = [] if letters else _other_names(admin, subscription)
+    if not consumers:
+        return warnings
+    kinds = {consumers_of(admin, goal.seen.topic, subscription.name)[1] for goal in goals}
+    if kinds := kinds & {"Exclusive", "Failover"}:
+        warnings.append(_CUMULATIVE.format(", ".join(sorted(kinds))))
+    in_hand = sum(goal.seen.in_hand for goal in goals)
+    if in_hand and not letters:
+        warnings.append(_IN_HAND.format(in_hand, grace))
+    return warnings
+
+
+def _other_names(admin: AdminClient, subscription: Subscription) -> list[str]:
+    """Say where a retry topic of another dialect is, for its letters would be left behind."""
+    names = {each: each.topics(subscription.topic, subscription.name).retry for each in Naming}
+    return [
+        f"{topic} is not moved: if it is the retry topic, say so (naming {dialect.value})"
+        for topic, dialect in {topic: dialect for dialect, topic in names.items()}.items()
+        if topic != subscription.retry_letter_topic
+        and admin.topics.exists(topic)
+        and subscription.name in admin.subscriptions.names(admin.topics.partition_names(topic)[0])
+    ]
+
+
+def beyond_retention(
+    admin: AdminClient, goals: Sequence[Goal], target: Target, now: datetime
+) -> list[str]:
+    """Say where the broker may have deleted messages that were published since *target*."""
+    asked = target.time
+    warnings: list[str] = []
+    if asked is None or asked >= now:
+        return warnings
+    for goal in goals:
+        topic = goal.seen.topic
+        since = max(asked, created_at(admin, topic) or asked)
+        if goal.reaches is not None and goal.reaches <= since:
+            continue
+        if _keeps(admin, topic, now - since) or _is_whole(admin, topic):
+            continue
+        retention = admin.topics.retention(logical(topic))
+        held = f"{retention.minutes} min, {retention.megabytes} MB"
+        reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
+        warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
+    return warnings
+
+
+def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
+    """Tell whether the retention covers messages of *age*, whatever their size."""
+    retention = admin.topics.retention(logical(topic))
+    if retention.megabytes >= 0 or retention.minutes == 0:
+        return False
+    return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
+
+
+#: Seconds between the creation of a topic and that of its first ledger, at most.
+_AT_ONCE = 1.0
+
+
+def _is_whole(admin: AdminClient, topic: str) -> bool:
+    """Tell whether nothing was ever deleted: the only ledger is as old as the topic."""
+    facts = admin.topics.internal_stats(topic)
+    born = created_at(admin, topic)
+    if born is None or len(facts["ledgers"]) != 1:
+        return False
+    made = datetime.fromisoformat(facts["lastLedgerCreatedTimestamp"])
+    return abs((made - born).total_seconds()) < _AT_ONCE
