@@ -49,6 +49,9 @@ class LoopThread:
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
         board.slots.extend(self._slots)
+        # There may be thousands, all on one thread: the first one counts for them all.
+        self._till = self._slots[0]
+        board.counting = [self._till]
         self.thread = threading.Thread(target=self._run, name="pulsar-retry-loop", daemon=True)
 
     def _run(self) -> None:
@@ -112,8 +115,8 @@ class LoopThread:
             return
         try:  # as a `WorkerThread` does it: nobody needs to be told
             settler.consumer.acknowledge(item[0])
-            slot.done += 1
-            slot.size += item[1]
+            self._till.done += 1
+            self._till.size += item[1]
         except Exception as error:  # noqa: BLE001 - the consumer is closed: it comes back
             settler.not_settled(item, error)
 

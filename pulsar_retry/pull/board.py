@@ -112,6 +112,7 @@ class Board:
         ready: What is to be handled next.
         idle: For each worker that lies down, what wakes it.
         slots: The workers.
+        counting: Those of them that count what they have acknowledged.
         received: How many messages were put up, and how many bytes, by the receiving thread.
         closed: Whether the workers are to end.
     """
@@ -120,6 +121,7 @@ class Board:
         self.ready: deque[Item] = deque()
         self.idle: deque[Callable[[], None]] = deque()
         self.slots: list[Slot] = []
+        self.counting = self.slots
         self.received = 0
         self.received_size = 0
         self.closed = False
@@ -133,7 +135,7 @@ class Board:
         """Return how many messages are in hand, and their bytes."""
         with self._lock:
             count, size = self._settled, self._settled_size
-        for slot in self.slots:
+        for slot in self.counting:
             count += slot.done
             size += slot.size
         return self.received - count, self.received_size - size
