@@ -160,7 +160,7 @@ def test_one_redrive_too_many_stays_dead(spark, letters, consumer):
 
 @pytest.mark.usefixtures("dead")
 def test_what_was_brought_back_and_dies_again_is_no_duplicate(spark, letters, consumer):
-    """It died twice. A letter that is there twice died once, and others without an id are others."""
+    """It died twice. A letter that is there twice died once; others without an id are others."""
     rows = frame(spark, letters.options, kind="dead_letter").where("reason = 'garbage'")
     write_failures(rows, letters.options, action="retry")
     consumer.dead_letter(consumer.receive(SOON), reason="garbage again")
