@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import pulsar
 from pulsar import Client as BareClient
@@ -35,17 +36,28 @@ def acknowledge(
     topic: str,
     subscription: str,
     places: Collection[Place],
+    *,
+    chunked: Mapping[Place, Any] | None = None,
 ) -> None:
     """Acknowledge entries of one partition, without receiving any, and return when that is so.
 
     pulsar-client tells no receipt for acknowledgements, so the broker is asked.
+
+    Args:
+        client: Acknowledges.
+        admin: Is asked.
+        topic: The partition.
+        subscription: Whose acknowledgements they are.
+        places: The entries.
+        chunked: The ids of messages that have several, by the last one of them.
 
     Raises:
         SeekError: an Exclusive consumer is in the way, or the broker does not take them.
     """
     left, since = set(places), time.monotonic()
     while left:
-        _send(client, admin, topic, subscription, left)
+        with contextlib.closing(_consumer(client, admin, topic, subscription)) as consumer:
+            _send(consumer, left, chunked or {})
         still = _wait(admin, topic, subscription, left)
         if len(still) < len(left):
             left, since = still, time.monotonic()
@@ -56,19 +68,15 @@ def acknowledge(
             )
 
 
-def _send(
-    client: pulsar.Client,
-    admin: AdminClient,
-    topic: str,
-    subscription: str,
-    places: Collection[Place],
-) -> None:
-    """Send acknowledgements, and close at once, which sends them without a delay.
+def _send(consumer: Any, places: Collection[Place], chunked: Mapping[Place, Any]) -> None:
+    """Send acknowledgements; closing the consumer at once sends them without a delay.
 
     Consumers that were disconnected come back after a tenth of a second: this is to be faster.
     """
-    with contextlib.closing(_consumer(client, admin, topic, subscription)) as consumer:
-        for place in sorted(places):
+    for place in sorted(places):
+        if place in chunked:
+            consumer._consumer.acknowledge(chunked[place])  # noqa: SLF001 - it takes raw ids
+        else:
             consumer.acknowledge(pulsar.MessageId(-1, place.ledger, place.entry, -1))
 
 

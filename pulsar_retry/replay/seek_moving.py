@@ -9,7 +9,8 @@ letters acknowledged. Whatever is undone at a crash is delivered once too often.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import pulsar
@@ -165,8 +166,9 @@ class Mover:
         name = self.subscription.name
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
+        chunked: dict[Place, Any] = {}
         found: dict[str, list[Letter]] = {
-            each.topic: read_letters(self.client, each) for each in letters
+            each.topic: read_letters(self.client, each, chunked) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}
@@ -176,8 +178,11 @@ class Mover:
                 reset = {place for place, fate in here.items() if fate is Fate.RESET}
                 republisher.publish(each, reset, self.subscription.retry_letter_topic)
                 gone = {place for place, fate in here.items() if fate.is_acknowledged}
-                self._acknowledge(each.topic, reset | gone)
+                self._acknowledge(each.topic, reset | gone, chunked)
         return LetterCounts.of(fates)
 
-    def _acknowledge(self, topic: str, places: set[Place]) -> None:
-        acknowledge(self.client, self.admin, topic, self.subscription.name, places)
+    def _acknowledge(
+        self, topic: str, places: set[Place], chunked: Mapping[Place, Any] | None = None
+    ) -> None:
+        name = self.subscription.name
+        acknowledge(self.client, self.admin, topic, name, places, chunked=chunked)

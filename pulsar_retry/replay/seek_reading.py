@@ -48,7 +48,7 @@ def read_unacknowledged(
     first, last = min(left), max(left)
     start = pulsar.MessageId(-1, first.ledger, first.entry - 1, -1)
     with reader_of(client, seen.topic, start) as reader:
-        while True:
+        while reader.has_message_available():
             try:
                 raw = reader.read_next(_WAIT_MS)
             except _pulsar.Timeout:
@@ -57,20 +57,22 @@ def read_unacknowledged(
                 return
             if place in left:
                 yield raw
-            if place == last and not _is_in_batch(raw):
-                return
 
 
-def _is_in_batch(raw: Any) -> bool:
-    return bool(raw.message_id().batch_index() >= 0)
+def read_letters(
+    client: pulsar.Client, seen: Surveyed, chunked: dict[Place, Any] | None = None
+) -> list[Letter]:
+    """Return the letters of a retry partition that are not acknowledged, without their contents.
 
-
-def read_letters(client: pulsar.Client, seen: Surveyed) -> list[Letter]:
-    """Return the letters of a retry partition that are not acknowledged, without their contents."""
-    return [
-        Letter.read(place_of(raw), raw.publish_timestamp(), raw.properties())
-        for raw in read_unacknowledged(client, seen)
-    ]
+    Into *chunked* go the ids of those that have several entries.
+    """
+    letters = []
+    for raw in read_unacknowledged(client, seen):
+        place = place_of(raw)
+        letters.append(Letter.read(place, raw.publish_timestamp(), raw.properties()))
+        if chunked is not None and ";" in str(raw.message_id()):
+            chunked[place] = raw.message_id()
+    return letters
 
 
 class Republisher:

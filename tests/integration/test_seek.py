@@ -204,6 +204,43 @@ def test_letter_whose_original_is_gone(admin, topic, subscription, consumer, pub
     drained(admin, subscription.retry_letter_topic)
 
 
+def test_letters_with_a_schema(admin, client, topic, subscription, subscribe):
+    """A letter that is published anew keeps its schema."""
+    consumer = subscribe(
+        initial_position=pulsar.InitialPosition.Earliest,
+        schema=pulsar.schema.StringSchema(),
+        dead_letter_policy=pr.DeadLetterPolicy(100),
+    )
+    client.create_producer(topic, schema=pulsar.schema.StringSchema()).send("tea")
+    consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+    trim(admin, topic)
+
+    report = seek(subscription, "earliest")
+
+    assert 1 == report.letters.reset
+    message = consumer.receive(SOON)
+    assert ("tea", 1) == (message.value(), pr.attempt_of(message))
+
+
+def test_letters_in_chunks(admin, client, topic, subscription, consumer):
+    """A letter of several entries is acknowledged as a whole, and published anew as a whole."""
+    content = b"x" * (6 << 20)
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    producer.send(content)
+    consumer.reconsume_later(consumer.receive(SOON))
+
+    report = seek(subscription, "earliest")
+    assert 1 == report.letters.replayed
+    drained(admin, subscription.retry_letter_topic)
+
+    consumer.reconsume_later(consumer.receive(SOON))
+    trim(admin, topic)
+    report = seek(subscription, "earliest")
+    assert 1 == report.letters.reset
+    assert [(content, 1)] == delivered(consumer)
+    drained(admin, subscription.retry_letter_topic)
+
+
 def test_letter_of_an_older_message(admin, topic, subscription, consumer, publish):
     """A letter is acknowledged when its message was published before the time: so says Pub/Sub."""
     publish(b"old")

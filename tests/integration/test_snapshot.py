@@ -293,6 +293,38 @@ def test_large_captures(monkeypatch, admin, topic, subscription, consumer, subsc
     snapshot.delete()
 
 
+def test_batches(client, admin, topic, subscription, subscribe):
+    """A batch that is acknowledged in part comes again as a whole, a finished one does not."""
+    consumer = subscribe(
+        initial_position=EARLIEST, batch_index_ack_enabled=True, enable_retry=False
+    )
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=500
+    )
+    for batch in ("a", "b"):
+        for n in range(4):
+            producer.send_async(f"{batch}{n}".encode(), lambda *_: None)
+        producer.flush()
+    messages = [consumer.receive(SOON) for _ in range(8)]
+    assert 2 == len({m.message_id().entry_id() for m in messages})
+    for message in messages:
+        if message.data() not in {b"b2", b"b3"}:
+            consumer.acknowledge(message)
+    stats = f"{topic.replace('://', '/')}/internalStats"
+    first = f":{messages[0].message_id().entry_id()}"
+    eventually(
+        lambda: admin.get(stats)["cursors"][SUBSCRIPTION]["markDeletePosition"].endswith(first)
+    )
+    snapshot = Snapshot.create(subscription)
+    consumer.close()
+    seek(subscription, "latest")
+
+    report = snapshot.restore()
+
+    assert 1 == report.backlog_after
+    assert firsts("b0", "b1", "b2", "b3") == received(subscribe())
+
+
 def test_warnings(admin, namespace, topic, subscription, consumer, publish):
     """What a pin runs into is told, and a snapshot expires with its messages."""
     publish(b"1")
