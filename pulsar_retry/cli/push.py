@@ -139,8 +139,10 @@ def serve(**options: Any) -> None:
 
 
 def _serve(wishes: _Wishes) -> None:
-    from pulsar_retry.push.serving import Orders, Server  # noqa: PLC0415 - for --help's sake
-
+    try:
+        from pulsar_retry.push.serving import Orders, Server  # noqa: PLC0415 - for --help's sake
+    except ModuleNotFoundError as error:  # it says what to install
+        raise click.ClickException(str(error)) from error
     account, signature = _signers(wishes)
     host, port = _address(wishes.listen)
     token = _secret(wishes.control_token_file)

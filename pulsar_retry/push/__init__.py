@@ -3,6 +3,7 @@
 It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
+from pulsar_retry.push import _needs as _needs
 from pulsar_retry.push.dispatcher import Dispatcher
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.guard import Guard

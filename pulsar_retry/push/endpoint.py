@@ -53,7 +53,8 @@ class Endpoint:
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:
+            (parts.hostname or "").encode("idna")  # as the look-up will
+        except ValueError:  # a UnicodeError is one
             raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
         host, scheme = parts.hostname or "", parts.scheme
         if scheme not in _PORTS or not host or port == 0:

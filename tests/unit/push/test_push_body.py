@@ -183,6 +183,8 @@ def test_endpoints(url):
         "https://example.com:99999/",
         "https://example.com:0/",
         "https://[::1/",
+        f"https://{'a' * 64}.example.com/",
+        "https://a..example.com/",
         "",
         None,
         7,
