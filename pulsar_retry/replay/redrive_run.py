@@ -23,7 +23,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
-from pulsar_retry.errors import AcknowledgeError, RedriveError
+from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.replay.pace import Pace
 from pulsar_retry.replay.redrive_judge import Judge
 from pulsar_retry.replay.redrive_source import Checkpoint
@@ -202,9 +202,10 @@ class Run:
         return number, str(Position(ledger, entry, where.partition(), batch))
 
     def _forget_passed(self) -> None:
-        for topic in list(self._open):
-            if self._work.passed(topic):
-                del self._open[topic]
+        with contextlib.suppress(AdminError):
+            for topic in list(self._open):
+                if self._work.passed(topic):
+                    del self._open[topic]
 
     # -- handing on -------------------------------------------------------------------------------
 
@@ -267,15 +268,26 @@ class Run:
     def _tick(self) -> None:
         self._next_tick = time.monotonic() + _TICK
         self._take_back()
-        if self.redriven != self._saved:
-            self._saved = self.redriven
-            self._work.save(attrs.evolve(self._work.checkpoint, redriven=self._saved))
+        # A broker that restarts is no reason to stop: the letters wait for it, too.
+        with contextlib.suppress(AdminError):
+            self._save()
+        with contextlib.suppress(pulsar.PulsarException):
+            self._compare()
+        self._work.progress(self)
+
+    def _save(self) -> None:
+        redriven = self.redriven
+        if redriven != self._saved:
+            self._work.save(attrs.evolve(self._work.checkpoint, redriven=redriven))
+            self._saved = redriven
+
+    def _compare(self) -> None:
+        """Stop when too many letters are dead again."""
         ratio = self._work.max_failure_ratio
         if ratio is not None:
             self.failed_again = self._work.failures()
             if self.failed_again > ratio * max(self.redriven, _ENOUGH):
                 self.stopped = self.stopped or RATIO
-        self._work.progress(self)
 
     def _await_turn(self, due: float) -> None:
         """Wait until the next letter may go, or until the redrive is stopped."""
@@ -295,11 +307,11 @@ class Run:
             or (self._returned and self._goes_on())
         ):
             self._take_back()
+            self._look_around()
             time.sleep(0.005)
-            if time.monotonic() >= self._next_tick:
-                self._tick()
-            if self._cancelled.is_set():
-                self.stopped = self.stopped or CANCELLED
+        if self._goes_on() and (late := len(self._work.router.flights) + len(self._returned)):
+            self.left[REFUSED] += late
+            self.stopped = REFUSED
 
     def _goes_on(self) -> bool:
         """Tell whether what was not published is still to be."""

@@ -17,6 +17,8 @@ from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,
     FAILURE,
+    FAILURE_CRASHES,
+    FAILURE_WRITER,
     REAL_SUBSCRIPTION,
     REAL_TOPIC,
     RECONSUMETIMES,
@@ -28,8 +30,8 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-#: What counts attempts, and what says when the last one was due.
-_ATTEMPTS = frozenset({RECONSUMETIMES, DELAY_TIME, DELAY})
+#: What says when the last attempt was due, and by whom and with which damage it was made.
+_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_WRITER, FAILURE_CRASHES})
 #: What tells of failures in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")
@@ -103,8 +105,10 @@ class Dress:
         return kept
 
     def _is_kept(self, name: str) -> bool:
-        if name in _ATTEMPTS:
-            return self.keep_attempts and name == RECONSUMETIMES
+        if name in _NEVER_KEPT:
+            return False
+        if name == RECONSUMETIMES:
+            return self.keep_attempts
         if name in SYSTEM_PROPERTIES:
             return self.to_retry
         return self.keep_failure or not (name in _FAILURES or name.startswith(FAILURE))

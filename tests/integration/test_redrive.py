@@ -207,6 +207,19 @@ def test_too_many_failures_stop_it(dead) -> None:
     assert 4 < done.failed_again <= done.redriven < 300
 
 
+def test_letters_that_their_topic_refuses_stay(dead) -> None:
+    """The report says how many, and why."""
+    dead.subscribe()
+    dead.fill(3)
+    dead.admin.terminate(dead.retry)
+
+    done = dead.redrive().run()
+
+    assert (0, {"refused": 3}, False) == (done.redriven, done.left, done.is_complete)
+    assert "TopicTerminated" in done.problems[0]
+    assert 3 == dead.backlog()
+
+
 def test_a_cancelled_redrive_goes_on(dead) -> None:
     """What is under way is settled; the same redrive takes up the rest, and its count."""
     consumer = dead.subscribe()

@@ -78,17 +78,20 @@ def test_a_broker_that_restarts(own_broker, admin, topic) -> None:
         dead = Dead(own_broker, admin, client, name)
         consumer = dead.subscribe()
         dead.fill(2_000)
-        restarted = threading.Event()
 
-        def restart(so_far) -> None:
-            if so_far.redriven > 300 and not restarted.is_set():
-                restarted.set()
-                own_broker.kill()
-                own_broker.restart()
+        def restart() -> None:
+            own_broker.kill()
+            own_broker.restart()
 
-        done = Redrive(dead.dlq, cluster=dead.cluster, rate=1_000).run(restart)
+        restarting = threading.Thread(target=restart)
 
-        assert restarted.is_set()
+        def begin(so_far) -> None:
+            if so_far.redriven > 300 and restarting.ident is None:
+                restarting.start()
+
+        done = Redrive(dead.dlq, cluster=dead.cluster, rate=1_000).run(begin)
+
+        restarting.join()
         assert (2_000, None) == (done.redriven, done.stopped)
         eventually(lambda: dead.backlog() == 0)
         numbers, ids = collect(consumer)
