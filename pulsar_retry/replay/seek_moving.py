@@ -29,6 +29,9 @@ from pulsar_retry.replay.subscription import Subscription
 #: Seconds for consumers to come back, of which nothing depends.
 _COME_BACK = 5.0
 _LOOK = 0.05
+#: Seconds between two looks at what is in hand: what is dispatched and acknowledged between two is
+#: in doubt.
+_OFTEN = 0.01
 
 #: Makes the judge of letters from what the main topic is.
 MakeJudge = Callable[[Sequence[Main]], Judge]
@@ -140,7 +143,7 @@ class Mover:
         found = [Late.of(goal) for goal in mains]
         deadline = time.monotonic() + self.grace
         while any(late.pending for late in found) and time.monotonic() < deadline:
-            time.sleep(_LOOK)
+            time.sleep(_OFTEN)
             now = survey_all(self.admin, topics, self.subscription.name)
             looks = zip(found, mains, now, strict=True)
             found = [late.look(goal, seen) for late, goal, seen in looks]

@@ -410,6 +410,29 @@ def test_no_subscription(admin, topic, subscription, publish):
 
 
 @pytest.mark.parametrize(
+    ("kind", "warns"), [("Exclusive", True), ("Failover", True), ("KeyShared", False)]
+)
+def test_every_type(admin, topic, subscription, subscribe, publish, kind, warns):
+    """Consumers of every type come back; where they may acknowledge cumulatively, it warns."""
+    consumer = subscribe(
+        consumer_type=getattr(pulsar.ConsumerType, kind),
+        initial_position=pulsar.InitialPosition.Earliest,
+        enable_retry=False,
+        dead_letter_policy=None,
+    )
+    for name in ("1", "2", "3"):
+        publish(name.encode(), partition_key=name)
+    consume(consumer, 3)
+    drained(admin, topic)
+
+    report = seek(subscription, "earliest")
+
+    assert (3, 1) == (report.replayed, report.consumers)
+    assert warns is any("cumulatively" in warning for warning in report.warnings)
+    assert firsts("1", "2", "3") == delivered(consumer)
+
+
+@pytest.mark.parametrize(
     ("name", "match"), [("{}-partition-0", "is a partition"), ("non-{}", "keeps no messages")]
 )
 def test_what_cannot_be_moved(broker, topic, name, match):
