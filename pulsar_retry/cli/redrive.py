@@ -135,13 +135,14 @@ def command(
         )
 
     check_can_ask(yes=yes or dry_run)
-    job = redrive(dry=dry_run)
+    job, total = redrive(dry=dry_run), options["limit"]
     if not dry_run and not yes:
-        plan = _carried_out(redrive(dry=True), options["limit"])
+        plan = _carried_out(redrive(dry=True), "looking", total)
         if not as_json:
             _show(plan)
         ask(f"Redrive {plan.redriven} letters now?")
-    done = _carried_out(job, options["limit"])
+        total = plan.redriven
+    done = _carried_out(job, "looking" if dry_run else "redriving", total)
     if as_json:
         show_json(done.facts())
     else:
@@ -163,9 +164,9 @@ def _rates(text: str | None) -> list[float]:
         raise ConfigError.bad("--ramp", text, "rates with commas between, such as 1,10") from None
 
 
-def _carried_out(job: Redrive, limit: int | None) -> Redriven:
-    with _interruptible(job), progress("redriving") as show:
-        return job.run(lambda so_far: show(so_far.redriven, limit))
+def _carried_out(job: Redrive, what: str, total: int | None) -> Redriven:
+    with _interruptible(job), progress(what) as show:
+        return job.run(lambda so_far: show(so_far.redriven, total))
 
 
 @contextlib.contextmanager
