@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
+
+import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
 from pulsar_retry.consumer.nacks import Checker
 from pulsar_retry.consumer.raw import publish_time, raw_of
+from pulsar_retry.consumer.receiving import CountingConsumer
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.wire.codecs import Codec
@@ -28,12 +31,30 @@ class Handover:
     def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
         self._consumer = consumer
         self._plan = consumer._plan
+        self._schema = consumer._schema
         self._codec = codec
         self._redact = redact
 
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message* came from the retry topic."""
         return self._consumer._is_letter(message)
+
+    def flowing(self) -> Callable[[int], Any] | None:
+        """Return what takes the next message of a topic that flows, for less than `receive`.
+
+        It is called with milliseconds and returns pulsar-client's own message (`whole`), or raises
+        `pulsar.Timeout`; then it is time for `receive`, which looks at the retry topic too. None:
+        the topic does not flow.
+        """
+        consumer = self._consumer
+        return consumer._flowing() if isinstance(consumer, CountingConsumer) else None
+
+    def whole(self, raw: Any) -> pulsar.Message:
+        """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
+        message = pulsar.Message()
+        message._message = raw
+        message._schema = self._schema
+        return message
 
     def check_later(self, owner: Checker, delay: float) -> None:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""

@@ -61,6 +61,13 @@ class CountingConsumer(Consumer):
             return self._consumer.receive()
         return self._consumer.receive(timeout_millis)
 
+    def _flowing(self) -> Callable[[int], Any] | None:
+        """Return what takes the next raw message from a topic that flows; None: it does not.
+
+        It raises `pulsar.Timeout` where there is none; then it is time for `receive`.
+        """
+        return self._consumer.receive  # type: ignore[no-any-return]
+
     def _wrap(self, raw: Any) -> Any:
         message = Message()
         message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
@@ -149,6 +156,9 @@ class RetryConsumer(CountingConsumer):
                     message._schema = self._schema  # noqa: SLF001
                     return message
         return super().receive(timeout_millis)
+
+    def _flowing(self) -> Callable[[int], Any] | None:
+        return self._inbox.express  # type: ignore[no-any-return]
 
     def _next(self, timeout_millis: int | None) -> Any:
         if timeout_millis is not None:

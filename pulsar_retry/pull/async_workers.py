@@ -91,9 +91,13 @@ class LoopThread:
 
     async def _handle(self, slot: Slot, item: Item) -> None:
         slot.work = item
-        settler, loop = self._settler, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         if (entry := item[2]) is not None:
             RETRIES_IN_PLACE.set(entry.retries)
+        if self._valve is not None:
+            # A dispatcher's handler keeps its own time and is never interrupted: it needs no task.
+            await self._settle(slot, item, self._handler(item[0]))
+            return
         # In a task of its own, so that an expired lease can cancel it and not the worker.
         task = loop.create_task(_awaited(self._handler, item[0]))
 
@@ -102,8 +106,12 @@ class LoopThread:
                 loop.call_soon_threadsafe(task.cancel)
 
         slot.interrupt = interrupt
+        await self._settle(slot, item, task)
+
+    async def _settle(self, slot: Slot, item: Item, handling: Awaitable[Any]) -> None:
+        settler = self._settler
         try:
-            result = await task
+            result = await handling
         except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
             await self._failed(slot, item, error)
             return

@@ -26,6 +26,10 @@ _log = logging.getLogger("pulsar_retry")
 #: is the one thing that cannot wake a thread from pulsar-client's receive.
 _LOOK = 0.25
 
+#: Milliseconds that a topic that flows may have nothing. To wait for both of two topics costs more
+#: than to receive from one, so that begins after these.
+_LULL = 5
+
 #: Messages that are received in one go at most.
 _MOST = 256
 
@@ -33,8 +37,12 @@ _MOST = 256
 #: received next time; after five times as much, less.
 _BRISK = 0.001
 
-#: Handlers that take less are as well called by one worker: waking another one costs more.
+#: Handlers that take less are as well called by one worker: waking another one costs more. Two that
+#: are awake take the interpreter from each other with every call of pulsar-client's.
 _QUICK = 0.0001
+
+#: Seconds that waking a worker, and being woken by it, may take on a busy machine.
+_WAKING = 0.001
 
 #: Seconds after which another worker is woken if one has not got through.
 _STALL = 0.005
@@ -74,6 +82,7 @@ class Intake:
         """Make the intake; *probe* asks the broker for the topics and raises what it says."""
         self._board = board
         self._settler = settler
+        self._handover = settler.handover
         self._receive = settler.consumer.receive
         self._consumer = settler.consumer
         self._limits = flow_control
@@ -157,7 +166,7 @@ class Intake:
 
     def _fill(self, wait: float) -> None:
         """Receive until nothing comes, or as much as the workers can take in a moment."""
-        board, receive, lanes = self._board, self._receive, self._lanes
+        board, lanes = self._board, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
         put_up = board.ready.append
         count, size = board.held()
@@ -166,8 +175,9 @@ class Intake:
             room = min(room, self._valve.room(count))
         space = self._limits.max_bytes - size
         received, total = 0, 0
+        flowing, whole = self._handover.flowing(), self._handover.whole
         try:
-            message = self._first(wait)
+            message = self._first(wait, flowing)
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
@@ -179,7 +189,7 @@ class Intake:
                         lanes.admit(message, length)
                     if received >= room or total >= space:
                         break
-                message = receive(0)
+                message = self._receive(0) if flowing is None else whole(flowing(0))
         except pulsar.Timeout:
             pass
         finally:
@@ -190,12 +200,15 @@ class Intake:
             self._put_up, self._put_up_at = received, time.monotonic()
             board.wake(1 if self._is_quick else received)
 
-    def _first(self, wait: float) -> Any:
+    def _first(self, wait: float, flowing: Callable[[int], Any] | None) -> Any:
         """Return the next message; look what is wrong if none comes.
 
         Raises:
             pulsar.Timeout: none came.
         """
+        if flowing is not None:
+            with contextlib.suppress(pulsar.Timeout):
+                return self._handover.whole(flowing(_LULL))
         with contextlib.suppress(pulsar.Timeout):
             return self._receive(0)
         try:
@@ -228,7 +241,7 @@ class Intake:
         if not self._put_up:
             return
         took = time.monotonic() - self._put_up_at
-        self._is_quick = took < _QUICK * self._put_up
+        self._is_quick = took < _WAKING + _QUICK * self._put_up
         if took < _BRISK and self._put_up >= self._goes:
             self._goes = min(_MOST, 2 * self._goes)
         elif took > 5 * _BRISK:

@@ -77,6 +77,7 @@ class Settler:
 
     Attributes:
         consumer: Where the messages come from.
+        handover: Hands them on.
         policy: Decides about failures; may be replaced at any time.
         counts: What was done so far.
         own_letters: The letters that it has published.
@@ -99,7 +100,7 @@ class Settler:
         self._board = board
         self.consumer = consumer
         self.policy = policy
-        self._handover = handover
+        self.handover = handover
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._switch = switch
@@ -220,7 +221,7 @@ class Settler:
     ) -> Future[None]:
         stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
         self.own_letters.failed(key, failures)
-        future = self._handover.dead(work.message, action, failure, failures=failures)
+        future = self.handover.dead(work.message, action, failure, failures=failures)
         out = partial(self.own_letters.published, key, stamp, at=began, dead=True)
         return self._follow(work, "dead_lettered", future, key, out)
 
@@ -232,7 +233,7 @@ class Settler:
         action = attrs.evolve(action, delay=max(action.delay, LEAST_DELAY))
         self.own_letters.failed(key, failures, action.delay)
         custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
-        future = self._handover.retry(
+        future = self.handover.retry(
             work.message, action, failure, failures=failures, custom=custom
         )
         out = partial(self.own_letters.published, key, stamp, at=began)
@@ -280,7 +281,7 @@ class Settler:
             return False
         if self._nacks:  # a subscription that was set back counts no redeliveries
             return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
-        if not self._handover.is_letter(message):
+        if not self.handover.is_letter(message):
             return False
         properties, at = message.properties(), message.publish_timestamp() / 1000
         stamp = Stamp.read(properties.get(FAILURE_WRITER))
