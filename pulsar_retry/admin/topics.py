@@ -114,8 +114,3 @@ class Topics:
         *applied*: also the namespace's or the broker's, where the topic has none.
         """
         return self._transport.json("GET", topic_path(topic, name), applied=applied)
-
-    def permissions(self, topic: str) -> dict[str, list[str]]:
-        """Return what each role may do here."""
-        facts: dict[str, list[str]] = self._transport.json("GET", topic_path(topic, "permissions"))
-        return facts

@@ -126,7 +126,7 @@ class Redrive:
         self._dlq_subscription = dlq_subscription
         self._naming = Naming.of(naming)
         self._where = where
-        self._limit = _whole("limit", limit, 1)
+        self._limit = None if limit is None else _whole("limit", limit, 1)
         self._pace = Pace.of(rate, ramp, ramp_step)
         self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
         self._max_redrives = _whole("max_redrives", max_redrives, 0)
@@ -194,7 +194,7 @@ class Redrive:
             Dress(job, self._to == RETRY, *self._keep),
             source=self._source,
             naming=self._naming,
-            max_redrives=self._max_redrives or 0,
+            max_redrives=self._max_redrives,
         )
 
     # -- doing it ---------------------------------------------------------------------------------
@@ -204,53 +204,51 @@ class Redrive:
     ) -> Redriven:
         through = find_subscription(admin, self._source, self._dlq_subscription, create=True)
         assert through is not None  # noqa: S101 - it was made
-        with _consumer(client, self._source, through) as consumer:
+        with contextlib.ExitStack() as stack:
+            consumer = stack.enter_context(_consumer(client, self._source, through))
             # Nobody else has a consumer now, so nobody else writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
             store.save(checkpoint)
             judge = self._judge(admin, checkpoint.job)
-            router = _router(client)
             watched = partitions if self._max_failure_ratio is not None else []
-
-            def report(run: Run) -> Redriven:
-                return Redriven(
-                    source=self._source,
-                    job=checkpoint.job,
-                    dry_run=False,
-                    resumed=resumed,
-                    redriven=run.redriven,
-                    failed_again=run.failed_again,
-                    left=dict(run.left),
-                    targets=dict(run.targets),
-                    stopped=run.stopped,
-                    problems=first_of_each([*judge.problems, *run.problems]),
-                )
-
-            with contextlib.closing(Failures(client, watched, checkpoint)) as failures:
-                work = Work(
-                    consumer=consumer,
-                    router=router,
-                    judge=judge,
-                    checkpoint=checkpoint,
-                    pace=self._pace,
-                    limit=self._limit or float("inf"),
-                    max_failure_ratio=self._max_failure_ratio,
-                    passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
-                    failures=failures.count,
-                    save=store.save,
-                    progress=lambda run: tell(report(run)),
-                )
-                run = Run(work, self._cancelled)
-                try:
-                    run.run()
-                finally:
-                    router.give_up()
-                    router.producers.close()
+            failures = stack.enter_context(
+                contextlib.closing(Failures(client, watched, checkpoint))
+            )
+            router = stack.enter_context(_router(client))
+            work = Work(
+                consumer=consumer,
+                router=router,
+                judge=judge,
+                checkpoint=checkpoint,
+                pace=self._pace,
+                limit=self._limit or float("inf"),
+                max_failure_ratio=self._max_failure_ratio,
+                passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
+                failures=failures.count,
+                save=store.save,
+                progress=lambda run: tell(self._report(run, judge, checkpoint, resumed=resumed)),
+            )
+            run = Run(work, self._cancelled)
+            run.run()
             if run.stopped not in {CANCELLED, REFUSED}:
                 store.save(None)  # the same command is a new redrive now
-            return report(run)
+            return self._report(run, judge, checkpoint, resumed=resumed)
+
+    def _report(self, run: Run, judge: Judge, checkpoint: Checkpoint, *, resumed: bool) -> Redriven:
+        return Redriven(
+            source=self._source,
+            job=checkpoint.job,
+            dry_run=False,
+            resumed=resumed,
+            redriven=run.redriven,
+            failed_again=run.failed_again,
+            left=dict(run.left),
+            targets=dict(run.targets),
+            stopped=run.stopped,
+            problems=first_of_each([*judge.problems, *run.problems]),
+        )
 
     def _begin(
         self, admin: AdminClient, partitions: list[str], found: Checkpoint | None
@@ -305,8 +303,10 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
         bare.close()
 
 
-def _router(client: Client) -> LetterRouter:
-    return LetterRouter(
+@contextlib.contextmanager
+def _router(client: Client) -> Iterator[LetterRouter]:
+    """Give what hands letters on; what is under way at the end fails."""
+    router = LetterRouter(
         client,
         pulsar.schema.BytesSchema(),
         max_pending=_IN_FLIGHT,
@@ -317,6 +317,11 @@ def _router(client: Client) -> LetterRouter:
         one_thread=True,
         keep_writer_schema=True,
     )
+    try:
+        yield router
+    finally:
+        router.give_up()
+        router.producers.close()
 
 
 def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
@@ -329,9 +334,7 @@ def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: C
     return (ledger, entry) > (end.ledger, end.entry)
 
 
-def _whole(argument: str, value: int | None, minimum: int) -> int | None:
-    if value is None:
-        return None
+def _whole(argument: str, value: int, minimum: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ConfigError.bad(argument, value, f"a whole number, {minimum} or more")
     return value

@@ -102,6 +102,7 @@ def test_a_ramp() -> None:
         {"limit": 0},
         {"limit": 1.5},
         {"max_redrives": -1},
+        {"max_redrives": None},
         {"max_failure_ratio": 0.5},
         {"max_failure_ratio": 2, "rate": 1},
         {"naming": "esperanto"},
