@@ -30,6 +30,10 @@ _TYPES = {
 _NAME = "zzz-pulsar-retry-seek"
 
 
+class InTheWayError(SeekError):
+    """Consumers are connected beside which nobody else can acknowledge."""
+
+
 def acknowledge(
     client: pulsar.Client,
     admin: AdminClient,
@@ -52,7 +56,8 @@ def acknowledge(
         chunked: The ids of messages that have several, by the last one of them.
 
     Raises:
-        SeekError: an Exclusive consumer is in the way, or the broker does not take them.
+        InTheWayError: an Exclusive consumer is connected.
+        SeekError: the broker does not take them.
     """
     left, since = set(places), time.monotonic()
     while left:
@@ -99,18 +104,18 @@ def _consumer(
     client: pulsar.Client, admin: AdminClient, topic: str, subscription: str
 ) -> pulsar.Consumer:
     """Open a consumer that asks for no message, beside those that are there."""
-    count, kind = consumers_of(admin, topic, subscription)
+    _, kind = consumers_of(admin, topic, subscription)
     try:
         return BareClient.subscribe(
             client,
             topic,
             subscription,
-            _TYPES.get(kind, pulsar.ConsumerType.Shared) if count else pulsar.ConsumerType.Shared,
+            _TYPES.get(kind, pulsar.ConsumerType.Shared),
             receiver_queue_size=0,
             consumer_name=_NAME,
         )
     except pulsar.ConsumerBusy:
-        raise SeekError(
+        raise InTheWayError(
             f"consumers of {subscription!r} ({kind}) are connected to {topic}, so nobody else can "
             "acknowledge there: stop them and run this again"
         ) from None

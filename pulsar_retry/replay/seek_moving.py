@@ -18,7 +18,7 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.replay.ack_state import Place
-from pulsar_retry.replay.seek_acking import acknowledge
+from pulsar_retry.replay.seek_acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seek_late import Late
 from pulsar_retry.replay.seek_letters import Fate, Judge, Letter, Main
 from pulsar_retry.replay.seek_reading import Republisher, read_letters
@@ -28,6 +28,8 @@ from pulsar_retry.replay.subscription import Subscription
 
 #: Seconds for consumers to come back, of which nothing depends.
 _COME_BACK = 5.0
+#: How often to disconnect an Exclusive consumer that is in the way.
+_TRIES = 5
 _LOOK = 0.05
 #: Seconds between two looks at what is in hand: what is dispatched and acknowledged between two is
 #: in doubt.
@@ -96,10 +98,19 @@ class Mover:
 
     def _reset(self, goals: Sequence[Goal]) -> None:
         for goal in goals:
-            to: Start = "latest" if goal.begin is None else goal.begin
-            self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
-            # At once, while its consumers are not back yet.
-            self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
+            for attempt in range(_TRIES):
+                try:
+                    self._reset_one(goal)
+                    break
+                except InTheWayError:  # it was back before us
+                    if attempt == _TRIES - 1:
+                        raise
+
+    def _reset_one(self, goal: Goal) -> None:
+        to: Start = "latest" if goal.begin is None else goal.begin
+        self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
+        # At once, while its consumers are not back yet.
+        self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 
     def _connected(self, goals: Sequence[Goal]) -> dict[str, int]:
         """Return how many consumers each partition has."""

@@ -429,7 +429,9 @@ def test_every_type(admin, topic, subscription, subscribe, publish, kind, warns)
 
     assert (3, 1) == (report.replayed, report.consumers)
     assert warns is any("cumulatively" in warning for warning in report.warnings)
-    assert firsts("1", "2", "3") == delivered(consumer)
+    assert firsts("1", "2", "3") == delivered(
+        consumer, 4000
+    )  # a Failover consumer waits for a second
 
 
 @pytest.mark.parametrize(

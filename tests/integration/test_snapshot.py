@@ -364,6 +364,31 @@ def test_another_topic(broker, topic, subscription, consumer, publish):
         snapshot.restore(subscription_of(broker, f"{topic}-2"))
 
 
+@pytest.mark.parametrize("kind", ["Exclusive", "Failover", "KeyShared"])
+def test_every_type(admin, topic, subscription, subscribe, publish, kind):
+    """Consumers of every type that run get what was open, and go on."""
+    consumer = subscribe(
+        consumer_type=getattr(pulsar.ConsumerType, kind),
+        initial_position=EARLIEST,
+        enable_retry=False,
+        dead_letter_policy=None,
+    )
+    for n in range(6):
+        publish(f"{n}".encode(), partition_key=f"{n}")
+    messages = [consumer.receive(SOON) for _ in range(6)]
+    for message in messages:
+        if message.data() in {b"1", b"3"}:
+            consumer.acknowledge(message)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 4)
+    snapshot = Snapshot.create(subscription)
+
+    snapshot.restore(grace=0.3)
+
+    assert 4 == admin.backlog(topic, SUBSCRIPTION)
+    assert {b"0", b"2", b"4", b"5"} <= {payload for payload, _ in received(consumer, 4000)}
+    drained(admin, topic)
+
+
 def test_an_exclusive_consumer_is_in_the_way(client, cluster_parts, topic, publish):
     """Where nobody else can acknowledge, the error says who is to be stopped."""
     exclusive = client.subscribe(topic, SUBSCRIPTION, initial_position=EARLIEST)
