@@ -343,6 +343,24 @@ def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypat
         dead.redrive().run()
 
 
+def test_a_topic_without_letters(dead) -> None:
+    """There is nothing to do."""
+    dead.create("keep")
+    assert (0, True) == ((done := dead.redrive().run()).redriven, done.is_complete)
+
+
+def test_a_topic_without_a_subscription_gets_one(dead) -> None:
+    """It begins at the earliest letter that is there."""
+    consumer = dead.subscribe()
+    dead.create()
+    dead.fill(3)
+
+    assert 3 == dead.redrive().run().redriven
+
+    received(consumer, 3)
+    assert {"pulsar-retry"} == set(dead.admin.stats(dead.dlq)["subscriptions"])
+
+
 def test_a_topic_that_is_not_there(dead) -> None:
     """It is not made by looking."""
     with pytest.raises(pr.RedriveError, match="there is no topic"):
