@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
@@ -39,7 +40,7 @@ def cluster_options(command: _Command) -> _Command:
     """Give a command the options of a connection; it gets them as one, `cluster`."""
 
     def with_cluster(**options: Any) -> Any:
-        given = {key: options.pop(key) for key in _KEYS}
+        given = _one_token({key: options.pop(key) for key in _KEYS})
         config_file = options.pop("config_file")
         return command(cluster=_cluster(given, config_file), **options)
 
@@ -79,7 +80,7 @@ _OPTIONS = (
         "--tls-trust-certs-file",
         envvar="PULSAR_TLS_TRUST_CERTS_FILE",
         metavar="FILE",
-        help="The certificates that are trusted.  [default: the system's]",
+        help="The certificates that are trusted.  [default: the system's, of brokers certifi's]",
     ),
     click.option(
         "--tls-allow-insecure/--tls-verify",
@@ -98,6 +99,16 @@ _OPTIONS = (
 
 #: What every verb has that prints data.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _one_token(given: dict[str, Any]) -> dict[str, Any]:
+    """Leave out a token of the environment where an option gives one in the other way."""
+    source = click.get_current_context().get_parameter_source
+    for name, other in (("token", "token_file"), ("token_file", "token")):
+        by_option = given[other] is not None and source(other) is ParameterSource.COMMANDLINE
+        if by_option and source(name) is ParameterSource.ENVIRONMENT:
+            return {**given, name: None}
+    return given
 
 
 def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:

@@ -31,7 +31,8 @@ class Cluster:
         admin_url: The REST API. None: the first host, at port 8080, with TLS 8443.
         token: A token, or a function that returns the one of now.
         token_file: A file that holds it, read again at each use.
-        tls_trust_certs_file: The certificates that are trusted; None: the system's.
+        tls_trust_certs_file: The certificates that are trusted; None: of brokers those of certifi,
+            of the REST API the system's.
         tls_allow_insecure: Whether any certificate will do, for any host.
     """
 

@@ -82,6 +82,7 @@ def test_options_win_over_the_environment_and_that_over_a_file(tmp_path) -> None
     token_file.write_text("fresh")
     assert "fresh" == cluster_of(*config, "--token-file", str(token_file)).read_token()
     assert "file" == cluster_of(PULSAR_RETRY_CONFIG=str(path)).token
+    assert "option" == cluster_of("--token", "option", PULSAR_TOKEN_FILE="none").token  # noqa: S106
     assert Cluster() == cluster_of()
 
 
