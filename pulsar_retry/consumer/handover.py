@@ -12,7 +12,7 @@ import pulsar
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
 from pulsar_retry.consumer.nacks import Checker
-from pulsar_retry.consumer.raw import publish_time, raw_of
+from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
@@ -51,10 +51,7 @@ class Handover:
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
-        message = pulsar.Message()
-        message._message = raw
-        message._schema = self._schema
-        return message
+        return message_of(raw, self._schema)
 
     def check_later(self, owner: Checker, delay: float) -> None:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""

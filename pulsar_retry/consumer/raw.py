@@ -41,3 +41,11 @@ def whole_of(message: Any) -> Any:
 def publish_time(message: Any) -> datetime:
     """Return when a message, raw or not, was published."""
     return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+
+
+def message_of(raw: Any, schema: Any) -> pulsar.Message:
+    """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
+    message = pulsar.Message()
+    message._message = raw  # noqa: SLF001
+    message._schema = schema  # noqa: SLF001
+    return message

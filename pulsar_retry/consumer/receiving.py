@@ -19,7 +19,7 @@ from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, raw_of
+from pulsar_retry.consumer.raw import id_of, message_of, raw_of
 from pulsar_retry.errors import ConfigError
 
 
@@ -69,10 +69,7 @@ class CountingConsumer(Consumer):
         return self._consumer.receive  # type: ignore[no-any-return]
 
     def _wrap(self, raw: Any) -> Any:
-        message = Message()
-        message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
-        message._schema = self._schema  # noqa: SLF001
-        return message
+        return message_of(raw, self._schema)
 
     def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered."""

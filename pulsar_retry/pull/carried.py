@@ -7,6 +7,8 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.raw import message_of, raw_of
+
 
 @attrs.frozen
 class Carried:
@@ -29,7 +31,7 @@ class Carried:
 
 def carried(message: Any) -> Carried:
     """Return what is to be pickled of a message."""
-    raw = message._message  # noqa: SLF001 - a pulsar.Message
+    raw = raw_of(message)
     return Carried(
         data=raw.data(),
         properties=raw.properties(),
@@ -69,7 +71,4 @@ class _Restored:
 
 def restored(parts: Carried, schema: Any) -> pulsar.Message:
     """Return a `pulsar.Message` that reads like the one that was carried."""
-    message = pulsar.Message()
-    message._message = _Restored(parts)  # noqa: SLF001 - as pulsar.Consumer.receive makes it
-    message._schema = schema  # noqa: SLF001 - likewise
-    return message
+    return message_of(_Restored(parts), schema)

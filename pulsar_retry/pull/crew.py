@@ -6,8 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import attrs
-
 from pulsar_retry.pull.async_workers import LoopThread
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.guarding import guarded, guarded_async
@@ -17,19 +15,8 @@ from pulsar_retry.pull.settling import LETTERS, Settler
 from pulsar_retry.pull.workers import WorkerThread
 
 
-@attrs.frozen
-class Crew:
-    """Whoever calls handlers.
-
-    Attributes:
-        threads: The threads on which they are called.
-    """
-
-    threads: list[threading.Thread]
-
-
-def hire(options: Options, board: Board, settler: Settler) -> Crew:
-    """Start the workers of a subscriber."""
+def hire(options: Options, board: Board, settler: Settler) -> list[threading.Thread]:
+    """Start the workers of a subscriber; return the threads on which handlers are called."""
     assert options.handler is not None  # noqa: S101 - it was checked
     if options.workers == LOOP:
         handler = options.handler
@@ -48,11 +35,11 @@ def hire(options: Options, board: Board, settler: Settler) -> Crew:
             around=options.around,
         )
         loop.thread.start()
-        return Crew([loop.thread])
+        return [loop.thread]
     workers = [_worker(options, board, settler) for _ in range(options.concurrency)]
     for worker in workers:
         worker.thread.start()
-    return Crew([worker.thread for worker in workers])
+    return [worker.thread for worker in workers]
 
 
 def _worker(options: Options, board: Board, settler: Settler) -> WorkerThread:

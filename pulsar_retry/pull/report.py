@@ -25,8 +25,8 @@ class Report:
         dropped: Messages that were acknowledged and forgotten, because the handler or the policy
             said so.
         expired: Deliveries whose lease expired; they are among the three above.
-        superseded: Letters that were dropped because this process has published a newer one of the
-            same message: what a process that was killed has left behind.
+        superseded: Messages that were dropped because this process has published a newer letter of
+            the same one: what a process that was killed has left behind.
         unsettled: Settlements that failed; the messages are redelivered.
         handed_back: Messages that were received but not handled any more; they are redelivered.
         abandoned: Messages whose handlers still ran, or whose letters were still on their way.

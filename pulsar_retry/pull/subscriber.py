@@ -20,7 +20,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.checks import one_of
-from pulsar_retry.pull.crew import Crew, hire
+from pulsar_retry.pull.crew import hire
 from pulsar_retry.pull.intake import Intake
 from pulsar_retry.pull.opening import is_ordered, open_subscription
 from pulsar_retry.pull.options import Options, effective, origins
@@ -70,6 +70,7 @@ class Subscriber:
         self._ended = threading.Event()
         self._board = Board()
         self._settler: Settler | None = None
+        self._workers: list[threading.Thread] = []
         self._reason: BaseException | None = None
         self._report: Report | None = None
 
@@ -137,7 +138,7 @@ class Subscriber:
             if self._thread is None:
                 return None
         self._ask(mode, timeout)
-        if any(each is threading.current_thread() for each in self._crew_threads()):
+        if any(each is threading.current_thread() for each in self._workers):
             return None
         self._ended.wait()
         return self._report
@@ -207,10 +208,6 @@ class Subscriber:
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
         self._board.notify()
 
-    def _crew_threads(self) -> list[threading.Thread]:
-        crew: Crew | None = getattr(self, "_crew", None)
-        return [] if crew is None else crew.threads
-
     def _run(self) -> None:
         consumer: Consumer | None = None
         try:
@@ -259,7 +256,7 @@ class Subscriber:
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
-        self._crew = hire(options, board, settler)
+        self._workers = hire(options, board, settler)
         self._opened.set()
         try:
             intake.run(lambda: self._stop is not None)
@@ -305,19 +302,14 @@ class Subscriber:
         stop = self._stop
         assert stop is not None  # noqa: S101 - else an error ended it
         held = self._board.held()[0]
-        counts = settler.counts
+        counts = attrs.asdict(settler.counts)
+        counts["acknowledged"] += sum(slot.done for slot in self._board.slots)
         return Report(
             mode=stop.mode,
-            acknowledged=sum(slot.done for slot in self._board.slots) + counts.acknowledged,
-            retried=counts.retried,
-            dead_lettered=counts.dead_lettered,
-            dropped=counts.dropped,
-            expired=counts.expired,
-            superseded=counts.superseded,
-            unsettled=counts.unsettled,
             handed_back=handed_back,
             abandoned=held,
             seconds=time.monotonic() - stop.asked_at,
+            **counts,
         )
 
 
