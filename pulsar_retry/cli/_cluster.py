@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import urllib3
 from click.core import ParameterSource
 
 from pulsar_retry.errors import ConfigError
@@ -120,6 +121,8 @@ def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
         base = _read(config_file)
     arguments = base | said
     service_url = arguments.pop("service_url", None)
+    if arguments.get("tls_allow_insecure"):  # that is known: no warning with each request
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
 
 

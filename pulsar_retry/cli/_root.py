@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from _pulsar import PulsarException
 
 from pulsar_retry import cli
 from pulsar_retry._version import __version__
@@ -59,6 +60,9 @@ def run(arguments: Sequence[str] | None) -> int:
     except PulsarRetryError as error:
         click.echo(f"error: {error}", err=True)
         return _WRONG_USAGE if isinstance(error, ConfigError) else _FAILED
+    except PulsarException as error:
+        click.echo(f"error: the broker was not reached, or refuses: {error}", err=True)
+        return _FAILED
     except BrokenPipeError:
         # The reader of our output went away (`… | head`). What is still buffered for it must not
         # fail once more when the interpreter flushes at exit.

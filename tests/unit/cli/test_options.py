@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
+import pulsar
 import pytest
 from click.testing import CliRunner
 
@@ -138,6 +139,18 @@ def test_a_cluster_that_is_not_there(verb, capsys, monkeypatch) -> None:
     errors = capsys.readouterr().err
     assert "http://127.0.0.1:1 was not reached" in errors
     assert 1 == len(errors.splitlines())
+
+
+def test_a_broker_that_refuses(capsys, monkeypatch) -> None:
+    """Exit code 1 and one line, for what pulsar-client raises, too."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise pulsar.AuthorizationError("no right to consume")
+
+    monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", refuse)
+    assert 1 == cli.main(["dlq", "ls"])
+    errors = capsys.readouterr().err
+    assert "error: the broker was not reached, or refuses: no right to consume\n" == errors
 
 
 def test_times_are_moments_or_how_long_ago() -> None:
