@@ -15,6 +15,9 @@ from pulsar_retry.pull.board import Board, Item, Slot
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.valve import Valve
 
+#: With fewer messages ready than this more are received, where a valve lets that much ahead in.
+_LOW = 32
+
 #: How often a lane has retried the message that a handler is called with.
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
@@ -46,6 +49,8 @@ class LoopThread:
         self._settler = settler
         self._handler = handler
         self._valve = valve
+        if valve is not None:
+            board.low = min(_LOW, concurrency // 2)
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
         board.slots.extend(self._slots)
@@ -73,6 +78,8 @@ class LoopThread:
         while not board.closed:
             try:
                 item = board.ready.popleft()
+                if len(board.ready) + 1 == board.low:
+                    board.notify()
             except IndexError:
                 slot.work = None
                 awake.clear()

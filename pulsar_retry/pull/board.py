@@ -115,6 +115,8 @@ class Board:
         counting: Those of them that count what they have acknowledged.
         received: How many messages were put up, and how many bytes, by the receiving thread.
         closed: Whether the workers are to end.
+        low: With fewer than so many ready, the receiving thread goes on before a worker has nothing
+            to do; 0: it does not.
     """
 
     def __init__(self) -> None:
@@ -125,6 +127,7 @@ class Board:
         self.received = 0
         self.received_size = 0
         self.closed = False
+        self.low = 0
         self._changed = threading.Lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()

@@ -116,14 +116,19 @@ class Intake:
             if self._settler.fatal is not None:
                 raise self._settler.fatal
             wait = self.look()
+            self._let_out()
             if not self._may_receive():
-                self._let_out()
                 self._board.wait(wait)
-            elif self._board.idle and not self._board.ready:
+            elif self._is_wanted():
                 self._learn()
                 self._fill(wait)
             else:
                 self._await_workers(wait)
+
+    def _is_wanted(self) -> bool:
+        """Tell whether more is to be received: somebody has nothing to do, or soon will."""
+        ready = len(self._board.ready)
+        return ready < self._board.low or bool(self._board.idle and not ready)
 
     def _let_out(self) -> None:
         """Wake workers for what was put up while the valve let nothing out, and is ready still."""
