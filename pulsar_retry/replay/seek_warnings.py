@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.namespaces import Retention
+from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.replay.seek_report import Goal
 from pulsar_retry.replay.seek_survey import Surveyed, consumers_of, created_at
 from pulsar_retry.replay.seek_target import Target
@@ -77,17 +79,25 @@ def beyond_retention(
             continue
         if _keeps(admin, topic, now - since) or _is_whole(admin, topic):
             continue
-        retention = admin.topics.retention(logical(topic))
-        held = f"{retention.minutes} min, {retention.megabytes} MB"
+        retention = _retention(admin, topic)
+        held = f"{retention.minutes} min, {retention.megabytes} MB" if retention else "not known"
         reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
         warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
     return warnings
 
 
+def _retention(admin: AdminClient, topic: str) -> Retention | None:
+    """Return the retention of a topic; None: this role may not know it."""
+    try:
+        return admin.topics.retention(logical(topic))
+    except AdminForbiddenError:
+        return None
+
+
 def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
     """Tell whether the retention covers messages of *age*, whatever their size."""
-    retention = admin.topics.retention(logical(topic))
-    if retention.megabytes >= 0 or retention.minutes == 0:
+    retention = _retention(admin, topic)
+    if retention is None or retention.megabytes >= 0 or retention.minutes == 0:
         return False
     return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.errors import AdminNotFoundError, PulsarRetryError, SnapshotError
+from pulsar_retry.errors import (
+    AdminNotFoundError,
+    PulsarRetryError,
+    SnapshotError,
+)
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seek_report import SeekReport
-from pulsar_retry.replay.seek_survey import Surveyed, published_at, survey
+from pulsar_retry.replay.seek_survey import Surveyed, survey
 from pulsar_retry.replay.seeking import GRACE, client_of, letters_of, survey_main
+from pulsar_retry.replay.snapshot_policies import kept_for, oldest
 from pulsar_retry.replay.snapshot_restore import Restore
 from pulsar_retry.replay.snapshot_store import MAX_PROPERTY, Store
 from pulsar_retry.replay.snapshot_value import (
-    LIFETIME,
     READY,
     Capture,
     Manifest,
@@ -128,14 +132,14 @@ class Snapshot:
             admin = store.admin
             mains, letters = survey_main(admin, subscription), letters_of(admin, subscription)
             store.prune(subscription.topic, now)
-            kept, warnings = _kept_for(admin, subscription.topic)
+            kept, warnings = kept_for(admin, subscription.topic)
             manifest = Manifest(
                 name=called,
                 topic=subscription.topic,
                 subscription=subscription.name,
                 retry_topic=subscription.retry_letter_topic,
                 created=now,
-                expires=expiry(now, _oldest(admin, [*mains, *letters]), kept),
+                expires=expiry(now, oldest(admin, [*mains, *letters]), kept),
                 mains=numbers_of(each.topic for each in mains),
                 retries=numbers_of(each.topic for each in letters),
                 labels=marked,
@@ -325,35 +329,3 @@ def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:
         return store.prune(topic, now)
     except AdminNotFoundError:
         raise SnapshotError(f"there is no topic {topic}") from None
-
-
-def _oldest(admin: AdminClient, seen: list[Surveyed]) -> datetime | None:
-    """Return when the oldest message that is not acknowledged was published."""
-    firsts = ((each, next(each.acks.unacknowledged(each.log), None)) for each in seen)
-    moments = [published_at(admin, each, place) for each, place in firsts if place is not None]
-    return min((each for each in moments if each is not None), default=None)
-
-
-def _kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
-    """Return how long messages are kept that nobody acknowledges, and what to know of pins."""
-    warnings = []
-    kept = LIFETIME
-    if ttl := int(admin.topics.policy(topic, "messageTTL") or 0):
-        kept = min(kept, timedelta(seconds=ttl))
-        warnings.append(f"messages of {topic} expire after {ttl} s, and so does the snapshot")
-    quotas = admin.topics.policy(topic, "backlogQuotaMap") or {}
-    for kind, quota in quotas.items():
-        if max(quota.get("limit", -1), quota.get("limitSize", -1), quota.get("limitTime", -1)) > 0:
-            warnings.append(
-                f"{topic} has a backlog quota ({kind}, {quota.get('policy')}): what the snapshot "
-                "keeps counts as backlog"
-            )
-    name = TopicName.parse(topic)
-    namespace = f"{name.tenant}/{name.namespace}"
-    minutes = admin.namespaces.policy(namespace, "subscriptionExpirationTime") or 0
-    if minutes > 0:
-        warnings.append(
-            f"subscriptions of {namespace} are deleted after {minutes} minutes without a consumer, "
-            "snapshots too"
-        )
-    return kept, warnings

@@ -1,0 +1,81 @@
+"""Who may seek, and make snapshots, where tokens are needed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION
+
+import pulsar_retry as pr
+from pulsar_retry.admin.transport import topic_path
+from pulsar_retry.replay import Cluster, Snapshot, Subscription, seek
+from pulsar_retry.standalone import Standalone
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Standalone]:
+    """Give a broker that lets nobody in without a token."""
+    with Standalone(fast_start=True, auth=True) as broker:
+        yield broker
+
+
+def cluster_of(guarded: Standalone, token: str | None) -> Cluster:
+    """Return the cluster as the bearer of *token* sees it."""
+    return Cluster(guarded.service_url, admin_url=guarded.admin_url, token=token)
+
+
+@pytest.fixture
+def topic(guarded) -> str:
+    """Return a topic with a message and a letter that an administrator's consumer holds open."""
+    topic = f"persistent://public/default/{uuid.uuid4().hex}"
+    with cluster_of(guarded, guarded.admin_token).client() as client:
+        consumer = client.subscribe(
+            topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+        )
+        producer = client.create_producer(topic)
+        for name in (b"1", b"2"):
+            producer.send(name)
+        consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+        consumer.acknowledge(consumer.receive(SOON))
+    return topic
+
+
+def test_an_administrator(guarded, topic):
+    """With an administrator's token everything works."""
+    subscription = Subscription(cluster_of(guarded, guarded.admin_token), topic, SUBSCRIPTION)
+
+    snapshot = Snapshot.create(subscription)
+    assert 2 == seek(subscription, "earliest").backlog_after
+    assert 1 == snapshot.restore().letters.reset
+    snapshot.delete()
+
+
+def test_the_right_to_use_the_topics(guarded, topic):
+    """A role that may produce and consume may seek and make snapshots of what it consumes."""
+    with cluster_of(guarded, guarded.admin_token).admin() as admin:
+        for name in (topic, f"{topic}-{SUBSCRIPTION}-RETRY"):
+            path = topic_path(name, "permissions", "billing")
+            admin._transport.json("POST", path, ["produce", "consume"])
+    subscription = Subscription(cluster_of(guarded, guarded.token("billing")), topic, SUBSCRIPTION)
+
+    assert 2 == seek(subscription, "earliest").backlog_after
+    assert 2 == seek(subscription, "1h", dry_run=True).backlog_after
+    snapshot = Snapshot.create(subscription)
+    assert any("may not read the policies" in warning for warning in snapshot.warnings)
+    assert 2 == snapshot.restore().backlog_after
+    snapshot.delete()
+
+
+@pytest.mark.parametrize("role", [None, "stranger"])
+def test_others(guarded, topic, role):
+    """Without a token, or without rights, the broker refuses, and nothing has happened."""
+    token = None if role is None else guarded.token(role)
+    subscription = Subscription(cluster_of(guarded, token), topic, SUBSCRIPTION)
+
+    with pytest.raises(pr.AdminForbiddenError):
+        seek(subscription, "earliest")
+    with pytest.raises(pr.AdminForbiddenError):
+        Snapshot.create(subscription)
