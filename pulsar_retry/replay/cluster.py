@@ -18,6 +18,8 @@ from pulsar_retry.errors import ConfigError
 #: The ports of the REST API where the service URL has those of the binary protocol.
 _ADMIN = {"pulsar": ("http", 8080), "pulsar+ssl": ("https", 8443)}
 _SCHEMES = (*_ADMIN, "http", "https")
+#: pulsar-client's own way to a console is standard output, where the results of commands belong.
+_LOG = "/dev/stderr"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -96,7 +98,7 @@ class Cluster:
         return token
 
     def client(self, *, operation_timeout_seconds: int = 30, io_threads: int = 1) -> Client:
-        """Open a client that logs errors alone; whoever opens it closes it.
+        """Open a client that logs errors alone, to standard error; whoever opens it closes it.
 
         Args:
             operation_timeout_seconds: As `pulsar.Client` has it.
@@ -106,7 +108,7 @@ class Cluster:
             self.service_url,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, _LOG),
             authentication=self._authentication(),
             tls_trust_certs_file_path=self.tls_trust_certs_file,
             tls_allow_insecure_connection=self.tls_allow_insecure,

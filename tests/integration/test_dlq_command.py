@@ -58,6 +58,21 @@ def run_json(run) -> Callable[..., Any]:
     return run_json
 
 
+def test_what_pulsar_client_logs_is_no_result(dead, environment, tmp_path) -> None:
+    """It is on standard error, with our own line after it, also where that is a file."""
+    dead.fill(1)
+    errors = tmp_path / "errors"
+    command = [sys.executable, "-c", RUN, "dlq", "show", dead.dlq, "--json"]
+    command += ["--service-url", dead.broker.service_url.replace("pulsar:", "pulsar+ssl:")]
+    with errors.open("w") as file:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, check=False)
+
+    assert (1, b"") == (done.returncode, done.stdout)
+    lines = errors.read_text().splitlines()
+    assert "ERROR" in lines[0]
+    assert lines[-1].startswith("error: the broker was not reached, or refuses")
+
+
 def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, client) -> None:
     """With its letters, their age, and whose it is, whatever the dialect."""
     dead.subscribe()
