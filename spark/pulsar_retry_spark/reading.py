@@ -192,6 +192,7 @@ def _awaited(reader: Any, piece: Piece) -> Any:
 def _has_more(reader: Any) -> bool | None:
     """Tell whether there are messages; None: the broker is away, and the reader will reconnect."""
     try:
-        return has_message(reader)
+        more = has_message(reader)
     except BROKER_IS_AWAY:
         return None
+    return more if reader.is_connected() else None  # it may have answered from memory

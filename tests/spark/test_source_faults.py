@@ -5,12 +5,15 @@ from __future__ import annotations
 import uuid
 from concurrent.futures import ThreadPoolExecutor, wait
 
+import attrs
 import pulsar
 import pytest
+from pyspark.sql.datasource import InputPartition
 from reading import eventually
 from sourcing import Letters, Micro, Query
 
 import pulsar_retry as pr
+from pulsar_retry_spark import reading
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240
@@ -99,22 +102,24 @@ def test_a_task_that_starts_waits_for_the_broker(letters, fallen):
     assert numbers(3) == [row["payload"] for row in rows]
 
 
-def test_a_task_that_reads_waits_for_the_broker(own_broker, letters, micro):
-    """Each message is a row once, those before the fall and those after it."""
-    payloads = [bytes(10_000) + number for number in numbers(3_000)]
-    letters.send_batch(*payloads[:1_000])
-    letters.send_batch(*payloads[1_000:2_000])
-    letters.send_batch(*payloads[2_000:])
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_task_that_reads_waits_for_the_broker(letters, fallen, monkeypatch, certain):
+    """Each message is a row once, wherever the end is, and whether it is known."""
+    monkeypatch.setattr(reading, "_UNCERTAIN_LOOKS", 4)  # less than it is away
+    for start in range(0, 3_000, 500):  # no more than a producer takes at once
+        letters.send_batch(*(each.rjust(10_000) for each in numbers(start, start + 500)))
+    micro = Micro(letters.options, receive__queue="50")  # or it has nearly all before the fall
     (task,) = micro.reader.partitions({}, micro.plan())
-    batches = micro.reader.read(task)
+    piece = attrs.evolve(task.value, certain=certain)
+    batches = micro.reader.read(InputPartition(piece))
     rows = next(batches).num_rows
-    assert rows < len(payloads)
+    assert rows < 3_000
 
-    own_broker.kill()
-    own_broker.start()
+    left = fallen(lambda: list(batches))
+    micro.kill()
 
-    read = [payload for batch in batches for payload in batch.column("payload").to_pylist()]
-    assert payloads[rows:] == read
+    read = [int(payload) for one in left for payload in one.column("payload").to_pylist()]
+    assert list(range(rows, 3_000)) == read
 
 
 @pytest.mark.parametrize("end", ["restart", "kill"])

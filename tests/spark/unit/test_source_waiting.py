@@ -136,3 +136,9 @@ def test_patience_ends(monkeypatch):
     with pytest.raises(pulsar.AuthorizationError):
         patiently(lambda: fail(pulsar.AuthorizationError()))
     assert before + 2 == next(calls)
+
+
+def test_what_is_answered_from_memory_is_no_answer():
+    """A reader that has lost its connection knows of messages that it can't get."""
+    assert reading._has_more(Reader([1])) is True
+    assert reading._has_more(Reader([1], connected=False)) is None
