@@ -29,8 +29,8 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read ``ledger:entry``."""
-        ledger, entry = text.split(":")
+        """Read ``ledger:entry``; the broker may say more of a batch, in brackets."""
+        ledger, entry = text.partition(" ")[0].split(":")
         return cls(int(ledger), int(entry))
 
     def __str__(self) -> str:

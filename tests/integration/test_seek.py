@@ -118,6 +118,20 @@ def test_message_id(admin, topic, subscription, consumer, publish):
         seek(subscription, Position(ids[0].ledger_id(), 77))
 
 
+def test_message_in_a_batch(client, admin, topic, subscription, consumer):
+    """A message in a batch is the next one, too; those before it in its batch stay done."""
+    producer = client.create_producer(topic, batching_max_publish_delay_ms=500)
+    for n in range(4):
+        producer.send_async(f"{n}".encode(), lambda *_: None)
+    producer.flush()
+    messages = consume(consumer, 4)
+    drained(admin, topic)
+
+    for _ in range(2):  # the broker writes positions in another way now
+        seek(subscription, messages[2].message_id())
+        assert firsts("2", "3") == delivered(consumer)
+
+
 def test_partitions(admin, topic, subscription, client, consumer_of_partitions, publish):
     """All partitions move: to a time, and to a message's id and, elsewhere, its time."""
     names = [f"{n}" for n in range(12)]

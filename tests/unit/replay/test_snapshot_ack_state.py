@@ -90,6 +90,11 @@ def test_a_range_over_ledgers():
     assert (Range(3, 7, 8), Range(6, 0, 11), Range(9, 0, 1)) == state.ranges
 
 
+def test_a_place_in_a_batch():
+    """The broker says more of a place where a batch is acknowledged in part."""
+    assert Place(3, 7) == Place.parse("3:7 (ackSet with long[] size of 1)")
+
+
 def test_the_open_ledger_is_counted_apart():
     """The broker tells the length of the ledger that it writes to in a place of its own."""
     facts = {
