@@ -35,7 +35,7 @@ class Lanes:
     """How an ordered subscription retries: a key whose message fails is parked, others flow.
 
     The failed message is retried in place, before any later one of its key. These attempts are
-    counted in memory: after a crash they start anew.
+    counted in memory, and in the letter if it becomes one: after a crash they start anew.
 
     Attributes:
         max_parked: How many messages may wait in parked lanes, the failed ones included.
