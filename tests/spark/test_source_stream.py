@@ -47,6 +47,11 @@ def numbers(*args):
     return [str(number).encode() for number in range(*args)]
 
 
+def logged(query, what):
+    """Return the numbers of the micro-batches that a checkpoint has begun or finished."""
+    return {path.name for path in Path(query.checkpoint, what).glob("[0-9]*")}
+
+
 def test_what_is_there_is_read_once_and_leaves_no_backlog(letters, query, admin):
     """Run by run, with nothing in between, and the broker may delete what was read."""
     letters.send(*numbers(5))
@@ -108,6 +113,8 @@ def test_only_what_is_in_the_checkpoint_is_acknowledged(letters, query, admin):
     eventually(lambda: query.read() == numbers(5), PATIENCE)
     # One or two: Spark may have begun a micro-batch between the two letters.
     eventually(lambda: admin.backlog(letters.dead, NAME) in {1, 2}, PATIENCE)
+    # A query that is stopped before its checkpoint has the micro-batch does it again.
+    eventually(lambda: logged(query, "commits") == logged(query, "offsets"), PATIENCE)
     query.stop()
 
     query.run()
