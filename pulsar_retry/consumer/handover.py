@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
@@ -65,6 +66,7 @@ class Handover:
         failure: Failure,
         *,
         failures: int,
+        least_delay: float,
         custom: Mapping[str, str],
     ) -> Future[None]:
         """Publish a retry letter, then acknowledge the message.
@@ -74,12 +76,15 @@ class Handover:
             action: When it is to come back.
             failure: What happened.
             failures: How many of its attempts have failed: its new count.
+            least_delay: Seconds that the broker is to keep it at least, whatever the letter says.
             custom: More properties.
         """
         raw, carried, origin, told = self._parts(message, failure, failures)
         letter = retried(
             self._plan, action, carried, origin, failures=failures, told=told, custom=custom
         )
+        if self._plan.shared:  # elsewhere the broker delays nothing
+            letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         return self._consumer._hand_on(raw, letter)
 
     def dead(

@@ -230,11 +230,15 @@ class Settler:
     ) -> Future[None]:
         stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
         failures = attempt if action.counted else attempt - 1
-        action = attrs.evolve(action, delay=max(action.delay, LEAST_DELAY))
-        self.own_letters.failed(key, failures, action.delay)
+        self.own_letters.failed(key, failures, max(action.delay, LEAST_DELAY))
         custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
         future = self.handover.retry(
-            work.message, action, failure, failures=failures, custom=custom
+            work.message,
+            action,
+            failure,
+            failures=failures,
+            least_delay=LEAST_DELAY,
+            custom=custom,
         )
         out = partial(self.own_letters.published, key, stamp, at=began)
         return self._follow(work, "retried", future, key, out)

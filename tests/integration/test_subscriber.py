@@ -66,6 +66,20 @@ def test_failures_are_retried_then_dead(start, publish, dead_letters):
     assert 3 == len(notes.seen)
 
 
+def test_a_letter_says_what_was_asked_for(start, publish):
+    """Though none is delivered within half a second, lest a kill counts attempts twice."""
+    asked: list[float | None] = []
+
+    def note(message: Any) -> None:
+        asked.append(pr.RetryProperties.of(message).delay)
+        fails(message)
+
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Linear(0.1), jitter="none")
+    start(note, retry_policy=policy)
+    publish()
+    eventually(lambda: asked == [None, 0.1, 0.2])
+
+
 def test_a_handler_decides(start, publish, dead_letters):
     """Raised or returned, an outcome wins over the policy; `Defer` uses up no attempt."""
     deferred = 0
