@@ -75,7 +75,7 @@ def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> 
     if as_json:
         show_json([each.facts() for each in found])
         return
-    shown = [each for each in found if everything or each.backlog or each.backlog is None]
+    shown = [each for each in found if everything or each.backlog]
     if not shown:
         click.echo(f"no letters in {namespace} ({len(found)} retry and dead-letter topics)")
         return
@@ -84,7 +84,7 @@ def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> 
             TopicName.parse(each.topic).local,
             each.kind.replace("_", " "),
             each.subscription,
-            "no subscription" if each.backlog is None else each.backlog,
+            each.backlog if each.subscriptions else f"{each.backlog}, no subscription",
             words_of_age(each.oldest_age_seconds),
             f"{each.rate_in:.1f}",
         )

@@ -7,11 +7,13 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.replay.redrive_source import is_users
 
@@ -31,9 +33,10 @@ class LetterTopic:
         kind: ``retry`` or ``dead_letter``.
         main_topic: The topic of the subscription that it belongs to; None: not known.
         subscription: That subscription.
-        backlog: How many letters wait: of its subscriptions the one with the most. None: it has
-            none, and letters are kept only as long as the retention says.
-        oldest_age_seconds: How long ago the oldest of them was published.
+        backlog: How many letters wait: of its subscriptions the one with the most. Where it has no
+            subscription, how many entries are stored: as long as the retention says, or until the
+            broker closes what it writes to.
+        oldest_age_seconds: How long ago the oldest of them was published; None: there is none.
         rate_in: Letters that arrive per second, over the last minute or so.
         rate_out: Letters that are delivered per second.
         partitions: How many it has; 0: it is not partitioned.
@@ -45,7 +48,7 @@ class LetterTopic:
     kind: Kind
     main_topic: str | None
     subscription: str | None
-    backlog: int | None
+    backlog: int
     oldest_age_seconds: float | None
     rate_in: float
     rate_out: float
@@ -110,20 +113,36 @@ def letter_topics(
     mains = {topic for each in owners.values() for topic, _ in each if topic is not None}
     stats = dict(_ask(admin, sorted(letters | mains), progress))
     subscriptions = {topic: _subscriptions(each) for topic, each in stats.items()}
+    there = sorted(letters & stats.keys())
+    unread = [each for each in there if not subscriptions[each]]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        asked = pool.map(lambda each: _stored(admin, stats[each]), unread)
+        stored = dict(zip(unread, asked, strict=True))
     found = [
-        _letter_topic(each, stats[each], *_owner(owners[each], subscriptions))
-        for each in sorted(letters)
-        if each in stats
+        _letter_topic(each, stats[each], *_owner(owners[each], subscriptions), stored.get(each))
+        for each in there
     ]
-    return sorted(found, key=lambda each: -(each.backlog or 0))
+    return sorted(found, key=lambda each: -each.backlog)
 
 
 @attrs.frozen
 class _Stats:
-    """The statistics of a topic, of every partition."""
+    """The statistics of a topic, of every partition by its name."""
 
-    each: list[dict[str, Any]]
+    by_name: dict[str, dict[str, Any]]
     partitioned: bool = False
+
+    @property
+    def each(self) -> list[dict[str, Any]]:
+        return list(self.by_name.values())
+
+
+@attrs.frozen
+class _Waiting:
+    """How many letters wait, and since when."""
+
+    count: int
+    oldest_age: float | None
 
 
 def _ask(
@@ -141,10 +160,10 @@ def _ask(
 
 def _stats(admin: AdminClient, topic: str) -> _Stats | None:
     with contextlib.suppress(AdminNotFoundError):
-        return _Stats([admin.topics.stats(topic)])
+        return _Stats({topic: admin.topics.stats(topic)})
     try:
         partitions = admin.topics.partitioned_stats(topic)["partitions"]
-        return _Stats(list(partitions.values()), partitioned=True)
+        return _Stats(partitions, partitioned=True)
     except AdminNotFoundError:
         return None  # deleted meanwhile
 
@@ -169,27 +188,55 @@ def _owner(
     return possible[0]
 
 
+def _stored(admin: AdminClient, stats: _Stats) -> _Waiting:
+    """Return what a topic without subscriptions holds."""
+    count, published = 0, []
+    for name in stats.by_name:
+        with contextlib.suppress(AdminNotFoundError):  # deleted meanwhile
+            facts = admin.topics.internal_stats(name)
+            if not facts["numberOfEntries"]:
+                continue
+            count += facts["numberOfEntries"]
+            *closed, current = (each["ledgerId"] for each in facts["ledgers"])
+            filled = {each["ledgerId"] for each in facts["ledgers"] if each["entries"]}
+            first = next((each for each in closed if each in filled), current)
+            when = admin.subscriptions.entry(name, Position(first, 0)).published
+            published += [] if when is None else [when]
+    age = (datetime.now(UTC) - min(published)).total_seconds() if published else None
+    return _Waiting(count, None if age is None else round(max(0.0, age), 3))
+
+
 def _letter_topic(
-    topic: str, found: _Stats, main: str | None, subscription: str | None
+    topic: str,
+    found: _Stats,
+    main: str | None,
+    subscription: str | None,
+    stored: _Waiting | None,
 ) -> LetterTopic:
     kind = kind_of(topic)
     assert kind is not None  # noqa: S101 - only these are asked for
     stats, own = found.each, _subscriptions(found)
-    backlogs = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
-    fullest = max(backlogs, key=backlogs.__getitem__, default=None)
+    waiting = stored or _fullest(own)
     return LetterTopic(
         topic=topic,
         kind=kind,
         main_topic=main,
         subscription=subscription,
-        backlog=None if fullest is None else backlogs[fullest],
-        oldest_age_seconds=None if fullest is None else _age(own[fullest]),
+        backlog=waiting.count,
+        oldest_age_seconds=waiting.oldest_age,
         rate_in=round(sum(each["msgRateIn"] for each in stats), 3),
         rate_out=round(sum(each["msgRateOut"] for each in stats), 3),
         partitions=len(stats) if found.partitioned else 0,
         subscriptions=tuple(sorted(own)),
         consumers=sum(len(each["consumers"]) for parts in own.values() for each in parts),
     )
+
+
+def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
+    """Return what waits for the subscription that has the most."""
+    waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
+    name = max(waiting, key=waiting.__getitem__)
+    return _Waiting(waiting[name], _age(own[name]))
 
 
 def _age(parts: list[dict[str, Any]]) -> float | None:

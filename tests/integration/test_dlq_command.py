@@ -84,7 +84,11 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
         enable_retry=True,
         naming="TDMQ_2_7_2",
     )
-    dead.cluster.admin().topics.create(f"persistent://{namespace}/eu-shipping-DLQ", partitions=2)
+    unread = f"persistent://{namespace}/eu-shipping-DLQ"
+    dead.cluster.admin().topics.create(unread, partitions=2)
+    producer = client.create_producer(f"{unread}-partition-1")
+    for _ in range(2):
+        producer.send(b"letter")
 
     found = {each["topic"]: each for each in run_json("dlq", "ls", namespace)}
 
@@ -103,17 +107,19 @@ def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, clien
         retry["backlog"],
         retry["oldest_age_seconds"],
     )
-    tdmq = found[f"persistent://{namespace}/eu-shipping-DLQ"]
-    assert ("eu-shipping", None, 2) == (
+    tdmq = found[unread]
+    assert ("eu-shipping", [], 2, 2) == (
         tdmq["subscription"],
+        tdmq["subscriptions"],
         tdmq["backlog"],
         tdmq["partitions"],
     )
+    assert 0 <= tdmq["oldest_age_seconds"] < 600
     assert f"persistent://{namespace}/eu-shipping-RETRY" in found
 
     _, output, _ = run("dlq", "ls", namespace)
     assert "topic" in output.splitlines()[0]
-    assert "no subscription" in output
+    assert "2, no subscription" in output
     assert "-RETRY" not in output
 
 
