@@ -166,7 +166,8 @@ def _router(client: CachedClient, options: SinkOptions, names: list[str], task: 
 def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for route in router.routes.values():
-        counts[of(route)] += route.rows
+        if route.rows:
+            counts[of(route)] += route.rows
     return dict(counts)
 
 
