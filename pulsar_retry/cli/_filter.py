@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.policy.durations import with_unit
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.words import MOMENT, moment
 
 __all__ = ["filter_options", "moment"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_ACCEPTED = "a time such as 2026-01-31T12:00:00Z, or how long ago: 30m, 2h, 7d"
 
 _OPTIONS = (
     click.option("--reason", multiple=True, metavar="TEXT", help="Why they are dead. Repeatable."),
@@ -30,7 +28,7 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         help="A property and its value. Repeatable: all of them.",
     ),
-    click.option("--since", metavar="TIME", help=f"Dead since then: {_ACCEPTED}."),
+    click.option("--since", metavar="TIME", help=f"Dead since then: {MOMENT}."),
     click.option("--until", metavar="TIME", help="Dead before then."),
 )
 
@@ -62,21 +60,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise ConfigError.bad("--property", text, "NAME=VALUE")
     return name, value
-
-
-def moment(option: str, text: str | None) -> datetime | None:
-    """Read a time, or how long ago it was; a time without a zone is UTC.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if text is None:
-        return None
-    ago = with_unit(text)
-    try:
-        if ago is not None:
-            return datetime.now(UTC) - timedelta(seconds=ago)
-        when = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise ConfigError.bad(option, text, _ACCEPTED) from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -13,32 +13,16 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-import pulsar
-
-from pulsar_retry.cli._output import clean
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.replay.reading import Stored, read_one
+from pulsar_retry.replay.reading import Stored
 from pulsar_retry.replay.redriven import Group
 from pulsar_retry.replay.showing import facts_of
+from pulsar_retry.replay.words import clean, short
 
-__all__ = ["export", "full", "line", "rows_of_groups", "short", "whole_letter"]
+__all__ = ["export", "full", "line", "rows_of_groups"]
 
-_SHORT = 60
 #: Rows of a Parquet file that are written at a time.
 _ROWS = 1_000
-
-
-def whole_letter(client: pulsar.Client, partitions: list[str], message_id: str) -> Stored:
-    """Return one letter.
-
-    Raises:
-        ConfigError: that is no message id.
-        PulsarRetryError: there is no such letter.
-    """
-    found = read_one(client, partitions, message_id)
-    if found is None:
-        raise PulsarRetryError(f"there is no letter {message_id}")
-    return found
 
 
 def rows_of_groups(groups: Iterable[Group]) -> list[tuple[object, ...]]:
@@ -54,12 +38,6 @@ def rows_of_groups(groups: Iterable[Group]) -> list[tuple[object, ...]]:
         )
         for each in groups
     ]
-
-
-def short(text: str | None, width: int = _SHORT) -> str:
-    """Return the beginning of the first line."""
-    first = (text or "").strip().split("\n", 1)[0]
-    return first if len(first) <= width else first[: width - 1] + "…"
 
 
 def line(facts: dict[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,10 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.words import clean, words_of_age
 
 __all__ = ["ask", "check_can_ask", "clean", "progress", "show_json", "table", "words_of_age"]
-
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def show_json(facts: Any, *, lines: bool = False) -> None:
@@ -51,24 +49,6 @@ def _plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
-
-
-def clean(text: str) -> str:
-    """Return *text* without what could drive a terminal: letters come from anywhere."""
-    return "".join(
-        each if each in "\n\t" or unicodedata.category(each)[0] != "C" else "\ufffd"
-        for each in text
-    )
-
-
-def words_of_age(age: float | None) -> str:
-    """Return an age for people, in the largest unit that fits: ``3 h``."""
-    if age is None:
-        return ""
-    for size, unit in _UNITS:
-        if age >= size:
-            return f"{age / size:.0f} {unit}"
-    return "0 s"
 
 
 @contextlib.contextmanager

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from itertools import islice
 
 import click
 
-from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._filter import filter_options
-from pulsar_retry.cli._letters import export, full, line, rows_of_groups, whole_letter
+from pulsar_retry.cli._letters import export, full, line, rows_of_groups
 from pulsar_retry.cli._output import clean, progress, show_json, table, words_of_age
-from pulsar_retry.client import Client
-from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.looking import look_into
 from pulsar_retry.replay.overview import letter_topics
-from pulsar_retry.replay.reading import Stored, read_letters, tail_letters
-from pulsar_retry.replay.redrive_source import check_exists, durable_subscriptions
+from pulsar_retry.replay.reading import tail_letters
 from pulsar_retry.replay.redriven import Groups
-from pulsar_retry.replay.showing import facts_of, fits
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.replay.showing import facts_of, failure_of, fits
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
@@ -123,21 +118,18 @@ def show(
 
     With MESSAGE_ID, as it is printed here, one letter in full.
     """
-    with _opened(cluster, dlq, dlq_subscription) as (admin, client, topic, through):
-        partitions = admin.topics.partition_names(topic)
+    with look_into(cluster, dlq, dlq_subscription) as found:
         if message_id is not None:
-            facts = facts_of(whole_letter(client, partitions, message_id))
+            facts = facts_of(found.letter(message_id))
             show_json(facts) if as_json else click.echo(full(facts))
             return 0
         groups = Groups()
         with progress("reading") as tell:
-            for number, each in enumerate(read_letters(client, admin, partitions, through), 1):
+            for number, each in enumerate(islice(found.letters(), limit), 1):
                 if fits(where, each):
-                    groups.add(_failure(each), str(each.position))
+                    groups.add(failure_of(each), str(each.position))
                 if number % 500 == 0:
                     tell(number, limit)
-                if number == limit:
-                    break
     if as_json:
         show_json([each.facts() for each in groups.all()])
     elif groups.all():
@@ -162,11 +154,11 @@ Examples:
 @cluster_options
 def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_json: bool) -> None:
     """Show letters as they arrive in DLQ, until Ctrl-C."""
-    with _opened(cluster, dlq, None) as (admin, client, topic, _):
+    with look_into(cluster, dlq, None) as found:
         left = count
-        click.echo(f"waiting for letters in {topic}", err=True)
+        click.echo(f"waiting for letters in {found.topic}", err=True)
         with contextlib.suppress(KeyboardInterrupt):
-            for each in tail_letters(client, admin.topics.partition_names(topic)):
+            for each in tail_letters(found.client, found.partitions):
                 if not fits(where, each):
                     continue
                 facts = facts_of(each)
@@ -203,35 +195,8 @@ def export_(
     Payloads are whole: in JSON as text where they are UTF-8, else under payload_base64. A file is
     there when it is complete, or not at all.
     """
-    with (
-        _opened(cluster, dlq, dlq_subscription) as (admin, client, topic, through),
-        progress("exporting") as tell,
-    ):
-        letters = read_letters(client, admin, admin.topics.partition_names(topic), through)
-        meant = (each for each in letters if fits(where, each))
+    with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:
+        meant = (each for each in found.letters() if fits(where, each))
         count = export(meant, output, limit, tell)
     if output is not None:
         click.echo(f"{count} letters in {output}", err=True)
-
-
-@contextlib.contextmanager
-def _opened(
-    cluster: Cluster, dlq: str, subscription: str | None
-) -> Iterator[tuple[AdminClient, Client, str, str | None]]:
-    """Give what reads DLQ, and the subscription whose done letters are left out."""
-    topic = str(TopicName.parse(dlq, "DLQ"))
-    with cluster.admin() as admin, contextlib.closing(cluster.client()) as client:
-        check_exists(admin, topic)
-        names = durable_subscriptions(admin, topic)
-        if subscription is not None and subscription not in names:
-            has = ", ".join(names) or "none"
-            raise PulsarRetryError(f"{topic} has no subscription {subscription}; it has: {has}")
-        # With several, what one is done with another one still has.
-        yield admin, client, topic, subscription or (names[0] if len(names) == 1 else None)
-
-
-def _failure(stored: Stored) -> Any:
-    try:
-        return read_envelope(stored.raw.properties())
-    except UnicodeDecodeError:
-        return read_envelope({})

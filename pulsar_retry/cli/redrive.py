@@ -12,14 +12,14 @@ import click
 
 from pulsar_retry.cli._cluster import cluster_options, json_option
 from pulsar_retry.cli._filter import filter_options
-from pulsar_retry.cli._letters import short
 from pulsar_retry.cli._output import ask, check_can_ask, clean, progress, show_json, table
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redrive import MAX_REDRIVES, Redrive
-from pulsar_retry.replay.redriven import Redriven
+from pulsar_retry.replay.redriven import STAYS, STOPPED, Redriven
+from pulsar_retry.replay.words import short
 from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]
@@ -29,20 +29,6 @@ _WHAT = (
     *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
     *("reason", "error", "fingerprint", "key", "properties", "since", "until"),
 )
-_STAYS = {
-    "filtered": "left out by the filter",
-    "redriven_too_often": "brought back too often already (--max-redrives)",
-    "no_target": "without a topic to go to",
-    "other_subscription": "of another subscription",
-    "unreadable": "that cannot be read",
-    "refused": "that their topic refuses",
-}
-_STOPPED = {
-    "limit": "The limit is reached; the same command takes the next ones.",
-    "cancelled": "Cancelled; the same command goes on.",
-    "failure_ratio": "Stopped: too many are dead again (--max-failure-ratio).",
-    "refused": "Stopped: letters could not be published; the same command goes on.",
-}
 
 
 @click.command(
@@ -205,10 +191,10 @@ def _show(done: Redriven) -> None:
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {topic}")
     for why, count in done.left.items():
-        click.echo(f"  {count} stay, {_STAYS.get(why, why)}")
+        click.echo(f"  {count} stay, {STAYS.get(why, why)}")
     if done.failed_again:
         click.echo(f"  {done.failed_again} are dead again")
     for problem in done.problems:
         click.echo(f"  {clean(problem)}", err=True)
     if done.stopped:
-        click.echo(_STOPPED[done.stopped])
+        click.echo(STOPPED[done.stopped])

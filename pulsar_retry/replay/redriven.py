@@ -17,6 +17,22 @@ NO_TARGET = "no_target"
 ANOTHERS = "other_subscription"
 UNREADABLE = "unreadable"
 REFUSED = "refused"
+#: What becomes of them, in words.
+STAYS = {
+    FILTERED: "left out by the filter",
+    TOO_OFTEN: "brought back too often already",
+    NO_TARGET: "without a topic to go to",
+    ANOTHERS: "of another subscription",
+    UNREADABLE: "that cannot be read",
+    REFUSED: "that their topic refuses",
+}
+#: Why a redrive ended early, in words.
+STOPPED = {
+    "limit": "The limit is reached; the same redrive takes the next ones.",
+    "cancelled": "Cancelled; the same redrive goes on.",
+    "failure_ratio": "Stopped: too many are dead again.",
+    "refused": "Stopped: letters could not be published; the same redrive goes on.",
+}
 
 #: Ids of letters that are shown of a group.
 _SAMPLES = 3

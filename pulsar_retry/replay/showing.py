@@ -9,7 +9,9 @@ from typing import Any
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import Stored
 from pulsar_retry.replay.redrive_judge import key_of
+from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
+from pulsar_retry.wire.envelope import Envelope
 
 
 def facts_of(stored: Stored) -> dict[str, Any]:
@@ -46,6 +48,14 @@ def facts_of(stored: Stored) -> dict[str, Any]:
         "properties": dict(letter.properties),
         **_payload(letter.payload),
     }
+
+
+def failure_of(stored: Stored) -> Envelope:
+    """Return what a letter says of its failure; nothing where it cannot be read."""
+    try:
+        return read_envelope(stored.raw.properties())
+    except UnicodeDecodeError:
+        return read_envelope({})
 
 
 def fits(where: Filter, stored: Stored) -> bool:

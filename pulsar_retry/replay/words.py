@@ -1,0 +1,56 @@
+"""What operators read and type: ages, times, and texts that come from anywhere."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import UTC, datetime, timedelta
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import with_unit
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_SHORT = 60
+#: What `moment` reads.
+MOMENT = "a time such as 2026-01-31T12:00:00Z, or how long ago: 30m, 2h, 7d"
+
+
+def clean(text: str) -> str:
+    """Return *text* without what drives a terminal or misleads who reads it."""
+    return "".join(
+        each if each in "\n\t" or unicodedata.category(each)[0] != "C" else "\ufffd"
+        for each in text
+    )
+
+
+def short(text: str | None, width: int = _SHORT) -> str:
+    """Return the beginning of the first line."""
+    first = (text or "").strip().split("\n", 1)[0]
+    return first if len(first) <= width else first[: width - 1] + "…"
+
+
+def words_of_age(age: float | None) -> str:
+    """Return an age for people, in the largest unit that fits: ``3 h``."""
+    if age is None:
+        return ""
+    for size, unit in _UNITS:
+        if age >= size:
+            return f"{age / size:.0f} {unit}"
+    return "0 s"
+
+
+def moment(argument: str, text: str | None) -> datetime | None:
+    """Read a time, or how long ago it was; a time without a zone is UTC.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text is None:
+        return None
+    ago = with_unit(text)
+    try:
+        if ago is not None:
+            return datetime.now(UTC) - timedelta(seconds=ago)
+        when = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError.bad(argument, text, MOMENT) from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
