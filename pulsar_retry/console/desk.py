@@ -1,0 +1,119 @@
+"""What the pages tell: read from the cluster when they are asked for. Nothing is consumed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.looking import look_into
+from pulsar_retry.replay.overview import LetterTopic, letter_topics
+from pulsar_retry.replay.redriven import Group, Groups
+from pulsar_retry.replay.showing import facts_of, failure_of, fits
+from pulsar_retry.wire.names import TopicName
+
+#: Letters that a page looks at, and those that it lists.
+LOOKS_AT, _LISTS = 10_000, 50
+#: Topics that are read at a time; the others wait.
+_READERS = 2
+
+
+@attrs.frozen
+class Contents:
+    """What is in a topic.
+
+    Attributes:
+        groups: Its letters by reason and place, the largest group first.
+        letters: The first of them, as `facts_of` has them.
+        count: How many fit.
+        looked_at: How many were looked at.
+        has_more: Whether there are more that were not.
+    """
+
+    groups: tuple[Group, ...]
+    letters: list[dict[str, Any]]
+    count: int
+    looked_at: int
+    has_more: bool
+
+
+class Desk:
+    """Reads the letter topics of some namespaces, and of no others. Thread-safe.
+
+    Attributes:
+        namespaces: Which.
+    """
+
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
+        """Prepare; nothing is opened.
+
+        Args:
+            cluster: Where they are.
+            namespaces: As ``tenant/namespace``.
+
+        Raises:
+            ConfigError: there is none, or one has another form.
+        """
+        for each in namespaces:
+            parts = each.split("/")
+            if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - tenant and namespace
+                raise ConfigError.bad("namespace", each, "tenant/namespace")
+        if not namespaces:
+            raise ConfigError("namespace: expected one at least")
+        self._cluster = cluster
+        self.namespaces = tuple(dict.fromkeys(namespaces))
+        self._readers = threading.BoundedSemaphore(_READERS)
+
+    def topics(self, namespace: str) -> list[LetterTopic]:
+        """Return the retry and dead-letter topics of a namespace.
+
+        Raises:
+            ConfigError: it is none of ours.
+        """
+        if namespace not in self.namespaces:
+            raise ConfigError.bad("namespace", namespace, f"one of {', '.join(self.namespaces)}")
+        with self._cluster.admin() as admin:
+            return letter_topics(admin, namespace)
+
+    def checked(self, topic: str) -> str:
+        """Return the full name of a topic.
+
+        Raises:
+            ConfigError: it is in none of our namespaces.
+        """
+        name = TopicName.parse(topic)
+        if f"{name.tenant}/{name.namespace}" not in self.namespaces:
+            accepted = f"a topic in {', '.join(self.namespaces)}"
+            raise ConfigError.bad("topic", topic, accepted)
+        return str(name)
+
+    def contents(self, topic: str, where: Filter) -> Contents:
+        """Return what is in a topic, as far as a page shows it."""
+        groups, letters, count, number = Groups(), [], 0, 0
+        with self._readers, look_into(self._cluster, self.checked(topic), None) as found:
+            reading = found.letters()
+            for number, each in enumerate(islice(reading, LOOKS_AT), 1):  # noqa: B007 - the last
+                if not fits(where, each):
+                    continue
+                count += 1
+                groups.add(failure_of(each), str(each.position))
+                if len(letters) < _LISTS:
+                    letters.append(facts_of(each))
+            has_more = number == LOOKS_AT and next(reading, None) is not None
+        return Contents(groups.all(), letters, count, number, has_more)
+
+    def letter(self, topic: str, message_id: str) -> dict[str, Any]:
+        """Return one letter as `facts_of` has it.
+
+        Raises:
+            ConfigError: that is no message id.
+            PulsarRetryError: there is no such letter.
+        """
+        with look_into(self._cluster, self.checked(topic), None) as found:
+            return facts_of(found.letter(message_id))

@@ -1,0 +1,67 @@
+"""What every request passes, and what every answer says to the browser."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pulsar_retry.console.access import COOKIE, Access
+
+#: Nothing but our own style sheet and icon is loaded, no script runs, and nobody frames us.
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # With no-referrer browsers hide the origin of our own forms, too.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+#: What one may see before one has logged in.
+_OPEN = frozenset({"/login", "/style.css", "/icon.svg"})
+_READING = frozenset({"GET", "HEAD"})
+
+
+class Gate:
+    """Middleware that refuses what `Access` refuses, before a page is even looked for."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or hand it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets here
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers, reading = Headers(scope=scope), scope["method"] in _READING
+        if not self._access.knows_host(headers.getlist("host")):
+            return PlainTextResponse("This host name is not served here.\n", 421)
+        own = self._access.is_own(
+            headers["host"], headers.get("origin"), headers.get("sec-fetch-site")
+        )
+        if not reading and not own:
+            return PlainTextResponse("This form was sent from elsewhere.\n", 403)
+        cookie = HTTPConnection(scope).cookies.get(COOKIE)
+        if scope["path"] in _OPEN or self._access.is_admitted(cookie, headers.get("authorization")):
+            return None
+        if reading:
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse("Log in first.\n", 401)

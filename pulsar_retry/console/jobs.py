@@ -1,0 +1,237 @@
+"""Redrives that the console carries out: first a dry run, then, confirmed, the redrive itself."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import attrs
+from _pulsar import PulsarException
+
+from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.overview import kind_of
+from pulsar_retry.replay.redrive import Redrive
+from pulsar_retry.replay.redriven import Redriven
+from pulsar_retry.replay.words import moment
+
+State = Literal["running", "done", "failed"]
+
+_TO = ("retry", "origin")
+#: Jobs that are remembered, and those that run at a time.
+_KEPT, _AT_ONCE = 50, 4
+#: Seconds in which what is under way is settled at the end.
+_PATIENCE = 40.0
+
+
+@attrs.frozen(kw_only=True)
+class Wishes:
+    """What somebody asks for in the form, as it was typed; empty: not said."""
+
+    source: str
+    to: str = "retry"
+    reason: str = ""
+    error: str = ""
+    fingerprint: str = ""
+    key: str = ""
+    since: str = ""
+    until: str = ""
+    limit: str = ""
+    rate: str = ""
+    dlq_subscription: str = ""
+
+    @classmethod
+    def of(cls, form: Mapping[str, str], source: str) -> Wishes:
+        """Read them from a form; what it has besides is left out."""
+        names = {each.name for each in attrs.fields(cls)} - {"source"}
+        return cls(source=source, **{name: form[name].strip() for name in names & set(form)})
+
+    def where(self) -> Filter:
+        """Return which letters are meant.
+
+        Raises:
+            ConfigError: a time is none.
+        """
+        return where_of(attrs.asdict(self))
+
+    def redrive(self, cluster: Cluster, *, dry_run: bool) -> Redrive:
+        """Return what carries them out; nothing is opened.
+
+        Raises:
+            ConfigError: one of them is not acceptable.
+        """
+        if self.to not in _TO:
+            raise ConfigError.bad("to", self.to, " or ".join(_TO))
+        if kind_of(self.source) == "retry":
+            raise ConfigError.bad("topic", self.source, "a dead-letter topic")
+        return Redrive(
+            self.source,
+            self.to,
+            cluster=cluster,
+            dlq_subscription=self.dlq_subscription or None,
+            where=self.where(),
+            limit=_number("limit", self.limit, int),
+            rate=_number("rate", self.rate, float),
+            dry_run=dry_run,
+            job_key=self._job_key(),
+        )
+
+    def _job_key(self) -> str:
+        """Return what is equal for the same wishes, also where a time is said as so long ago."""
+        what = attrs.asdict(self, filter=attrs.filters.exclude("rate"))
+        return json.dumps(what, sort_keys=True)
+
+
+def where_of(said: Mapping[str, str]) -> Filter:
+    """Return which letters are meant; what is empty is not asked for.
+
+    Raises:
+        ConfigError: a time is none.
+    """
+    texts = {name: said.get(name, "").strip() for name in ("reason", "error", "fingerprint", "key")}
+    return Filter(
+        **{name: (text,) for name, text in texts.items() if text},
+        since=moment("since", said.get("since", "").strip() or None),
+        until=moment("until", said.get("until", "").strip() or None),
+    )
+
+
+def _number(name: str, text: str, kind: Callable[[str], float]) -> int | None:
+    if not text:
+        return None
+    try:
+        # Redrive checks the rest; its limit is an int, its rate either.
+        return kind(text)  # type: ignore[return-value]
+    except ValueError:
+        raise ConfigError.bad(name, text, "a number") from None
+
+
+@attrs.frozen
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        state: ``running``, ``done`` or ``failed``.
+        result: What came of it so far.
+        error: Why it failed.
+    """
+
+    state: State = "running"
+    result: Redriven | None = None
+    error: str = ""
+
+
+class Job:
+    """A dry run or a redrive, on a thread of its own. Thread-safe.
+
+    Attributes:
+        id: Nobody guesses it.
+        wishes: What was asked for.
+        dry_run: Whether it only looks.
+        progress: How far it is.
+    """
+
+    def __init__(self, wishes: Wishes, redrive: Redrive, *, dry_run: bool) -> None:
+        self.id = secrets.token_urlsafe(12)
+        self.wishes, self.dry_run = wishes, dry_run
+        self.progress = Progress()
+        self._redrive = redrive
+        # A redrive may be killed at any time: no exit waits for it for ever.
+        self.thread = threading.Thread(target=self._run, name="pulsar-retry-redrive", daemon=True)
+
+    def cancel(self) -> None:
+        """Settle what is under way, and end."""
+        self._redrive.cancel()
+
+    def _run(self) -> None:
+        try:
+            done = self._redrive.run(self._tell)
+        except PulsarRetryError as error:
+            self._fail(str(error))
+        except PulsarException as error:
+            self._fail(f"the broker was not reached, or refuses: {error}")
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            raise
+        else:
+            self.progress = Progress("done", done)
+
+    def _tell(self, so_far: Redriven) -> None:
+        self.progress = Progress("running", so_far)
+
+    def _fail(self, why: str) -> None:
+        self.progress = Progress("failed", self.progress.result, why)
+
+
+class Jobs:
+    """The dry runs and redrives of a console. Thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._jobs: dict[str, Job] = {}
+        self._confirmed: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def look(self, wishes: Wishes) -> Job:
+        """Start a dry run.
+
+        Raises:
+            ConfigError: a wish is not acceptable, or too much is under way.
+        """
+        job = Job(wishes, wishes.redrive(self._cluster, dry_run=True), dry_run=True)
+        with self._lock:
+            self._start(job)
+        return job
+
+    def confirm(self, plan: str) -> Job:
+        """Start the redrive that a dry run has shown; twice the same one is one.
+
+        Raises:
+            ConfigError: there is no such dry run, or it has not ended well.
+        """
+        with self._lock:
+            looked = self._jobs.get(plan)
+            if looked is None or not looked.dry_run or looked.progress.state != "done":
+                raise ConfigError("plan: expected a dry run that is done; make a new one")
+            if plan in self._confirmed:  # a second click, or the page once more
+                return self._jobs[self._confirmed[plan]]
+            redrive = looked.wishes.redrive(self._cluster, dry_run=False)
+            job = Job(looked.wishes, redrive, dry_run=False)
+            self._start(job)
+            self._confirmed[plan] = job.id
+        return job
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job; None: there is none, or it is long ago."""
+        with self._lock:
+            return self._jobs.get(job_id)
+
+    def all(self) -> list[Job]:
+        """Return the redrives, the latest first, without the dry runs."""
+        with self._lock:
+            return [each for each in reversed(self._jobs.values()) if not each.dry_run]
+
+    def close(self) -> None:
+        """Cancel what is under way, and wait until it is settled."""
+        with self._lock:
+            running = [each for each in self._jobs.values() if each.progress.state == "running"]
+        for each in running:
+            each.cancel()
+        for each in running:
+            each.thread.join(_PATIENCE)
+
+    def _start(self, job: Job) -> None:
+        running = {each.id for each in self._jobs.values() if each.progress.state == "running"}
+        if len(running) >= _AT_ONCE:
+            raise ConfigError(f"{_AT_ONCE} redrives or dry runs are under way: wait for one to end")
+        ended = [each for each in self._jobs if each not in running]
+        for each in ended[: max(0, len(self._jobs) - _KEPT + 1)]:
+            del self._jobs[each]
+            # A plan is as old as what it led to, or older.
+            self._confirmed = {p: j for p, j in self._confirmed.items() if each not in {p, j}}
+        self._jobs[job.id] = job
+        job.thread.start()
