@@ -1,0 +1,177 @@
+"""A real, headless Chromium, driven by its own protocol through a pipe."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+#: What Debian, others, and Google call it.
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+#: Chromium reads file descriptor 3 and writes 4.
+_START = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(each), fcntl.F_DUPFD, 10) for each in sys.argv[1:3])
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *("--hide-scrollbars", "--no-proxy-server", "--remote-debugging-pipe"),
+)
+_PATIENCE = 30.0
+
+
+def find_chromium() -> str | None:
+    """Return where Chromium is; None: there is none."""
+    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+
+
+class Browser:
+    """One tab. A context manager.
+
+    Attributes:
+        problems: What it complained of: scripts, the content security policy, failed loads.
+    """
+
+    def __init__(self, chromium: str, width: int = 1280, height: int = 900) -> None:
+        self.problems: list[str] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
+        theirs_in, ours_out = os.pipe()
+        ours_in, theirs_out = os.pipe()
+        command = [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), chromium]
+        self._process = subprocess.Popen(
+            [*command, *_FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"],
+            pass_fds=(theirs_in, theirs_out),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._in, self._out = os.fdopen(ours_in, "rb", 0), os.fdopen(ours_out, "wb", 0)
+        self._buffer, self._number, self._session = b"", 0, ""
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
+        self.resize(width, height)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._out.close()
+        self._in.close()
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the window so wide and high, in CSS pixels."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+
+    def open(self, url: str) -> None:
+        """Open a page and wait until it is there."""
+        self._call("Page.navigate", url=url)
+        self.wait_for(f"location.href != 'about:blank' && {_READY}")
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of JavaScript in the page."""
+        result = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in result:
+            raise AssertionError(result["exceptionDetails"])
+        return result["result"].get("value")
+
+    def text(self, selector: str = "main") -> str:
+        """Return the text of an element, as it is shown."""
+        text: str = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
+        return text
+
+    def click(self, selector: str) -> None:
+        """Click an element and wait for the page that this leads to."""
+        self.evaluate("window.left = true")
+        self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+        self.wait_for(f"window.left === undefined && {_READY}")
+
+    def type(self, selector: str, text: str) -> None:
+        """Fill in a field."""
+        field = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{field}.value = {json.dumps(text)}")
+
+    def wait_for(self, expression: str) -> None:
+        """Wait until JavaScript in the page is true; pages may come and go meanwhile."""
+        self._eventually(lambda: self.evaluate(f"!!({expression})"), expression)
+
+    def picture(self, path: Path, *, whole: bool = True) -> None:
+        """Take a picture of the page."""
+        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _eventually(self, condition: Callable[[], Any], what: str) -> None:
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if condition():
+                    return
+            except RuntimeError:  # the page went away while it was asked
+                pass
+            assert time.monotonic() < give_up, what
+            time.sleep(0.05)
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            message["sessionId"] = self._session
+        self._out.write(json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise RuntimeError(answer["error"]["message"])
+                result: dict[str, Any] = answer["result"]
+                return result
+            self._notice(answer)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._buffer:
+            chunk = self._in.read(65_536)
+            assert chunk, "Chromium has ended"
+            self._buffer += chunk
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def _notice(self, event: dict[str, Any]) -> None:
+        match event.get("method"):
+            case "Log.entryAdded":
+                entry = event["params"]["entry"]
+                if entry["level"] in {"error", "warning"}:
+                    self.problems.append(entry["text"])
+            case "Runtime.exceptionThrown":
+                self.problems.append(str(event["params"]["exceptionDetails"]))
+            case "Page.javascriptDialogOpening":
+                self.problems.append(f"a script has spoken: {event['params']['message']}")
+
+
+_READY = "document.readyState === 'complete'"

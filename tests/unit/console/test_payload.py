@@ -1,0 +1,84 @@
+"""A payload as text, JSON or hex."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.console.payload import MOST, as_hex, as_json, shown
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_json_says_the_same_with_line_breaks(value) -> None:
+    """Whatever is nested in what, and whatever a string has in it."""
+    laid_out = as_json(json.dumps(value).encode())
+    assert laid_out is not None
+    assert value == json.loads(laid_out)
+
+
+def test_json_keeps_every_token() -> None:
+    """Keys that come twice, trailing zeros and escapes may be why a letter is dead."""
+    sent = rb'{"a":1.10,"a":12345678901234567890.0,"b":"\u00eb \" {[,:]}","c":[],"d":[ {} ,1e5]}'
+    expected = """{
+  "a": 1.10,
+  "a": 12345678901234567890.0,
+  "b": "\\u00eb \\" {[,:]}",
+  "c": [],
+  "d": [
+    {},
+    1e5
+  ]
+}"""
+    assert expected == as_json(sent)
+
+
+@given(st.binary())
+def test_hex_has_every_byte(payload) -> None:
+    """Sixteen on a line, after its offset."""
+    lines = as_hex(payload).splitlines()
+    assert payload == b"".join(bytes.fromhex(line[10:57]) for line in lines)
+    assert [f"{at:08x}" for at in range(0, len(payload), 16)] == [line[:8] for line in lines]
+
+
+def test_hex_shows_what_is_ascii() -> None:
+    """At the end of the line."""
+    assert re.fullmatch(r"00000000  61 0a c3 ab {38}a\.\.\.", as_hex("a\në".encode()))
+
+
+@given(st.binary(), st.sampled_from(["text", "json", "hex", None, "odd"]))
+def test_everything_can_be_shown(payload, asked) -> None:
+    """In some form, and as text without what drives a terminal or turns lines around."""
+    found = shown(payload, asked)
+    assert (len(payload), 0) == (found.size, found.left_out)
+    assert not set(found.content) & {"\x1b", "\u202e", "\x00", "\r"}
+
+
+def test_a_payload_is_shown_as_what_it_is() -> None:
+    """Unless somebody asks for another form that it has."""
+    assert "json" == shown(b'{"a": 1}').form
+    assert "text" == shown(b"12").form
+    assert "json" == shown(b"12", "json").form
+    assert "text" == shown(b"{", "json").form
+    assert "hex" == shown(b"\xff").form
+    assert "text" == shown(b"\xff", "text").form
+    assert "hex" == shown(b'{"a": 1}', "hex").form
+
+
+def test_of_a_large_payload_the_beginning_is_shown() -> None:
+    """A page has to come to its end, and says what is missing."""
+    found = shown(b"x" * (MOST + 5))
+    assert ("text", MOST, 5) == (found.form, len(found.content), found.left_out)
+
+
+def test_json_without_end_is_text() -> None:
+    """What nests too deep to be read is no fault of the page."""
+    assert "text" == shown(b"[" * 50_000 + b"]" * 100).form
