@@ -53,7 +53,7 @@ class Served:
 
     def get(self, path: str, **parameters: str) -> str:
         """Return a page."""
-        answer = self.client.get(path, params=parameters)
+        answer = self.client.get(path, params=parameters or None)
         assert 200 == answer.status_code, answer.text
         return answer.text
 
@@ -211,7 +211,7 @@ def test_from_the_topics_to_a_redrive_in_a_browser(console, dead, browser, names
     consumer = dead.subscribe()
     dead.fill(2)
     payload = json.dumps({"name": EVIL, "amount": -3}).encode()
-    odd = {"FAILURE_REASON": "evil", "FAILURE_MESSAGE": EVIL, "number": EVIL}
+    odd = {"FAILURE_REASON": "evil", "FAILURE_MESSAGE": EVIL, "note": EVIL}
     dead.send(payload, dead.properties(4, **odd))
 
     browser.open(f"{console.url}?namespace={namespace}")
@@ -243,9 +243,8 @@ def test_the_pages_fit_a_telephone(console, dead, browser, namespace) -> None:
     """Tables scroll by themselves; no page is wider than its window."""
     dead.fill(2)
     long = "x" * 300
-    dead.send(
-        long.encode(), dead.properties(4, FAILURE_REASON=long, number=long, FAILURE_ERROR=long)
-    )
+    more = dict.fromkeys(("FAILURE_REASON", "FAILURE_ERROR", "note"), long)
+    dead.send(long.encode(), dead.properties(4, **more))
     for width in (390, 1280):
         browser.resize(width, 800)
         for page in ("/", "/topic", "/redrive", "/redrives"):
