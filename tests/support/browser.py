@@ -93,7 +93,7 @@ class Browser:
     def open(self, url: str) -> None:
         """Open a page and wait until it is there."""
         self._call("Page.navigate", url=url)
-        self.wait_for(f"location.href != 'about:blank' && {_READY}")
+        self.wait_for("location.href != 'about:blank'")
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of JavaScript in the page."""
@@ -111,7 +111,7 @@ class Browser:
         """Click an element and wait for the page that this leads to."""
         self.evaluate("window.left = true")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-        self.wait_for(f"window.left === undefined && {_READY}")
+        self.wait_for("window.left === undefined")
 
     def type(self, selector: str, text: str) -> None:
         """Fill in a field."""
@@ -119,13 +119,17 @@ class Browser:
         self.evaluate(f"{field}.value = {json.dumps(text)}")
 
     def wait_for(self, expression: str) -> None:
-        """Wait until JavaScript in the page is true; pages may come and go meanwhile."""
-        self._eventually(lambda: self.evaluate(f"!!({expression})"), expression)
+        """Wait until JavaScript in a page that is there is true; pages may go meanwhile."""
+        self._eventually(lambda: self.evaluate(f"{_READY} && !!({expression})"), expression)
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """Take a picture of the page."""
-        shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(shot["data"]))
+
+        def taken() -> bool:
+            shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+            return path.write_bytes(base64.b64decode(shot["data"])) > 0
+
+        self._eventually(taken, "the picture")  # a page that was not painted yet has no width
 
     def _eventually(self, condition: Callable[[], Any], what: str) -> None:
         give_up = time.monotonic() + _PATIENCE

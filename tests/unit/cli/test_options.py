@@ -22,6 +22,7 @@ VERBS = [
     ("dlq",),
     ("redrive",),
     ("doctor",),
+    ("console",),
 ]
 
 
@@ -118,6 +119,12 @@ def test_a_file_that_is_none(tmp_path, content) -> None:
         ["dlq", "show"],
         ["dlq", "ls", "public"],
         ["dlq", "nonsense"],
+        ["console", "--host", "0.0.0.0"],  # noqa: S104 - refused
+        ["console", "--allow-host", "dlq.example"],
+        ["console", "--namespace", "public"],
+        ["console", "--access-token-file", "/nowhere"],
+        ["console", "--port", "65536"],
+        ["console", "--every", "0"],
         ["doctor", "orders"],
         ["doctor", "a/b", "billing"],
     ],
