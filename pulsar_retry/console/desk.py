@@ -95,7 +95,8 @@ class Desk:
 
     def contents(self, topic: str, where: Filter) -> Contents:
         """Return what is in a topic, as far as a page shows it."""
-        groups, letters, count, number = Groups(), [], 0, 0
+        groups, count, number = Groups(), 0, 0
+        letters: list[dict[str, Any]] = []
         with self._readers, look_into(self._cluster, self.checked(topic), None) as found:
             reading = found.letters()
             for number, each in enumerate(islice(reading, LOOKS_AT), 1):  # noqa: B007 - the last

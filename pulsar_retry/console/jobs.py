@@ -92,9 +92,16 @@ def where_of(said: Mapping[str, str]) -> Filter:
     Raises:
         ConfigError: a time is none.
     """
-    texts = {name: said.get(name, "").strip() for name in ("reason", "error", "fingerprint", "key")}
+
+    def one(name: str) -> tuple[str, ...]:
+        text = said.get(name, "").strip()
+        return (text,) if text else ()
+
     return Filter(
-        **{name: (text,) for name, text in texts.items() if text},
+        reason=one("reason"),
+        error=one("error"),
+        fingerprint=one("fingerprint"),
+        key=one("key"),
         since=moment("since", said.get("since", "").strip() or None),
         until=moment("until", said.get("until", "").strip() or None),
     )
