@@ -67,7 +67,7 @@ class Depths:
                 each.topic: known.get(each.topic, deque(maxlen=MOST)) for each in found
             }
             for each in found:
-                self._samples[each.topic].append((now, each.backlog or 0))
+                self._samples[each.topic].append((now, each.backlog))
 
     def _run(self) -> None:
         wait = 0.0

@@ -128,6 +128,19 @@ def test_depth_over_time(console, dead) -> None:
     eventually(lambda: "0 to 3 letters in the last" in console.get("/topic", name=dead.dlq))
 
 
+def test_a_topic_without_a_subscription(console, dead, namespace) -> None:
+    """It is listed with what it holds; a dry run finds that, and says what a redrive lacks."""
+    dead.create()
+    dead.fill(2)
+    page = console.get("/", namespace=namespace)
+    assert re.search(r'<td class="number">2 <span[^>]*>no subscription<', page)
+    form = console.get("/redrive", name=dead.dlq)
+    plan = console.job(console.post("/redrive/look", form, name=dead.dlq))
+    assert "<strong>0</strong> would be redriven" in plan
+    assert "2 stay, without a topic to go to" in plan
+    assert [] == dead.cluster.admin().subscriptions.names(dead.dlq)
+
+
 def test_a_redrive_with_a_dry_run_and_a_confirmation(console, dead) -> None:
     """The dry run changes nothing; what it has shown goes back; a second click is none."""
     consumer = dead.subscribe()

@@ -9,7 +9,7 @@ from pulsar_retry.console.depth import MOST, Depths
 from pulsar_retry.replay.overview import LetterTopic
 
 
-def topic(name: str, backlog: int | None) -> LetterTopic:
+def topic(name: str, backlog: int) -> LetterTopic:
     """Return a dead-letter topic."""
     return LetterTopic(
         topic=name,
@@ -48,15 +48,15 @@ def test_no_letters_are_a_line_at_the_bottom() -> None:
 
 
 def test_depths_are_kept_for_a_while() -> None:
-    """The latest; what is gone is forgotten; no subscription is no backlog."""
-    found = [topic("a", 1), topic("b", None)]
+    """The latest; what is gone is forgotten."""
+    found = [topic("a", 1), topic("b", 3)]
     depths = Depths(lambda _namespace: found, ["public/default"])
     for backlog in range(MOST + 2):
         found[0] = topic("a", backlog)
         depths.sample()
 
     assert [*range(2, MOST + 2)] == [depth for _, depth in depths.of("a")]
-    assert {0} == {depth for _, depth in depths.of("b")}
+    assert {3} == {depth for _, depth in depths.of("b")}
     del found[1]
     depths.sample()
     assert [] == depths.of("b")
