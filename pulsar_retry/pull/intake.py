@@ -183,6 +183,9 @@ class Intake:
         flowing, whole = self._handover.flowing(), self._handover.whole
         try:
             message = self._first(wait, flowing)
+            # Anew: where none came at once, the next message may wait in the consumer's own inbox,
+            # and those behind it must not be taken before it.
+            flowing = self._handover.flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
