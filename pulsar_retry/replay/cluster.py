@@ -13,6 +13,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
+from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
 
 #: The ports of the REST API where the service URL has those of the binary protocol.
@@ -109,7 +110,7 @@ class Cluster:
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, _LOG),
-            authentication=self._authentication(),
+            authentication=authentication(self.read_token, renew=not isinstance(self.token, str)),
             tls_trust_certs_file_path=self.tls_trust_certs_file,
             tls_allow_insecure_connection=self.tls_allow_insecure,
             tls_validate_hostname=not self.tls_allow_insecure,
@@ -118,31 +119,6 @@ class Cluster:
     def admin(self) -> AdminClient:
         """Return a client of the REST API."""
         return AdminClient(self)
-
-    def _authentication(self) -> pulsar.AuthenticationToken | None:
-        token = self.read_token()
-        if token is None:
-            return None
-        fixed = isinstance(self.token, str)
-        return pulsar.AuthenticationToken(token if fixed else _renewed(self.read_token, token))
-
-
-def _renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:
-    """Return a function that reads the token again, and gives the last one if it can't.
-
-    pulsar-client calls it on a thread of its own, where an exception would end the process.
-    """
-    last = token
-
-    def current() -> str:
-        nonlocal last
-        try:
-            last = read() or last
-        except Exception:  # noqa: BLE001 - see above; the broker will refuse the old token
-            return last
-        return last
-
-    return current
 
 
 def _by_custom(service_url: str) -> str:

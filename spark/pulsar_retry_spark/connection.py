@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer, unknown_name
@@ -134,11 +134,11 @@ class Connection:
             PulsarFailuresError: there is no token where there should be one, or pulsar-client
                 does not like what it gets.
         """
-        authentication = self._authentication()
+        known_by = authentication(self.read_token, renew=self.token_file is not None)
         try:
             return pulsar.Client(
                 self.service_url,
-                authentication=authentication,
+                authentication=known_by,
                 tls_trust_certs_file_path=self.trust_certs_file,
                 tls_allow_insecure_connection=self.allow_insecure,
                 tls_validate_hostname=self.validate_hostname,
@@ -148,14 +148,6 @@ class Connection:
         except (ValueError, TypeError, pulsar.PulsarException) as error:
             text = f"no client for service.url and client.*: pulsar-client says {error}"
             raise PulsarFailuresError("INVALID_CONFIGURATION", text) from None
-
-    def _authentication(self) -> pulsar.AuthenticationToken | None:
-        token = self.read_token()
-        if token is None:
-            return None
-        return pulsar.AuthenticationToken(
-            token if self.token_file is None else _renewed(self.read_token, token)
-        )
 
 
 def _is_url(text: str, schemes: str) -> bool:
@@ -170,24 +162,6 @@ def _is_url(text: str, schemes: str) -> bool:
 def _is_host(text: str) -> bool:
     found = _HOST.fullmatch(text)
     return found is not None and (found[1] is None or 0 < int(found[1]) < 1 << 16)
-
-
-def _renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:
-    """Return a function that reads the token again, and gives the last one if it can't.
-
-    pulsar-client calls it on a thread of its own, where an exception would end the process.
-    """
-    last = token
-
-    def current() -> str:
-        nonlocal last
-        try:
-            last = read() or last
-        except Exception:  # noqa: BLE001 - see above; the broker will refuse the old token
-            return last
-        return last
-
-    return current
 
 
 def _logger(level: str) -> Any:

@@ -10,7 +10,8 @@ import pulsar
 import pytest
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark.connection import Connection, _renewed
+from pulsar_retry.consumer.token import renewed
+from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader
 
@@ -147,7 +148,7 @@ def test_a_token_that_is_not_there(option):
 def test_a_token_that_can_not_be_renewed_stays():
     """What pulsar-client calls on its own thread must not raise."""
     answers = iter(["new", None])
-    current = _renewed(lambda: next(answers), "old")
+    current = renewed(lambda: next(answers), "old")
     assert ["new", "new", "new"] == [current(), current(), current()]
 
 
