@@ -41,6 +41,11 @@ class AdminClient:
         """Return the version of the broker that answers, such as ``4.2.4``."""
         return self._transport.send("GET", "brokers/version").body.decode().strip().strip('"')
 
+    def broker_configuration(self) -> dict[str, str]:
+        """Return the settings that the broker runs with, which takes a superuser."""
+        facts: dict[str, str] = self._transport.json("GET", "brokers/configuration/runtime")
+        return facts
+
     def close(self) -> None:
         """Close its connections; a call afterwards opens new ones."""
         self._transport.close()

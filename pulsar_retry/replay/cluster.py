@@ -32,7 +32,7 @@ class Cluster:
         service_url: What clients connect to, such as ``pulsar://localhost:6650``; several hosts
             have commas between them.
         admin_url: The REST API. None: the first host, at port 8080, with TLS 8443.
-        token: A token, or a function that returns the one of now.
+        token: A token, or a function that returns the one of now; None: there is none.
         token_file: A file that holds it, read again at each use.
         tls_trust_certs_file: The certificates that are trusted; None: of brokers those of certifi,
             of the REST API the system's.
@@ -41,7 +41,7 @@ class Cluster:
 
     service_url: str = attrs.field(default="pulsar://localhost:6650", kw_only=False)
     _admin_url: str | None = None
-    token: str | Callable[[], str] | None = attrs.field(default=None, repr=False)
+    token: str | Callable[[], str | None] | None = attrs.field(default=None, repr=False)
     token_file: str | None = None
     tls_trust_certs_file: str | None = None
     tls_allow_insecure: bool = False

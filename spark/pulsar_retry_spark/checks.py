@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from http.client import HTTPException
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeVar
 
 import attrs
 from pyspark.sql import SparkSession
 
+from pulsar_retry.admin import AdminClient
 from pulsar_retry.consumer.old_names import PROBE
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import AdminError, AdminNotFoundError, ConfigError
+from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import TopicName
-from pulsar_retry_spark.admin import Admin
+from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.probes import Look, Machine, look, this_machine, unreached, workers
@@ -23,6 +24,8 @@ _NAME = "pulsar-failures"
 _OLDEST_SPARK = (4, 2)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _SECRET = re.compile(r"token|secret|password|credential", re.IGNORECASE)
+
+_Answer = TypeVar("_Answer")
 
 
 @attrs.frozen
@@ -195,34 +198,53 @@ def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
             text = "not looked at, and delivery=effectively-once is nothing without it"
             yield Finding("deduplication", "warning", text, "set admin.url")
         return
-    admin = Admin(options.connection.admin_url, options.connection)
     try:
-        for topic, exists in seen.topics.items():
-            if once:
-                yield _deduplication(admin, topic)
-            if exists:
-                yield from _subscriptions(admin, topic)
-        yield from _size(admin, options.max_message_bytes)
-    except (OSError, ValueError, HTTPException, PulsarFailuresError) as error:
+        with _cluster(options.connection).admin() as admin:
+            for topic, exists in seen.topics.items():
+                if once:
+                    yield _deduplication(admin, topic)
+                if exists:
+                    yield from _subscriptions(admin, topic)
+            yield from _size(admin, options.max_message_bytes)
+    except (AdminError, OSError, ValueError, PulsarFailuresError) as error:
         text = f"gave no answer: {_gist(error)}"
         yield Finding("admin.url", "warning", text, "check admin.url and auth.*")
 
 
-def _deduplication(admin: Admin, topic: str) -> Finding:
+def _cluster(connection: Connection) -> Cluster:
+    return Cluster(
+        connection.service_url,
+        admin_url=connection.admin_url,
+        token=connection.read_token,
+        tls_trust_certs_file=connection.trust_certs_file,
+        tls_allow_insecure=connection.allow_insecure,
+    )
+
+
+def _found(ask: Callable[[], _Answer]) -> _Answer | None:
+    """Return what *ask* returns; None: there is no such thing, or not yet."""
+    try:
+        return ask()
+    except AdminNotFoundError:
+        return None
+
+
+def _deduplication(admin: AdminClient, topic: str) -> Finding:
     check, name = "deduplication", TopicName.parse(topic)
-    on = admin.topic(topic, "deduplicationEnabled")
+    on = _found(lambda: admin.topics.policy(topic, "deduplicationEnabled"))
     if on is None:  # there is no such topic yet
-        on = admin.get(f"namespaces/{name.tenant}/{name.namespace}/deduplication")
+        namespace = f"{name.tenant}/{name.namespace}"
+        on = _found(lambda: admin.namespaces.policy(namespace, "deduplication"))
     if on:
         return Finding(check, "ok", f"on for {topic}")
     remedy = f"pulsar-admin namespaces set-deduplication {name.tenant}/{name.namespace} --enable"
     return Finding(check, "error", f"off for {topic}: rows are written at least once", remedy)
 
 
-def _subscriptions(admin: Admin, topic: str) -> Iterator[Finding]:
+def _subscriptions(admin: AdminClient, topic: str) -> Iterator[Finding]:
     """Look whether the broker deletes what nobody is to read, or keeps it for nobody."""
     check = "subscriptions"
-    names = admin.topic(topic, "subscriptions") or []
+    names = _found(lambda: admin.subscriptions.names(topic)) or []
     left_behind = [name for name in names if name.startswith(PROBE)]
     for name in left_behind:
         text = f"{topic} has {name}, left behind by a process that was killed: it keeps everything"
@@ -231,8 +253,8 @@ def _subscriptions(admin: Admin, topic: str) -> Iterator[Finding]:
     if len(names) > len(left_behind):
         yield Finding(check, "ok", f"{topic} has some")
         return
-    kept = admin.topic(topic, "retention")
-    if kept and kept["retentionTimeInMinutes"] and kept["retentionSizeInMB"]:
+    kept = _found(lambda: admin.topics.retention(topic))
+    if kept and not kept.keeps_nothing:
         yield Finding(check, "ok", f"{topic} has none, and the broker keeps messages for a while")
         return
     text = f"{topic} has none, so the broker may delete what is written there"
@@ -240,8 +262,8 @@ def _subscriptions(admin: Admin, topic: str) -> Iterator[Finding]:
     yield Finding(check, "warning", text, remedy)
 
 
-def _size(admin: Admin, ours: int) -> Iterator[Finding]:
-    settings = admin.get("brokers/configuration/runtime") or {}
+def _size(admin: AdminClient, ours: int) -> Iterator[Finding]:
+    settings = _found(admin.broker_configuration) or {}
     broker = int(settings.get("maxMessageSize", 0))
     if 0 < broker < ours:
         text = f"max_message_bytes={ours}, and the broker takes {broker}"
