@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pulsar_retry._extras import need
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
@@ -78,10 +79,10 @@ def command(
     a redrive that is under way settles what it has, and goes on when it is asked for again.
     """
     try:
-        from pulsar_retry.console import _needs  # noqa: F401, PLC0415 - an extra
+        need("console", "the console", "starlette", "jinja2", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
-    from pulsar_retry.console.access import Access  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.access import Access  # noqa: PLC0415 - an extra
     from pulsar_retry.console.app import Console  # noqa: PLC0415 - likewise
     from pulsar_retry.console.depth import Depths  # noqa: PLC0415 - likewise
     from pulsar_retry.console.desk import Desk  # noqa: PLC0415 - likewise

@@ -1,13 +1,5 @@
 """Imported first: says what to install where the extra is missing."""
 
-from __future__ import annotations
+from pulsar_retry._extras import need
 
-import importlib
-
-for _name in ("httpcore", "h2", "jwt", "cryptography"):
-    try:
-        importlib.import_module(_name)
-    except ModuleNotFoundError as _error:
-        raise ModuleNotFoundError(
-            f'pulsar_retry.push needs {_name}: pip install "pulsar-retry[push]"', name=_name
-        ) from _error
+need("push", "pulsar_retry.push", "httpcore", "h2", "jwt", "cryptography")
