@@ -17,8 +17,10 @@ from http import HTTPMethod
 from typing import Any
 
 import attrs
+import pulsar
 import pytest
 
+import pulsar_retry as pr
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.testing.broker import (
@@ -125,6 +127,15 @@ def own_broker() -> Iterator[Standalone]:
     """Give a broker that no other module uses, to be killed and restarted."""
     with Standalone(fast_start=True) as standalone:
         yield standalone
+
+
+@pytest.fixture
+def client(broker: RunningBroker) -> Iterator[pr.Client]:
+    """Give a client of the session's broker, as an application has it."""
+    with pr.Client(
+        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    ) as client:
+        yield client
 
 
 @attrs.frozen

@@ -1,4 +1,4 @@
-"""What every integration test uses: a client, consumers that retry fast, and ways to look on."""
+"""What every integration test uses: consumers that retry fast, and ways to look on."""
 
 from __future__ import annotations
 
@@ -8,18 +8,10 @@ from typing import Any
 import pulsar
 import pytest
 from reading import SUBSCRIPTION, read_all
+from replaying import subscription_of
 
 import pulsar_retry as pr
-
-
-@pytest.fixture
-def client(broker: Any) -> Iterator[pr.Client]:
-    """Give a client of the session's broker."""
-    with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
-        yield client
-
+from pulsar_retry.replay import Subscription
 
 Subscribe = Callable[..., pr.Consumer]
 
@@ -36,6 +28,22 @@ def subscribe(client: pr.Client, topic: str) -> Subscribe:
         return client.subscribe(topic, SUBSCRIPTION, **options)
 
     return subscribe
+
+
+@pytest.fixture
+def subscription(broker: Any, topic: str) -> Subscription:
+    """Return the test's subscription, to be sought and snapshot."""
+    return subscription_of(broker, topic)
+
+
+@pytest.fixture
+def consumer(subscribe: Subscribe) -> pr.Consumer:
+    """Return a consumer of it that retries after an hour, for ever as far as tests go."""
+    return subscribe(
+        initial_position=pulsar.InitialPosition.Earliest,
+        dead_letter_policy=pr.DeadLetterPolicy(100),
+        delay_levels="1h",
+    )
 
 
 @pytest.fixture

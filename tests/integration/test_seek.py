@@ -22,23 +22,7 @@ from replaying import (
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
-from pulsar_retry.replay import Subscription, seek
-
-
-@pytest.fixture
-def subscription(broker: Any, topic: str) -> Subscription:
-    """Return the test's subscription."""
-    return subscription_of(broker, topic)
-
-
-@pytest.fixture
-def consumer(subscribe: Any) -> pr.Consumer:
-    """Return a consumer of it that retries after an hour, for ever as far as tests go."""
-    return subscribe(
-        initial_position=pulsar.InitialPosition.Earliest,
-        dead_letter_policy=pr.DeadLetterPolicy(100),
-        delay_levels="1h",
-    )
+from pulsar_retry.replay import seek
 
 
 def test_past_time(admin, topic, subscription, consumer, publish):

@@ -14,11 +14,11 @@ from typing import Any
 import pulsar
 import pytest
 from reading import SOON, SUBSCRIPTION, eventually
-from replaying import consume, delivered, drained, firsts, subscription_of, trim
+from replaying import consume, delivered, drained, firsts, trim
 
 import pulsar_retry as pr
 from pulsar_retry import cli
-from pulsar_retry.replay import Snapshot, Subscription, seek
+from pulsar_retry.replay import Snapshot, seek
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
@@ -45,22 +45,6 @@ def dies(*arguments, **options):
 setattr(owner, where, dies)
 sys.exit(main())
 """
-
-
-@pytest.fixture
-def subscription(broker: Any, topic: str) -> Subscription:
-    """Return the test's subscription."""
-    return subscription_of(broker, topic)
-
-
-@pytest.fixture
-def consumer(subscribe: Any) -> pr.Consumer:
-    """Return a consumer of it that retries after an hour."""
-    return subscribe(
-        initial_position=EARLIEST,
-        dead_letter_policy=pr.DeadLetterPolicy(100),
-        delay_levels="1h",
-    )
 
 
 @pytest.fixture

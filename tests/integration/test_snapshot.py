@@ -20,22 +20,6 @@ from pulsar_retry.replay.snapshot_store import Store
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
-@pytest.fixture
-def subscription(broker: Any, topic: str) -> Subscription:
-    """Return the test's subscription."""
-    return subscription_of(broker, topic)
-
-
-@pytest.fixture
-def consumer(subscribe: Any) -> pr.Consumer:
-    """Return a consumer of it that retries after an hour."""
-    return subscribe(
-        initial_position=EARLIEST,
-        dead_letter_policy=pr.DeadLetterPolicy(100),
-        delay_levels="1h",
-    )
-
-
 def in_days(days: float) -> Any:
     """Return a clock that is so many days ahead."""
     return lambda: datetime.now(UTC) + timedelta(days=days)

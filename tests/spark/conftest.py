@@ -1,21 +1,32 @@
-"""A real Spark for the tests of the Spark part: one a run, or one a worker of pytest-xdist."""
+"""What the tests of the Spark part share: a real Spark, and letters to read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from sourcing import Letters
 
+import pulsar_retry as pr
 from pulsar_retry_spark.local import local_session
 
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
-    """Give the session that all tests share: two threads, and a failed task fails its job.
+    """Give the session that all tests of a run, or of a worker of pytest-xdist, share.
+
+    It has two threads, and a failed task fails its job.
 
     A test that needs another master says so, and Spark is restarted for it:
     `@pytest.mark.parametrize("spark", ["local[2,4]"], indirect=True)`, for four attempts a task.
     """
     with local_session("tests", master=getattr(request, "param", "local[2]")) as session:
         yield session
+
+
+@pytest.fixture
+def letters(broker: Any, topic: str, client: pr.Client) -> Letters:
+    """Return the topics of the test's subscription."""
+    return Letters(broker.service_url, topic, client)

@@ -27,13 +27,6 @@ with local_session(conf=conf) as spark:
 
 
 @pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(broker.service_url) as client:
-        yield client
-
-
-@pytest.fixture
 def options(broker, topic):
     """Give the options for the topics of one subscription."""
     return {

@@ -11,13 +11,6 @@ from pulsar_retry_spark import failures, write_failures
 
 
 @pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(broker.service_url) as client:
-        yield client
-
-
-@pytest.fixture
 def options(broker, admin, namespace, topic):
     """Give the options of a sink that writes to a namespace that deduplicates."""
     admin.set_namespace_policy(namespace, "deduplication", value=True)

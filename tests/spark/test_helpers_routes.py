@@ -13,13 +13,6 @@ from pulsar_retry_spark import failures, route_batches, split
 
 
 @pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(broker.service_url) as client:
-        yield client
-
-
-@pytest.fixture
 def options(broker, topic):
     """Give the options for the topics of one subscription; all failed rows are dead letters."""
     return {

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 from reading import SOON, SUBSCRIPTION, eventually, read_all
-from sourcing import Letters, forget, frame, payloads
+from sourcing import forget, frame, payloads
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register, source_filters
@@ -24,21 +24,6 @@ from pulsar_retry_spark.source_rows import SCHEMA
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
-
-@pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
-        yield client
-
-
-@pytest.fixture
-def letters(broker, topic, client):
-    """Give the topics of the test's subscription."""
-    return Letters(broker.service_url, topic, client)
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import threading
 import pulsar
 import pytest
 from reading import eventually
-from sourcing import Letters, Micro, forget
+from sourcing import Micro, forget
 
-import pulsar_retry as pr
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import reading, reading_subscription
 from pulsar_retry_spark import stream as stream_module
@@ -23,21 +22,6 @@ from pulsar_retry_spark.source import batch_reader, schema
 from pulsar_retry_spark.source_errors import PulsarSourceError
 
 NAME = "pulsar-failures"
-
-
-@pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
-        yield client
-
-
-@pytest.fixture
-def letters(broker, topic, client):
-    """Give the topics of the test's subscription."""
-    return Letters(broker.service_url, topic, client)
 
 
 @pytest.fixture

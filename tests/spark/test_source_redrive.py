@@ -8,25 +8,10 @@ import pulsar
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from reading import NEVER, SOON, SUBSCRIPTION, eventually
-from sourcing import Letters, frame, payloads
+from sourcing import frame, payloads
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register, write_failures
-
-
-@pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
-        yield client
-
-
-@pytest.fixture
-def letters(broker, topic, client):
-    """Give the topics of the test's subscription."""
-    return Letters(broker.service_url, topic, client)
 
 
 @pytest.fixture

@@ -5,33 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pulsar
 import pytest
 from pyspark.errors import StreamingQueryException
 from reading import eventually
-from sourcing import Letters, Query
-
-import pulsar_retry as pr
+from sourcing import Query
 
 NAME = "pulsar-failures"
 
 #: Seconds for what takes a few micro-batches of a slow machine.
 PATIENCE = 90
-
-
-@pytest.fixture
-def client(broker):
-    """Give a client, as an application has it."""
-    with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-    ) as client:
-        yield client
-
-
-@pytest.fixture
-def letters(broker, topic, client):
-    """Give the topics of the test's subscription."""
-    return Letters(broker.service_url, topic, client)
 
 
 @pytest.fixture
