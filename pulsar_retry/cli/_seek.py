@@ -41,7 +41,9 @@ grace_option = click.option(
 def letter_options(command: _Command) -> _Command:
     """Give a command the options that name a subscription's letter topics."""
     wrapped: Any = click.option(
-        "--retry-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
+        "--retry-letter-topic",
+        metavar="TOPIC",
+        help="The retry topic.  [default: by --naming]",
     )(command)
     wrapped = click.option(
         "--naming",
@@ -55,10 +57,12 @@ def letter_options(command: _Command) -> _Command:
 
 
 def subscription_of(
-    cluster: Cluster, topic: str, subscription: str, naming: str, retry_topic: str | None
+    cluster: Cluster, topic: str, subscription: str, naming: str, retry_letter_topic: str | None
 ) -> Subscription:
     """Name the subscription that a command is about."""
-    return Subscription(cluster, topic, subscription, naming=naming, retry_letter_topic=retry_topic)
+    return Subscription(
+        cluster, topic, subscription, naming=naming, retry_letter_topic=retry_letter_topic
+    )
 
 
 def carry_out(

@@ -60,7 +60,7 @@ def command(
     to: str,
     partial_retention: bool,
     naming: str,
-    retry_topic: str | None,
+    retry_letter_topic: str | None,
     **options: Any,
 ) -> None:
     """Move SUBSCRIPTION to TOPIC, all its partitions and its retry letters, as one.
@@ -72,7 +72,7 @@ def command(
 
     Without --yes it looks first and asks. It may be interrupted, and run again: nothing is lost.
     """
-    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     where: Any = to
     if to.startswith(_SNAPSHOT):
         where = Snapshot.get(cluster, topic, to.removeprefix(_SNAPSHOT))

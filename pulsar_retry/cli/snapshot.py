@@ -76,14 +76,14 @@ def create(
     name: str | None,
     labels: tuple[str, ...],
     naming: str,
-    retry_topic: str | None,
+    retry_letter_topic: str | None,
     as_json: bool,
 ) -> None:
     """Make a snapshot of SUBSCRIPTION to TOPIC, and print its name.
 
     Consumers go on meanwhile. Each partition is captured at its own moment.
     """
-    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
     for warning in snapshot.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
@@ -173,14 +173,14 @@ def restore(
     subscription: str,
     name: str,
     naming: str,
-    retry_topic: str | None,
+    retry_letter_topic: str | None,
     **options: Any,
 ) -> None:
     """Move SUBSCRIPTION to TOPIC to the snapshot NAME; one that does not exist is made.
 
     As `pulsar-retry seek`, whose help says what becomes of letters and consumers.
     """
-    target = subscription_of(cluster, topic, subscription, naming, retry_topic)
+    target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     snapshot = Snapshot.get(cluster, topic, name)
     with cluster.admin() as admin:
         first = admin.topics.partition_names(target.topic)[0]
