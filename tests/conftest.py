@@ -30,6 +30,9 @@ from pulsar_retry.testing.broker import (
     running_broker,
 )
 
+#: The rows of the fault table, which tests of several folders enter.
+pytest_plugins = ("reliability",)
+
 CHOICE = pytest.StashKey[BrokerChoice]()
 STACK = pytest.StashKey[ExitStack]()
 SHARED = pytest.StashKey[RunningBroker]()

@@ -1,0 +1,83 @@
+"""Workers that go on until the broker has every acknowledgement, and the account after that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+from handing import dead_letter_topic, retry_topic
+from ledger import SOON, Account, Ledger, wait_until
+from reading import SUBSCRIPTION
+from stored import stored
+
+Way = Callable[..., None]
+
+
+@attrs.frozen
+class Stage:
+    """A topic, its broker, and the ledger of its messages."""
+
+    url: str
+    admin: Any
+    client: Any
+    topic: str
+    ledger: Ledger
+
+    def is_drained(self) -> bool:
+        """Tell whether nothing is left to deliver, and the broker knows it.
+
+        A letter is out before its original is acknowledged, so the retry topic is asked last.
+        """
+        try:
+            if self.admin.backlog(self.topic, SUBSCRIPTION):
+                return False
+            retry = retry_topic(self.topic)
+            namespace = self.topic.partition("://")[2].rpartition("/")[0]
+            return retry not in self.admin.topics(namespace) or not self.admin.backlog(
+                retry, SUBSCRIPTION
+            )
+        except (OSError, KeyError):  # its broker is not back, or nobody has subscribed yet
+            return False
+
+    @contextmanager
+    def working(self, *ways: Way, **options: Any) -> Iterator[None]:
+        """Run each of *ways* on a thread, from here until everything has ended."""
+        enough = threading.Event()
+        failures: list[BaseException] = []
+
+        def work(way: Way) -> None:
+            try:
+                way(self.client, self.topic, self.ledger, lambda: not enough.is_set(), **options)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(way,)) for way in ways]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+            wait_until(lambda: bool(failures) or self.is_drained())
+        finally:
+            enough.set()
+            for thread in threads:
+                thread.join(SOON)
+        if failures:
+            raise failures[0]
+        assert not any(thread.is_alive() for thread in threads), "a worker hangs"
+
+    def finish(self, *ways: Way, **options: Any) -> Account:
+        """Work until everything has ended; return the account."""
+        with self.working(*ways, **options):
+            pass
+        return self.account()
+
+    def account(self) -> Account:
+        """Enter the dead letters that there are, once, and return the account."""
+        dlq = dead_letter_topic(self.topic)
+        namespace = self.topic.partition("://")[2].rpartition("/")[0]
+        if dlq in self.admin.topics(namespace):
+            self.ledger.enter_all("dead", stored(self.url, dlq))
+        return self.ledger.account()

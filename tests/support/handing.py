@@ -1,0 +1,149 @@
+"""Consumers that hand messages on, enter it in a ledger, and end when everything has ended.
+
+Each way to hand on is one function of a client, a topic and a ledger, so that a test can run it
+here and `crashing` in a process that is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pulsar
+from ledger import Ledger, payload
+from reading import SUBSCRIPTION
+
+import pulsar_retry as pr
+
+EARLIEST = pulsar.InitialPosition.Earliest
+
+#: Milliseconds for which a consumer waits before it looks whether it is to go on.
+_GLANCE = 200
+
+GoOn = Callable[[], bool]
+
+
+def retry_topic(topic: str) -> str:
+    """Return the retry topic of *topic*."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY"
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Return the dead-letter topic of *topic*."""
+    return f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any) -> None:
+    """Publish *count* messages with the next numbers and enter those that have a receipt."""
+    producer = client.create_producer(
+        topic, **{"batching_enabled": False, "max_pending_messages": 0} | options
+    )
+    first = ledger.account().sent
+    for number in range(first, first + count):
+
+        def sent(result: Any, _message_id: Any, number: int = number) -> None:
+            if result == pulsar.Result.Ok:
+                ledger.enter("sent", number)
+
+        producer.send_async(payload(number), sent)
+    producer.flush()
+    producer.close()
+
+
+def subscribe(client: pr.Client, topic: str, **options: Any) -> pr.Consumer:
+    """Subscribe with retries, Shared, from the start."""
+    options = {
+        "consumer_type": pulsar.ConsumerType.Shared,
+        "initial_position": EARLIEST,
+        "enable_retry": True,
+        "dead_letter_policy": pr.DeadLetterPolicy(2, initial_subscription_name="keep"),
+    } | options
+    return client.subscribe(topic, SUBSCRIPTION, **options)
+
+
+def _each(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
+    """Yield messages while *go_on*, each entered as delivered."""
+    while go_on():
+        with suppress(pulsar.Timeout):
+            message = consumer.receive(_GLANCE)
+            ledger.enter("delivered", message)
+            yield message
+
+
+def process(consumer: pr.Consumer, ledger: Ledger, message: Any) -> None:
+    """Process a message, then acknowledge it."""
+    ledger.enter("processed", message)
+    consumer.acknowledge(message)
+
+
+def retry(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Reconsume every message once, then process it."""
+    consumer = subscribe(client, topic, **options)
+    for message in _each(consumer, ledger, go_on):
+        if pr.RetryProperties.of(message).reconsume_times:
+            process(consumer, ledger, message)
+            continue
+        ledger.enter("retried", message)
+        with suppress(pr.LetterPublishError, pr.AcknowledgeError):  # it comes again
+            consumer.reconsume_later(message, delay=0.5)
+    consumer.close()
+
+
+def retry_many(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Do what `retry` does with many letters in flight."""
+    consumer = subscribe(client, topic, **options)
+    for message in _each(consumer, ledger, go_on):
+        if pr.RetryProperties.of(message).reconsume_times:
+            process(consumer, ledger, message)
+        else:
+            ledger.enter("retried", message)
+            consumer.reconsume_later_async(message, delay=0.5)
+    consumer.close()
+
+
+def dead_letter(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Send every message to the dead-letter topic."""
+    consumer = subscribe(client, topic, **options)
+    for message in _each(consumer, ledger, go_on):
+        with suppress(pr.LetterPublishError, pr.AcknowledgeError):
+            consumer.dead_letter(message)
+    consumer.close()
+
+
+def nack(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Nack every message; the policy grants no redelivery, so each becomes a dead letter."""
+    options.setdefault("dead_letter_policy", pr.DeadLetterPolicy(0, initial_subscription_name="k"))
+    consumer = subscribe(client, topic, enable_retry=False, **options)
+    for message in _each(consumer, ledger, go_on):
+        consumer.negative_acknowledge(message)
+    consumer.close()
+
+
+def manage(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Run a managed subscriber whose handler fails on the first attempt."""
+
+    def handle(message: Any) -> None:
+        ledger.enter("delivered", message)
+        if not pr.RetryProperties.of(message).reconsume_times:
+            ledger.enter("retried", message)
+            raise ValueError("the first attempt fails")
+        ledger.enter("processed", message)
+
+    options.setdefault("concurrency", 2)
+    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(0.5))
+    subscriber = client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy, **options)
+    subscriber.start()
+    while go_on():
+        with suppress(TimeoutError):
+            subscriber.result(_GLANCE / 1000)
+    subscriber.stop()
+
+
+#: The ways by name.
+WAYS: dict[str, Callable[..., None]] = {
+    "reconsume_later": retry,
+    "dead_letter": dead_letter,
+    "nack": nack,
+    "subscriber": manage,
+}

@@ -1,0 +1,198 @@
+"""The fault table of docs/reliability.md: each test of a fault enters its row, a run writes them.
+
+A pytest plugin, loaded by tests/conftest.py. A test asks for the fixture `fault` and says what it
+found; that nothing is lost and that the duplicates are within their bound is asserted on the way.
+``--write-reliability`` puts the rows of the run into the page, the place of those of the same tests
+before, and leaves the rows of other tests alone.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from ledger import Account
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
+_PROPERTY = "fault"
+_COLUMNS = ("Fault", "What happens", "Messages", "Lost", "Duplicates", "Bound", "Recovery", "Test")
+_ROWS = pytest.StashKey[list["Row"]]()
+
+
+@attrs.frozen
+class Row:
+    """One line of the table.
+
+    Attributes:
+        fault: What goes wrong.
+        effect: What happens then.
+        messages: How many messages were counted.
+        lost: How many of them are lost.
+        duplicates: How many ends there were too many.
+        bound: How many there may be, and why.
+        recovery: Seconds from the fault until every message had come to its end.
+        test: The name of the test.
+    """
+
+    fault: str
+    effect: str
+    messages: int
+    lost: int
+    duplicates: int
+    bound: str
+    recovery: float
+    test: str
+
+    def line(self) -> str:
+        """Return it as Markdown."""
+        cells = (
+            self.fault,
+            self.effect,
+            self.messages,
+            self.lost,
+            self.duplicates,
+            self.bound,
+            f"{self.recovery:.1f} s",
+            f"`{self.test}`",
+        )
+        return "| " + " | ".join(map(str, cells)) + " |"
+
+
+class Fault:
+    """What a test says of its fault."""
+
+    def __init__(self, node: pytest.Item) -> None:
+        self._node = node
+        self._struck: float | None = None
+
+    def strikes(self) -> None:
+        """Begin to measure the recovery: the fault happens now."""
+        self._struck = time.monotonic()
+
+    def survived(
+        self, fault: str, effect: str, account: Account, *, bound: int, why: str = ""
+    ) -> None:
+        """Enter the row: every message has come to its end by now.
+
+        Args:
+            fault: What went wrong, in the table's first column.
+            effect: What happens then, in its second.
+            account: What the ledger says.
+            bound: How many duplicates there may be.
+            why: The bound in words; else its number.
+        """
+        assert self._struck is not None, "call strikes() when the fault happens"
+        recovery = time.monotonic() - self._struck
+        print(f"{fault}: {account}; recovered in {recovery:.1f} s; bound {bound}")  # noqa: T201
+        row = Row(
+            fault,
+            effect,
+            account.sent,
+            len(account.lost),
+            account.duplicates,
+            why or str(bound),
+            recovery,
+            self._node.name.partition("[")[0],
+        )
+        self._node.user_properties.append((_PROPERTY, attrs.astuple(row)))
+        assert frozenset() == account.lost
+        assert frozenset() == account.strange
+        assert account.sent > 0
+        assert account.duplicates <= bound, account.twice
+
+
+@pytest.fixture
+def fault(request: pytest.FixtureRequest) -> Fault:
+    """Give what a test tells of its fault, for the table."""
+    return Fault(request.node)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the table."""
+    parser.addoption(
+        "--write-reliability",
+        action="store_true",
+        help="put the rows of this run's fault tests into docs/reliability.md",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with no rows; register what keeps them."""
+    config.stash[_ROWS] = []
+    config.pluginmanager.register(_Keeper(config), "reliability-rows")
+
+
+@attrs.frozen
+class _Keeper:
+    """Collects rows, those of pytest-xdist's workers too, and writes them at the end."""
+
+    config: pytest.Config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the rows of a test that has passed."""
+        if report.when == "call" and report.passed:
+            rows = [Row(*value) for name, value in report.user_properties if name == _PROPERTY]
+            self.config.stash[_ROWS].extend(rows)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the rows, and write them if that is wanted."""
+        if not (rows := merged(self.config.stash[_ROWS])):
+            return
+        terminalreporter.section("faults")
+        for row in rows:
+            terminalreporter.line(
+                f"{row.fault}: lost {row.lost} of {row.messages}, duplicates {row.duplicates} "
+                f"(bound: {row.bound}), recovered in {row.recovery:.1f} s"
+            )
+        if self.config.getoption("--write-reliability"):
+            write(PAGE, rows)
+
+
+def merged(rows: Iterable[Row]) -> list[Row]:
+    """Make one row of those of the same fault and test, with the worst of each."""
+    worst: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        before = worst.setdefault((row.fault, row.test), row)
+        if before is not row:
+            worst[row.fault, row.test] = attrs.evolve(
+                before,
+                messages=before.messages + row.messages,
+                lost=before.lost + row.lost,
+                duplicates=max(before.duplicates, row.duplicates),
+                recovery=max(before.recovery, row.recovery),
+            )
+    return list(worst.values())
+
+
+def rows_tests(text: str) -> list[str]:
+    """Return the tests that the rows of the page *text* name, row by row."""
+    return [re.findall(r"`(test_\w+)` \|$", line)[0] for line in _lines(text)]
+
+
+def write(page: Path, rows: list[Row]) -> None:
+    """Put *rows* into the page, each in the place of the rows of its test before."""
+    text = page.read_text(encoding="utf-8")
+    ours = {row.test for row in rows}
+    kept = [
+        line for line, test in zip(_lines(text), rows_tests(text), strict=True) if test not in ours
+    ]
+    lines = sorted([*kept, *(row.line() for row in rows)])
+    head, _, rest = text.partition(BEGIN)
+    tail = rest.partition(END)[2]
+    table = "\n".join([*_head(), *lines])
+    page.write_text(f"{head}{BEGIN}\n{table}\n{END}{tail}", encoding="utf-8")
+
+
+def _head() -> Iterator[str]:
+    yield "| " + " | ".join(_COLUMNS) + " |"
+    yield "|" + " --- |" * len(_COLUMNS)
+
+
+def _lines(text: str) -> list[str]:
+    rows = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
+    return rows[2:]
