@@ -1,0 +1,1 @@
+"""The clients of several languages behind one face."""

@@ -1,0 +1,179 @@
+"""Clients in other languages, as sides: programs that are told what to do, line by line."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from reading import SOON, SUBSCRIPTION
+
+from interop.sides import Consumer, Seen, Side
+
+#: Seconds for an answer; Java's first one waits for the compiler.
+PATIENCE = 120
+
+
+class PeerError(Exception):
+    """What the other client threw."""
+
+
+class Program:
+    """The other client's running program; orders go out, answers come back, one line each."""
+
+    def __init__(self, command: Sequence[str | Path], folder: Path) -> None:
+        self._log = folder / "stderr"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                encoding="utf-8",
+            )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._orders: IO[str] = self._process.stdin
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, args=[self._process.stdout], daemon=True)
+        self._reader.start()
+
+    def _read(self, answers: IO[str]) -> None:
+        for line in answers:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def call(self, order: str, **details: Any) -> Any:
+        """Give an order, and return the answer.
+
+        Raises:
+            PeerError: The client threw something.
+        """
+        try:
+            self._orders.write(json.dumps({"do": order, **details}) + "\n")
+            self._orders.flush()
+            line = self._answers.get(timeout=PATIENCE)
+        except (OSError, queue.Empty):
+            line = ""
+        assert line, f"no answer to {order!r}:\n{self._log.read_text('utf-8', 'replace')[-4000:]}"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PeerError(answer["error"])
+        return answer["is"]
+
+    def end(self) -> None:
+        """Close its input, which ends it, and wait for that."""
+        with suppress(OSError):
+            self._orders.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class PeerSide(Side):
+    """A client in another language."""
+
+    def __init__(self, name: str, program: Program) -> None:
+        self.name = name
+        self._program = program
+
+    def subscribe(
+        self,
+        topic: str | list[str],
+        subscription: str = SUBSCRIPTION,
+        *,
+        type: str = "Shared",  # noqa: A002
+        retry: bool = True,
+        n: int | None = 2,
+        schema: str = "bytes",
+        queue: int = 1000,
+    ) -> Consumer:
+        number = self._program.call(
+            "subscribe",
+            topics=[topic] if isinstance(topic, str) else topic,
+            subscription=subscription,
+            type=type,
+            retry=retry,
+            n=n,
+            schema=schema,
+            queue=queue,
+        )
+        return PeerConsumer(self._program, number)
+
+    def send(
+        self, topic: str, *messages: Mapping[str, Any], schema: str = "bytes", batch: bool = False
+    ) -> Sequence[str]:
+        """Publish messages, to the partitions in turn; return their ids as that client prints them.
+
+        A *batch* is one entry, on one partition; larger messages than the broker takes are chunked
+        otherwise. Each message has `data` (for a schema `order` or `pair`), and as it likes `key`
+        or `key_bytes`, `ordering_key`, `event_time` and `properties`.
+        """
+        lines = [
+            {
+                name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+                for name, value in message.items()
+            }
+            for message in messages
+        ]
+        ids: list[str] = self._program.call(
+            "send", topic=topic, messages=lines, schema=schema, batch=batch
+        )
+        return ids
+
+
+class PeerConsumer:
+    """A consumer of such a client."""
+
+    def __init__(self, program: Program, number: int) -> None:
+        self._program = program
+        self._number = number
+
+    def _call(self, order: str, **details: Any) -> Any:
+        return self._program.call(order, consumer=self._number, **details)
+
+    def receive(self, milliseconds: int = SOON) -> Seen | None:
+        answer = self._call("receive", milliseconds=milliseconds)
+        if answer is None:
+            return None
+        answer["data"] = base64.b64decode(answer["data"] or "")
+        answer["ordering_key"] = base64.b64decode(answer["ordering_key"] or "")
+        if answer.get("key_bytes") is not None:
+            answer["key_bytes"] = base64.b64decode(answer["key_bytes"])
+        return Seen(**answer)
+
+    def reconsume(
+        self, seen: Seen, delay: float = 0, properties: Mapping[str, str] | None = None
+    ) -> None:
+        self._call(
+            "reconsume",
+            message=seen.handle,
+            milliseconds=round(delay * 1000),
+            properties=properties or {},
+        )
+
+    def acknowledge(self, seen: Seen) -> None:
+        self._call("acknowledge", message=seen.handle)
+
+    def nack(self, seen: Seen) -> None:
+        self._call("nack", message=seen.handle)
+
+    def work(self) -> None:
+        self._call("work")
+
+    def rest(self) -> list[tuple[str, int]]:
+        return [(payload, count) for payload, count in self._call("rest")]
+
+    def close(self) -> None:
+        self._call("close")
