@@ -14,11 +14,14 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.letters import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
@@ -58,13 +61,24 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     too. Thread-safe. It cannot be used in a process forked after it was made (`ForkedError`).
     """
 
+    #: Makes what builds a raw message that the raw client sends.
+    _new_message: NewMessage = _pulsar.MessageBuilder
+
     # The wrappers below take what the installed pulsar-client takes, with its signatures.
 
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._io_threads = _SIGNATURE.bind(self, *args, **kwargs).arguments.get("io_threads", 1)
-        self._nacks = NackTimer()
+        self._begin(_SIGNATURE.bind(self, *args, **kwargs).arguments.get("io_threads", 1))
+
+    def _begin(self, io_threads: int, clock: Clock = SYSTEM) -> None:
+        """Make ready what stands on the raw client, which is there by now.
+
+        The seam of `pulsar_retry.testing`, whose raw client is another; the rest runs unchanged.
+        """
+        self._io_threads = io_threads
+        self._clock = clock
+        self._nacks = NackTimer(clock)
         self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._nacks)
         self._dropped.atexit = False  # then `_close_all` is gentler
         _open_clients.add(self)

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self
@@ -52,16 +51,17 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
         self._client = client
+        self._clock = client._clock  # noqa: SLF001
         self._consumer = None
         self._schema = schema
         self._plan = plan
         self._nacks = nacks
         self._closed = False
         self._closing = threading.RLock()
-        self._opened = threading.Event()
+        self._opened = self._clock.event()
         # Most callers ask for one of a few delays: check each once.
         self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
-        self._worker = Worker("pulsar-retry-dead-letters")
+        self._worker = Worker("pulsar-retry-dead-letters", self._clock)
         self._router: LetterRouter | None = None
         if plan.policy is not None:
             self._router = LetterRouter(
@@ -73,6 +73,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 come_back=self._come_back,
                 timer=nacks,
                 one_thread=client._io_threads == 1,  # noqa: SLF001
+                clock=self._clock,
+                new_message=client._new_message,  # noqa: SLF001
             )
         fork.guard(self, "_consumer", "_router", "_nacks")
 
@@ -204,8 +206,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             callbacks run on a thread of pulsar-client's or ours, or here: they must not block or
             call this method.
         """
-        wish = self._wish(delay, level)
-        raw = whole_of(message)
+        wish, raw = self._wish(delay, level), whole_of(message)
         letter = reconsumed(self._plan, wish, raw.properties(), self._origin(raw), properties)
         return self._hand_on(raw, letter)
 
@@ -278,12 +279,12 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         raw = whole_of(message)
-        told = Told(error, attempt_of(raw), datetime.now(UTC), publish_time(raw))
+        told = Told(error, attempt_of(raw), self._clock.now(), publish_time(raw))
         carried, origin = raw.properties(), self._origin(raw)
-        return self._hand_on(
-            raw,
-            dead_lettered(self._plan, carried, origin, custom=properties, reason=reason, told=told),
+        letter = dead_lettered(
+            self._plan, carried, origin, custom=properties, reason=reason, told=told
         )
+        return self._hand_on(raw, letter)
 
     def _wish(self, delay: Duration | None, level: int | None) -> Wish:
         try:

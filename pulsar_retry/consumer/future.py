@@ -26,14 +26,17 @@ class LetterFuture(Future[None]):
     _result = None
     _exception = None
 
-    def __init__(self) -> None:
+    def __init__(
+        self, new_condition: Callable[[], threading.Condition] = threading.Condition
+    ) -> None:
+        self._new_condition = new_condition
         self._made: threading.Condition | None = None  # in place of Future's own, see above
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # Future's is writable
         if self._made is not None:
             return self._made
-        condition = threading.Condition()
+        condition = self._new_condition()
         with _guard:
             if self._made is None:
                 self._waiters = []

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Any
 import _pulsar
 import attrs
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.results import error_of
 
 #: Count, bytes and milliseconds of a batch when no policy is given (pulsar-client's defaults).
@@ -87,6 +87,7 @@ class Inbox:
         letter_seen: Callable[[Any], None],
         *,
         arms: bool = True,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Make the inbox of two raw consumers.
 
@@ -96,7 +97,9 @@ class Inbox:
             letter_seen: Told of each retry letter before it is handed out.
             arms: Whether messages may wait here. Not so with an acknowledgement time-out, which
                 runs from the moment they leave pulsar-client; then `receive` polls.
+            clock: Tells the time.
         """
+        self._clock = clock
         self._arms = arms
         self.express: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
@@ -105,7 +108,7 @@ class Inbox:
         self._letter_seen = letter_seen
         # Guards all below and `express`; never held while pulsar-client is called, for it may
         # call back at once.
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = clock.condition(threading.Lock())
         self._ready: deque[_Item] = deque()
         self._waiting = 0
         self._unanswered = 0
@@ -128,12 +131,12 @@ class Inbox:
             pulsar.AlreadyClosed: the consumer is closed.
         """
         count, size, wait = limits
-        deadline = time.monotonic() + wait / 1000 if wait > 0 else None
+        deadline = self._clock.monotonic() + wait / 1000 if wait > 0 else None
         batch: list[_Item] = []
         length = 0
         try:
             while (count <= 0 or len(batch) < count) and (size <= 0 or length < size):
-                left = _until(deadline)
+                left = self._until(deadline)
                 if batch and left == 0:
                     break
                 item = self._take() or self._wait(left)
@@ -168,9 +171,9 @@ class Inbox:
 
         A callback that comes while the interpreter ends would end the process with an abort.
         """
-        deadline = time.monotonic() + _CALLBACK_PATIENCE
-        while self._unanswered and time.monotonic() < deadline:
-            time.sleep(0.001)
+        deadline = self._clock.monotonic() + _CALLBACK_PATIENCE
+        while self._unanswered and self._clock.monotonic() < deadline:
+            self._clock.sleep(0.001)
 
     def _take(self) -> _Item | None:
         """Return a message that is here already, else None; both sources get their turn."""
@@ -201,7 +204,7 @@ class Inbox:
 
     def _wait(self, timeout: float | None) -> _Item:
         """Return the next message that is brought here."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
         if not self._arms:
             return self._wait_by_polling(deadline)
         with self._changed:
@@ -212,10 +215,12 @@ class Inbox:
                 self._arm(self._retry)
                 if (item := self._pop()) is not None:
                     return item
-                left = _until(deadline)
+                left = self._until(deadline)
                 with self._changed:
                     if not self._ready and self._closed is None:
-                        self._changed.wait(_SIGNAL_INTERVAL if left is None else left)
+                        self._changed.wait(
+                            self._clock.interval(_SIGNAL_INTERVAL) if left is None else left
+                        )
                     if not self._ready and self._closed is not None:
                         raise self._closed
                     if not self._ready and left == 0:
@@ -227,7 +232,7 @@ class Inbox:
     def _wait_by_polling(self, deadline: float | None) -> _Item:
         """Do what `_wait` does, with nothing that could bring a message here meanwhile."""
         while (item := self._take()) is None:
-            left = _until(deadline)
+            left = self._until(deadline)
             if left == 0:
                 raise error_of(_pulsar.Result.Timeout)
             pause = _POLL_INTERVAL if left is None else min(left, _POLL_INTERVAL)
@@ -297,7 +302,6 @@ class Inbox:
                 self._closed = error_of(result)
                 self._changed.notify_all()
 
-
-def _until(deadline: float | None) -> float | None:
-    """Return the seconds that are left, 0 or more; None for ever."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _until(self, deadline: float | None) -> float | None:
+        """Return the seconds that are left, 0 or more; None for ever."""
+        return None if deadline is None else max(0.0, deadline - self._clock.monotonic())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -18,6 +17,7 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
@@ -35,6 +35,10 @@ _log = logging.getLogger("pulsar_retry")
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
+
+
+#: Makes what builds a raw message; pulsar-client's own builder does.
+NewMessage = Callable[[], Any]
 
 
 class _Flight:
@@ -69,7 +73,7 @@ class _Flight:
         self.key: Any = None
         self.is_out = False
         self.deadline = math.inf  # until it is sent
-        self.future = LetterFuture()
+        self.future = LetterFuture(router.clock.condition)
 
     def published(self, result: _pulsar.Result) -> None:
         """Take the receipt of the letter."""
@@ -149,6 +153,7 @@ class LetterRouter:
         flights: The letters in flight, oldest first, as keys.
         patience: Seconds that a letter may be in flight.
         permits: Bounds the letters in flight.
+        clock: Tells the time.
         come_back: Called with a raw message, and whether it was a letter, when it could not be
             handed on and is to be redelivered.
     """
@@ -165,6 +170,8 @@ class LetterRouter:
         timer: NackTimer,
         one_thread: bool,
         keep_writer_schema: bool = False,
+        clock: Clock = SYSTEM,
+        new_message: NewMessage = _pulsar.MessageBuilder,
     ) -> None:
         """Make the router of one consumer.
 
@@ -179,7 +186,11 @@ class LetterRouter:
             one_thread: Whether *client* has one I/O thread.
             keep_writer_schema: Publish with the schema that a message was written with, also where
                 *schema* is not Avro.
+            clock: Tells the time.
+            new_message: Makes what builds a raw message.
         """
+        self.clock = clock
+        self._new_message = new_message
         self._client = client
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
@@ -191,12 +202,13 @@ class LetterRouter:
         self.come_back = come_back
         self.patience = send_timeout + _GRACE
         self.flights: dict[_Flight, bool] = {}
-        self.permits = Permits(max_pending)
+        self.permits = Permits(max_pending, clock)
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
             prepare_dead_letters=self._make_first_subscription,
             one_thread=one_thread,
+            clock=clock.monotonic,
         )
 
     def hand_on(
@@ -236,8 +248,8 @@ class LetterRouter:
                 letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
             )
             flight.producer, flight.key = producer, key
-            flight.deadline = time.monotonic() + self.patience
-            producer.send(build_letter(raw, letter), flight)
+            flight.deadline = self.clock.monotonic() + self.patience
+            producer.send(build_letter(raw, letter, self._new_message(), self.clock.time), flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:
@@ -286,7 +298,7 @@ class LetterRouter:
 
     def _check(self) -> None:
         """Give up letters that have no receipt for too long; called by the timer."""
-        now = time.monotonic()
+        now = self.clock.monotonic()
         for flight in list(self.flights):
             if flight.deadline <= now:
                 flight.give_up()
@@ -324,9 +336,11 @@ def log_failure(future: Future[None]) -> None:
     future.add_done_callback(done)
 
 
-def build_letter(raw: Any, letter: Letter) -> Any:
+def build_letter(
+    raw: Any, letter: Letter, builder: Any = None, clock: Callable[[], float] = SYSTEM.time
+) -> Any:
     """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message."""
-    builder = _pulsar.MessageBuilder()
+    builder = builder or _pulsar.MessageBuilder()
     if raw.has_null_value():
         builder.set_null_value()
     else:
@@ -343,7 +357,7 @@ def build_letter(raw: Any, letter: Letter) -> Any:
     if moment := raw.event_timestamp():
         builder.event_timestamp(moment)
     if letter.delay:
-        builder.deliver_at(round((time.time() + letter.delay) * 1000))
+        builder.deliver_at(round((clock() + letter.delay) * 1000))
     return builder.build()
 
 

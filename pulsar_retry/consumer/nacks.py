@@ -11,10 +11,10 @@ import heapq
 import itertools
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 
 #: What pulsar-client adds at least (its floor, in milliseconds); we ask that much earlier.
 CLIENT_DELAY_MS = 100
@@ -63,11 +63,12 @@ class NackTimer:
     Thread-safe. Its thread runs only while something is pending, and holds no consumer alive.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock.monotonic
+        self._new_thread = clock.thread
         self._heap: list[_Pending] = []
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
+        self._changed = clock.condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -90,7 +91,7 @@ class NackTimer:
                 return
             heapq.heappush(self._heap, pending)
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="pulsar-retry-nacks", daemon=True)
+                thread = self._new_thread(target=self._run, name="pulsar-retry-nacks", daemon=True)
                 thread.start()  # where it cannot, the next one may
                 self._thread = thread
             elif self._heap[0] is pending:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 
 
 class Permits:
@@ -14,14 +15,15 @@ class Permits:
     Thread-safe; `release` never blocks for long, so pulsar-client's threads may call it.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._size = size
         self._free = size
         self._enough = max(1, size // 4)
         self._waiting = 0
         # Entered directly, for that is C code, while a condition's own methods are Python.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = clock.condition(self._lock)
 
     def acquire(self) -> None:
         """Take one; wait while none is free."""
@@ -48,7 +50,7 @@ class Permits:
 
     def wait_for_all(self, timeout: float) -> int:
         """Wait until all are given back, *timeout* seconds at most; return how many are missing."""
-        deadline = time.monotonic() + timeout
-        while self._free < self._size and time.monotonic() < deadline:
-            time.sleep(0.001)
+        deadline = self._clock.monotonic() + timeout
+        while self._free < self._size and self._clock.monotonic() < deadline:
+            self._clock.sleep(0.001)
         return self._size - self._free

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -50,9 +49,9 @@ class CountingConsumer(Consumer):
             return self._wrap(raw)
         if not isinstance(timeout_millis, int):
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
-        deadline = time.monotonic() + timeout_millis / 1000
+        deadline = self._clock.monotonic() + timeout_millis / 1000
         while self._is_surplus(raw := self._next(timeout_millis)):
-            timeout_millis = max(0, round((deadline - time.monotonic()) * 1000))
+            timeout_millis = max(0, round((deadline - self._clock.monotonic()) * 1000))
         return self._wrap(raw)
 
     def _next(self, timeout_millis: int | None) -> Any:
@@ -98,7 +97,9 @@ class RetryConsumer(CountingConsumer):
         """Take the raw consumers once they are open."""
         self._consumer = main
         self._retry = retry
-        self._inbox = Inbox(main, retry, self._letter_seen, arms=not self._plan.ack_timeout)
+        self._inbox = Inbox(
+            main, retry, self._letter_seen, arms=not self._plan.ack_timeout, clock=self._clock
+        )
         self._batch_limits = batch_limits
 
     def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:

@@ -6,11 +6,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
+
 
 class Worker:
     """Runs tasks one by one on a thread that is made for the first of them. Thread-safe."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._name = name
         self._lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
@@ -23,7 +26,7 @@ class Worker:
                 return
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, self._name)
-            self._executor.submit(task)
+            self._executor.submit(self._clock.counted(task))
 
     def close(self) -> None:
         """Wait for the tasks and end the thread."""

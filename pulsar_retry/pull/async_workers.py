@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import Board, Item, Slot
 from pulsar_retry.pull.settling import Settler
@@ -34,6 +35,7 @@ class LoopThread:
         *,
         valve: Valve | None = None,
         around: AbstractAsyncContextManager[object] | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Make a loop that does not run yet.
 
@@ -44,7 +46,9 @@ class LoopThread:
             concurrency: How many at a time.
             valve: Lets them out; None: at once.
             around: Entered on the loop before the first message, left after the last one.
+            clock: Is told what is under way here.
         """
+        self._clock = clock
         self._board = board
         self._settler = settler
         self._handler = handler
@@ -54,6 +58,8 @@ class LoopThread:
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
         board.slots.extend(self._slots)
+        for slot in self._slots:
+            clock.begin(slot)
         # There may be thousands, all on one thread: the first one counts for them all.
         self._till = self._slots[0]
         board.counting = [self._till]
@@ -68,12 +74,20 @@ class LoopThread:
 
     async def _handle_all(self, slot: Slot) -> None:
         """Do what a `WorkerThread` does."""
+        try:
+            await self._handle_until_closed(slot)
+        finally:
+            self._clock.end(slot)
+
+    async def _handle_until_closed(self, slot: Slot) -> None:
         board, loop = self._board, asyncio.get_running_loop()
         awake = asyncio.Event()
 
         def wake() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(awake.set)
+                if not board.closed:
+                    self._clock.begin(slot)
 
         while not board.closed:
             try:
@@ -84,6 +98,7 @@ class LoopThread:
                 slot.work = None
                 awake.clear()
                 if board.lie_down(wake):
+                    self._clock.end(slot)
                     await awake.wait()
                 continue
             if self._valve is not None and not self._valve.enter():
@@ -92,6 +107,7 @@ class LoopThread:
                 awake.clear()
                 board.idle.append(wake)  # the receiving thread wakes workers when it opens
                 if not board.closed:
+                    self._clock.end(slot)
                     await awake.wait()
                 continue
             await self._handle(slot, item)

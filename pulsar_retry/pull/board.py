@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import attrs
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
+
 
 @attrs.define(eq=False)
 class Entry:
@@ -119,7 +121,7 @@ class Board:
             to do; 0: it does not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
         self.ready: deque[Item] = deque()
         self.idle: deque[Callable[[], None]] = deque()
         self.slots: list[Slot] = []
@@ -128,7 +130,7 @@ class Board:
         self.received_size = 0
         self.closed = False
         self.low = 0
-        self._changed = threading.Lock()  # held until something has changed
+        self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()
         self._settled = 0

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.async_workers import LoopThread
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.guarding import guarded, guarded_async
@@ -15,7 +16,9 @@ from pulsar_retry.pull.settling import LETTERS, Settler
 from pulsar_retry.pull.workers import WorkerThread
 
 
-def hire(options: Options, board: Board, settler: Settler) -> list[threading.Thread]:
+def hire(
+    options: Options, board: Board, settler: Settler, clock: Clock = SYSTEM
+) -> list[threading.Thread]:
     """Start the workers of a subscriber; return the threads on which handlers are called."""
     assert options.handler is not None  # noqa: S101 - it was checked
     if options.workers == LOOP:
@@ -33,16 +36,17 @@ def hire(options: Options, board: Board, settler: Settler) -> list[threading.Thr
             options.concurrency,
             valve=options.valve,
             around=options.around,
+            clock=clock,
         )
         loop.thread.start()
         return [loop.thread]
-    workers = [_worker(options, board, settler) for _ in range(options.concurrency)]
+    workers = [_worker(options, board, settler, clock) for _ in range(options.concurrency)]
     for worker in workers:
         worker.thread.start()
     return [worker.thread for worker in workers]
 
 
-def _worker(options: Options, board: Board, settler: Settler) -> WorkerThread:
+def _worker(options: Options, board: Board, settler: Settler, clock: Clock) -> WorkerThread:
     if options.workers == PROCESSES:
         process = ProcessWorker(options.handler, options.schema)
         return WorkerThread(
@@ -51,9 +55,10 @@ def _worker(options: Options, board: Board, settler: Settler) -> WorkerThread:
             _guarded(process, options),
             interrupt=process.kill,
             close=process.close,
+            clock=clock,
         )
     assert options.handler is not None  # noqa: S101 - it was checked
-    return WorkerThread(board, settler, _guarded(options.handler, options))
+    return WorkerThread(board, settler, _guarded(options.handler, options), clock=clock)
 
 
 def _guarded(handler: Callable[[Any], Any], options: Options) -> Callable[[Any], Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
 import pulsar
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.board import Board, Item, Slot, Work
 from pulsar_retry.pull.breaker import BreakerState
 from pulsar_retry.pull.flow import FlowControl, Gate
@@ -78,8 +78,10 @@ class Intake:
         switch: Switch | None,
         valve: Valve | None,
         probe: Callable[[], object],
+        clock: Clock = SYSTEM,
     ) -> None:
         """Make the intake; *probe* asks the broker for the topics and raises what it says."""
+        self._now = clock.monotonic
         self._board = board
         self._settler = settler
         self._handover = settler.handover
@@ -93,7 +95,7 @@ class Intake:
         self._valve = valve
         self._probe = probe
         self._denials = 0
-        self._interval = min(_LOOK, lease.minimum / 4)
+        self._interval = min(clock.interval(_LOOK), lease.minimum / 4)
         self._next_look = 0.0
         self._goes = 1
         self._is_trying = False
@@ -205,7 +207,7 @@ class Intake:
             board.received_size += total
         if received:
             self._denials = 0
-            self._put_up, self._put_up_at = received, time.monotonic()
+            self._put_up, self._put_up_at = received, self._now()
             board.wake(1 if self._is_quick else received)
 
     def _first(self, wait: float, flowing: Callable[[int], Any] | None) -> Any:
@@ -248,7 +250,7 @@ class Intake:
         """Adapt to how quickly the workers were through with what was put up last."""
         if not self._put_up:
             return
-        took = time.monotonic() - self._put_up_at
+        took = self._now() - self._put_up_at
         self._is_quick = took < _WAKING + _QUICK * self._put_up
         if took < _BRISK and self._put_up >= self._goes:
             self._goes = min(_MOST, 2 * self._goes)
@@ -270,7 +272,7 @@ class Intake:
 
     def look(self) -> float:
         """Look after leases and lanes; return the seconds until that is to be done again."""
-        now = time.monotonic()
+        now = self._now()
         if now >= self._next_look:
             self._next_look = now + self._interval
             self._look_at_leases(now)

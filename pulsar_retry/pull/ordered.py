@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pulsar
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.board import Board, Entry, Work
 from pulsar_retry.pull.lanes import Lanes, LaneTable
 
@@ -18,7 +18,14 @@ class OrderedLanes:
     The receiving thread looks after what is parked (`tick`).
     """
 
-    def __init__(self, lanes: Lanes, board: Board, consumer_type: pulsar.ConsumerType) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        board: Board,
+        consumer_type: pulsar.ConsumerType,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._now = clock.monotonic
         self._table: LaneTable[Work] = LaneTable(lanes)
         self._board = board
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
@@ -62,14 +69,14 @@ class OrderedLanes:
         if delay <= 0:
             self._board.put(work)
             return
-        now = time.monotonic()
+        now = self._now()
         with self._lock:
             self._table.park(work.entry.key, work, now + delay, now)
         self._board.notify()
 
     def tick(self) -> tuple[list[Work], float]:
         """Put up what is due; return a lane's messages that overflow, and the seconds to wait."""
-        now = time.monotonic()
+        now = self._now()
         with self._lock:
             due = self._table.due(now)
             surplus = self._table.overflow(now)
@@ -81,7 +88,7 @@ class OrderedLanes:
     def is_blocked(self) -> bool:
         """Tell whether nothing more may be received."""
         with self._lock:
-            return self._table.is_blocked(time.monotonic())
+            return self._table.is_blocked(self._now())
 
     def clear(self) -> list[Work]:
         """Return what waits or is parked, and forget it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, cast
 
 import pulsar
@@ -42,7 +41,8 @@ class Puller:
         self._pulls = 0
         self._used_at = 0.0
         self._checked_at = float("inf")
-        self._worker = Worker("pulsar-retry-leases")
+        self._now = client._clock.monotonic  # noqa: SLF001
+        self._worker = Worker("pulsar-retry-leases", client._clock)  # noqa: SLF001
 
     def pull(
         self, max_messages: int, timeout: float, deadline: Duration, policy: RetryPolicy
@@ -57,9 +57,9 @@ class Puller:
             self._pulls += 1
         deliveries: list[Delivery] = []
         try:
-            end = time.monotonic() + timeout
+            end = self._now() + timeout
             while len(deliveries) < max_messages:
-                left = max(0.0, end - time.monotonic())
+                left = max(0.0, end - self._now())
                 wait = min(_PAUSE, left) if deliveries else left
                 message = settler.consumer.receive(round(wait * 1000))
                 if not settler.is_superfluous(message):
@@ -69,7 +69,7 @@ class Puller:
         finally:
             with self._lock:
                 self._pulls -= 1
-                self._used_at = time.monotonic()
+                self._used_at = self._now()
                 self._check_later()
         return deliveries
 
@@ -78,7 +78,7 @@ class Puller:
     ) -> Delivery:
         pulled = Pulled(Work(message, 0, None), policy)
         with self._lock:
-            now = time.monotonic()
+            now = self._now()
             self._clock.begin(pulled, now)
             self._clock.modify(pulled, now, deadline)
         return Delivery(self, pulled, settler.attempt(pulled.work))
@@ -101,7 +101,7 @@ class Puller:
         """Have its lease end *duration* from now."""
         with self._lock:
             _check_open(pulled)
-            if not self._clock.modify(pulled, time.monotonic(), duration):
+            if not self._clock.modify(pulled, self._now(), duration):
                 self._too_late(pulled)
             self._check_later()
 
@@ -109,11 +109,11 @@ class Puller:
         """End a delivery; return what settles it, None if it is too late and that is ignored."""
         with self._lock:
             _check_open(pulled)
-            if not self._clock.end(pulled, time.monotonic()):
+            if not self._clock.end(pulled, self._now()):
                 self._too_late(pulled)
                 return None
             pulled.settled = True
-            self._used_at = time.monotonic()
+            self._used_at = self._now()
             return self._settler
 
     def _too_late(self, pulled: Pulled) -> None:
@@ -135,12 +135,13 @@ class Puller:
                 lanes=None,
                 switch=None,
                 late=self._options.lease.late,
+                clock=self._client._clock,  # noqa: SLF001
             )
         return self._settler
 
     def _check_later(self) -> None:
         """Have `_check` called when the next lease ends, or the consumer is idle for long."""
-        now = time.monotonic()
+        now = self._now()
         due = min(self._clock.next_due(), max(now, self._used_at + _IDLE))
         if due < self._checked_at and self._handover is not None:
             self._checked_at = due
@@ -156,7 +157,7 @@ class Puller:
             settler = self._settler
             if settler is None:
                 return
-            now = time.monotonic()
+            now = self._now()
             gone = cast("list[Pulled]", self._clock.expired(now))
             idle = not self._pulls and not len(self._clock) and now - self._used_at >= _IDLE
             if idle and not gone:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import attrs
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import (
@@ -95,8 +95,10 @@ class Settler:
         lanes: OrderedLanes | None,
         switch: Switch | None,
         late: str,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Make the settler of one subscription; *late*: see `Lease`."""
+        self._clock = clock
         self._board = board
         self.consumer = consumer
         self.policy = policy
@@ -107,7 +109,7 @@ class Settler:
         self._late = late
         self._lock = threading.Lock()
         self.counts = Counts()
-        self.own_letters = OwnLetters()
+        self.own_letters = OwnLetters(clock=clock.monotonic)
         self.fatal: BaseException | None = None
 
     # -- what workers report ----------------------------------------------------------------------
@@ -161,7 +163,7 @@ class Settler:
         Returns:
             The end of the hand-off, where there is one.
         """
-        failure, attempt = _failure(work, error), self.attempt(work)
+        failure, attempt = _failure(work, error, self._clock.now()), self.attempt(work)
         if self._switch is not None and not _is_chosen(error):
             self._switch.failed()
         action = decide(policy, attempt, failure)
@@ -187,7 +189,8 @@ class Settler:
         has_failed = work.entry is not None and work.entry.retries > 0
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
-            failure = _failure(work, Outcome("the lane has overflowed"))
+            overflow = Outcome("the lane has overflowed")
+            failure = _failure(work, overflow, self._clock.now())
             failures = self._failures(work) + (letter and not has_failed)
             self._carry_out(work._replace(entry=None), action, failure, failures)
         except Exception as trouble:  # noqa: BLE001 - as above
@@ -219,7 +222,7 @@ class Settler:
     def _dead_letter(
         self, work: Work, action: DeadLetter, failure: Failure, failures: int
     ) -> Future[None]:
-        stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
+        stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
         self.own_letters.failed(key, failures)
         future = self.handover.dead(work.message, action, failure, failures=failures)
         out = partial(self.own_letters.published, key, stamp, at=began, dead=True)
@@ -228,7 +231,7 @@ class Settler:
     def _retry(
         self, work: Work, action: RetryLater, failure: Failure, attempt: int
     ) -> Future[None]:
-        stamp, began, key = self.own_letters.stamp(), time.time(), chain_key(work.message)
+        stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
         failures = attempt if action.counted else attempt - 1
         self.own_letters.failed(key, failures, max(action.delay, LEAST_DELAY))
         custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
@@ -348,7 +351,7 @@ class Settler:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
 
 
-def _failure(work: Work, error: BaseException) -> Failure:
+def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
     if isinstance(error, LeaseExpired | WorkerCrashedError):
         # They use up an attempt, whatever errors the policy retries.
         outcome = Retry()
@@ -359,7 +362,6 @@ def _failure(work: Work, error: BaseException) -> Failure:
         wrapped = HandlerError(f"the handler raised {error!r}")
         wrapped.__cause__ = error
         error = wrapped
-    now = datetime.now(UTC)
     return Failure(
         error,
         when=now,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from typing import Any, Self
 
 import attrs
@@ -66,9 +65,10 @@ class Subscriber:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop: _Stop | None = None
-        self._opened = threading.Event()
-        self._ended = threading.Event()
-        self._board = Board()
+        self._clock = clock = client._clock  # noqa: SLF001
+        self._opened = clock.event()
+        self._ended = clock.event()
+        self._board = Board(clock)
         self._settler: Settler | None = None
         self._workers: list[threading.Thread] = []
         self._reason: BaseException | None = None
@@ -87,7 +87,7 @@ class Subscriber:
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("a subscriber runs once; make another one")
-            self._thread = threading.Thread(
+            self._thread = self._clock.thread(
                 target=self._run, name="pulsar-retry-intake", daemon=True
             )
             self._thread.start()
@@ -204,7 +204,7 @@ class Subscriber:
     # -- the receiving thread -------------------------------------------------------------------
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
         self._board.notify()
 
@@ -227,9 +227,9 @@ class Subscriber:
                 self._ended.set()
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
-        options, board = self._options, self._board
-        lanes = OrderedLanes(options.lanes, board, kind) if is_ordered(kind) else None
-        switch = None if options.breaker is None else Switch(options.breaker, board.notify)
+        options, board, clock = self._options, self._board, self._clock
+        lanes = OrderedLanes(options.lanes, board, kind, clock) if is_ordered(kind) else None
+        switch = None if options.breaker is None else Switch(options.breaker, board.notify, clock)
         if options.valve is not None:
             options.valve.attach(board.notify)
         settler = Settler(
@@ -241,6 +241,7 @@ class Subscriber:
             lanes=lanes,
             switch=switch,
             late=options.lease.late,
+            clock=clock,
         )
         intake = Intake(
             board,
@@ -252,11 +253,12 @@ class Subscriber:
             switch=switch,
             valve=options.valve,
             probe=self._probe,
+            clock=clock,
         )
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
-        self._workers = hire(options, board, settler)
+        self._workers = hire(options, board, settler, clock)
         self._opened.set()
         try:
             intake.run(lambda: self._stop is not None)
@@ -280,7 +282,7 @@ class Subscriber:
             valve = self._options.valve
             if stop.mode == HAND_BACK or (valve is not None and valve.is_shut()):
                 handed_back += self._take_down(intake)
-            left = stop.deadline - time.monotonic()
+            left = stop.deadline - self._clock.monotonic()
             if left <= 0 or not board.held()[0]:
                 break
             board.wake(len(board.ready))
@@ -308,7 +310,7 @@ class Subscriber:
             mode=stop.mode,
             handed_back=handed_back,
             abandoned=held,
-            seconds=time.monotonic() - stop.asked_at,
+            seconds=self._clock.monotonic() - stop.asked_at,
             **counts,
         )
 

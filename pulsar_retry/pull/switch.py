@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.breaker import Breaker, BreakerState, Circuit
 
 
 class Switch:
     """Tells the breaker what happens, and others what it lets through. Thread-safe."""
 
-    def __init__(self, breaker: Breaker, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, breaker: Breaker, changed: Callable[[], None], clock: Clock = SYSTEM
+    ) -> None:
         """Make a closed one; *changed* is called when it may have changed."""
         self._circuit = Circuit(breaker)
+        self._now = clock.monotonic
         self._lock = threading.Lock()
         self._changed = changed
         self._acknowledged = 0
@@ -36,22 +39,22 @@ class Switch:
 
     def _record(self, successes: int, failures: int) -> None:
         with self._lock:
-            self._circuit.record(successes, failures, time.monotonic())
+            self._circuit.record(successes, failures, self._now())
         self._changed()
 
     def state(self) -> BreakerState:
         """Return what it lets through now."""
         with self._lock:
-            return self._circuit.state(time.monotonic())
+            return self._circuit.state(self._now())
 
     def wait(self) -> float:
         """Return the seconds until one message may be tried."""
         with self._lock:
-            return self._circuit.wait(time.monotonic())
+            return self._circuit.wait(self._now())
 
     def suspended(self) -> float | None:
         """Return the seconds until a message may be tried; None: dead letters may be sent."""
         with self._lock:
-            now = time.monotonic()
+            now = self._now()
             state = self._circuit.state(now)
             return None if state is BreakerState.CLOSED else self._circuit.wait(now)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import Board, Slot
 from pulsar_retry.pull.settling import Settler
@@ -25,6 +25,7 @@ class WorkerThread:
         *,
         interrupt: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """Make a thread that does not run yet.
 
@@ -34,6 +35,7 @@ class WorkerThread:
             handler: Called with each message.
             interrupt: Ends a handler whose lease has expired, if that can be done.
             close: Called at the end.
+            clock: Knows what the thread waits on.
         """
         self._board = board
         self._settler = settler
@@ -41,11 +43,11 @@ class WorkerThread:
         self._close = close
         self.slot = Slot()
         self.slot.interrupt = interrupt
-        self._sleep = threading.Lock()
+        self._sleep = clock.lock()
         self._sleep.acquire()
         board.slots.append(self.slot)
         # A daemon, for a handler that never returns must not keep the process from ending.
-        self.thread = threading.Thread(target=self._run, name="pulsar-retry-worker", daemon=True)
+        self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
     def _run(self) -> None:
         try:

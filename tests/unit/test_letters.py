@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.clock import Clock
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
 
@@ -314,7 +315,7 @@ def test_draining_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPat
     """After the send time-out and two seconds, what is left is counted."""
     rig.hand_on()
     now = iter([0.0, *[100.0] * 10])
-    monkeypatch.setattr("pulsar_retry.consumer.permits.time.monotonic", lambda: next(now))
+    monkeypatch.setattr(Clock, "monotonic", lambda _: next(now))
     assert (1, 1) == (rig.router.drain(), rig.permits())
 
 
@@ -327,7 +328,7 @@ def test_giving_up_before_there_is_a_producer(rig: Rig, monkeypatch: pytest.Monk
 
     def slow(*_: Any, **__: Any) -> None:
         with monkeypatch.context() as late:
-            late.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: 1e12)
+            late.setattr(Clock, "monotonic", lambda _: 1e12)
             try:
                 rig.router._check()
             except Exception as error:
@@ -352,7 +353,7 @@ def test_a_slow_acknowledgement_is_not_a_lost_producer(
     """The letter is out: the producer works, and the error says which of the two is missing."""
     future = rig.hand_on()
     rig.world.answer("receipt")
-    monkeypatch.setattr("pulsar_retry.consumer.letters.time.monotonic", lambda: 1e12)
+    monkeypatch.setattr(Clock, "monotonic", lambda _: 1e12)
     rig.world.close_async = lambda _callback: rig.world.events.append("close")
     rig.router._check()
     assert pr.AcknowledgeError is type(future.exception(0))

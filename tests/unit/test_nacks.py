@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pulsar_retry.consumer import nacks
+from pulsar_retry.consumer.clock import Clock
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 
 LEAD = CLIENT_DELAY_MS / 1000
@@ -40,21 +41,21 @@ class Owner:
             assert [*expected] == self.back
 
 
-class Clock:
+class SetClock(Clock):
     """A clock that a test sets; the timer looks at it whenever it wakes."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.seconds = 1000.0
 
-    def __call__(self) -> float:
-        return self.now
+    def monotonic(self) -> float:
+        return self.seconds
 
 
 class Rig:
     """A timer on a clock of its own."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = SetClock()
         self.timer = NackTimer(self.clock)
         self.owner = Owner()
 
@@ -64,7 +65,7 @@ class Rig:
 
     def at(self, seconds: float) -> None:
         """Let it be *seconds* after the start."""
-        self.clock.now = 1000.0 + seconds
+        self.clock.seconds = 1000.0 + seconds
         with self.timer._changed:
             self.timer._changed.notify_all()
 
@@ -242,7 +243,7 @@ def test_a_burst_ends_for_pulsar_client_to_run(rig: Rig, monkeypatch: pytest.Mon
     redeliver = rig.owner._redeliver
 
     def slowly(message_id: Any, *, letter: bool) -> None:
-        rig.clock.now += nacks._BURST / 4
+        rig.clock.seconds += nacks._BURST / 4
         redeliver(message_id, letter=letter)
 
     monkeypatch.setattr(rig.owner, "_redeliver", slowly)
@@ -256,7 +257,7 @@ def test_bursts_follow_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     redeliver = rig.owner._redeliver
 
     def slowly(message_id: Any, *, letter: bool) -> None:
-        rig.clock.now += nacks._BURST / 4
+        rig.clock.seconds += nacks._BURST / 4
         redeliver(message_id, letter=letter)
 
     monkeypatch.setattr(rig.owner, "_redeliver", slowly)
