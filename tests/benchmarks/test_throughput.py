@@ -1,6 +1,6 @@
 """Throughput against the bare client, interleaved in one run: `tox run -e bench`.
 
-Nothing here asserts a speed. The ratios are printed at the end and go into docs/performance.md.
+No time is asserted, but ratios have floors. What is measured goes into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
         },
         "pulsar.Client",
         ROUNDS,
+        {"pr.Client": 0.97, "pr.Client, enable_retry": 0.97},
     )
 
 
@@ -146,4 +147,5 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         },
         "send_async + ack, same wire",
         ROUNDS,
+        {"reconsume_later_async": 0.95},
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import attrs
+from figures import Result
 
 
 class Stopwatch:
@@ -42,32 +45,42 @@ class Stopwatch:
 
 
 def compare(
-    benchmark: Callable[..., object],
-    contestants: dict[str, Callable[[], float | Stopwatch]],
+    benchmark: Any,
+    contestants: Mapping[str, Callable[[], float | Stopwatch]],
     base: str,
     rounds: int,
+    floors: Mapping[str, float] | None = None,
 ) -> None:
     """Run *contestants* in turn, *rounds* times; report medians, spread and the ratio to *base*.
 
-    Each returns messages per second for one round, or a stopwatch.
+    Each returns messages per second for one round, or a stopwatch. *floors* are the least ratios
+    that some of them ought to have.
     """
-    results: dict[str, list[float | Stopwatch]] = {name: [] for name in contestants}
+    rounds_of: dict[str, list[float | Stopwatch]] = {name: [] for name in contestants}
     turn = deque(contestants)
 
     def one_round() -> None:
         turn.rotate()  # being the first after a pause is no advantage, nor a handicap
         for name in turn:
-            results[name].append(contestants[name]())
+            rounds_of[name].append(contestants[name]())
 
     benchmark.pedantic(one_round, rounds=rounds, warmup_rounds=0)
-    floor = statistics.median(_rates(results[base]))
-    for name, values in results.items():
+    unit = statistics.median(_rates(rounds_of[base]))
+    unit_cpu = _least(rounds_of[base])
+    results = []
+    for name, values in rounds_of.items():
         rates = _rates(values)
-        median = statistics.median(rates)
-        text = f"{median:,.0f}/s ({min(rates):,.0f}-{max(rates):,.0f}), {median / floor:.2f}"
-        if cpu := _least(values):
-            text += f"; {cpu:.2f} us of processor time, {_least(results[base]) / cpu:.2f}"
-        benchmark.extra_info[name] = f"{text} of {base}"
+        median, cpu = statistics.median(rates), _least(values)
+        result = Result(
+            name,
+            (median, min(rates), max(rates)),
+            median / unit,
+            cpu,
+            unit_cpu / cpu if cpu else 0.0,
+            (floors or {}).get(name, 0.0),
+        )
+        results.append(attrs.asdict(result))
+    benchmark.extra_info["results"] = results
 
 
 def _rates(values: list[float | Stopwatch]) -> list[float]:
