@@ -28,6 +28,8 @@ from pulsar_retry.errors import (
     StandaloneError,
     WorkerCrashedError,
 )
+from pulsar_retry.observe.hooks import Hooks, SettleEvent
+from pulsar_retry.observe.serving import MetricsServer, register_metrics, start_metrics_server
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.decide import decide
@@ -83,6 +85,7 @@ __all__ = [
     "FlowControl",
     "ForkedError",
     "HandlerError",
+    "Hooks",
     "Immediate",
     "Jitter",
     "Lanes",
@@ -91,6 +94,7 @@ __all__ = [
     "LetterPublishError",
     "Levels",
     "Linear",
+    "MetricsServer",
     "Naming",
     "Outcome",
     "PulsarRetryError",
@@ -106,6 +110,7 @@ __all__ = [
     "SeekError",
     "Setting",
     "SettleError",
+    "SettleEvent",
     "SnapshotError",
     "StandaloneError",
     "Step",
@@ -116,6 +121,8 @@ __all__ = [
     "decide",
     "delivery_attempt",
     "explain",
+    "register_metrics",
+    "start_metrics_server",
 ]
 
 if typing.TYPE_CHECKING:

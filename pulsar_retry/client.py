@@ -9,6 +9,7 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
+from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -84,6 +85,7 @@ class Client(consumer_client.Client):
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
+        hooks: Hooks | None = None,
     ) -> Subscriber:
         """Return a subscriber that calls *handler* with every message; it is not started.
 
@@ -126,6 +128,7 @@ class Client(consumer_client.Client):
             delay_levels: The table of the consumer's levels.
             consumer_name: The consumer's name.
             letter_send_timeout: Seconds until a letter without a receipt has failed.
+            hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
@@ -156,6 +159,7 @@ class Client(consumer_client.Client):
                 delay_levels=delay_levels,
                 consumer_name=consumer_name,
                 letter_send_timeout=letter_send_timeout,
+                hooks=hooks,
             )
         )
         return Subscriber(self, options)

@@ -27,6 +27,7 @@ from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.errors import ConfigError, ForkedError
+from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
@@ -63,6 +64,23 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
     #: Makes what builds a raw message that the raw client sends.
     _new_message: NewMessage = _pulsar.MessageBuilder
+    _hooks: Hooks | None = None
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """Functions that consumers of this client tell what becomes of messages; None: nobody.
+
+        Set it before they are made. It is no argument of the client, whose arguments are those of
+        `pulsar.Client`.
+
+        Raises:
+            ConfigError: it is set to what are no `Hooks` nor None.
+        """
+        return self._hooks
+
+    @hooks.setter
+    def hooks(self, hooks: Hooks | None) -> None:
+        self._hooks = checked_hooks(hooks)
 
     # The wrappers below take what the installed pulsar-client takes, with its signatures.
 
@@ -138,6 +156,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
         letter_send_timeout: Duration = 30.0,
+        hooks: Hooks | None = None,
     ) -> Consumer:
         """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
 
@@ -157,6 +176,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             max_pending_letters: Letters in flight at most, in the asynchronous calls.
             letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
                 failed.
+            hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
@@ -178,6 +198,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             max_pending_letters=max_pending_letters,
             letter_send_timeout=letter_send_timeout,
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            hooks=self._hooks if hooks is None else hooks,
         )
         common = {
             "schema": schema,

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any, Self
 
 import _pulsar
@@ -21,6 +20,7 @@ from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, publish_time, raw_of, whole_of
+from pulsar_retry.consumer.watched import WatchedConsumer
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
@@ -35,7 +35,7 @@ _log = logging.getLogger("pulsar_retry")
 _COME_BACK = Exponential(0.1, 30)
 
 
-class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+class Consumer(WatchedConsumer):
     """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
 
     Made by `Client.subscribe`. Everything that `pulsar.Consumer` does works the same. All methods
@@ -45,7 +45,6 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     `get_last_message_id` speak of the topic, everything else of both.
     """
 
-    _consumer: Any
     _schema: Any
     _client: Any
 
@@ -55,6 +54,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         self._consumer = None
         self._schema = schema
         self._plan = plan
+        self._watch = plan.watch(self._clock.time)
+        self._ledger = self._watch.ledger
         self._nacks = nacks
         self._closed = False
         self._closing = threading.RLock()
@@ -72,6 +73,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 dead_letter_subscription=plan.policy.initial_subscription_name,
                 come_back=self._come_back,
                 timer=nacks,
+                watch=self._watch,
                 one_thread=client._io_threads == 1,  # noqa: SLF001
                 clock=self._clock,
                 new_message=client._new_message,  # noqa: SLF001
@@ -128,6 +130,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         if not isinstance(message_id, _pulsar.MessageId):
             raise TypeError(f"expected a message or a message id, not {message!r}")
         self._nacks.add(self, message_id, wait, letter=self._is_letter(raw))
+        self._watch.nacked(raw, wait)
 
     def _is_letter(self, message: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
         """Tell whether *message*, or the message of this id, came from the retry topic."""
@@ -391,10 +394,5 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -15,6 +15,8 @@ from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, u
 from pulsar_retry.consumer.nacks import Checker
 from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer
+from pulsar_retry.observe.counting import LANE
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.wire.codecs import Codec
@@ -58,6 +60,19 @@ class Handover:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""
         # Later than asked, never earlier: pulsar-client's lead (`nacks`) is taken off there.
         self._consumer._nacks.check_later(owner, delay + 0.1)
+
+    @property
+    def watch(self) -> Watch:
+        """What is told of what is done with messages."""
+        return self._consumer._watch
+
+    def settle_as(self, message: Any, outcome: str) -> None:
+        """Acknowledge a message that has not succeeded; it counts as *outcome*."""
+        self._consumer._settle_as(message, outcome)
+
+    def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
+        """Take note of a message that is retried in its lane."""
+        self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
 
     def retry(
         self,

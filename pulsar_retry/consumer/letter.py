@@ -42,12 +42,18 @@ class Letter:
         properties: All of its properties.
         delay: Seconds until it is to be delivered.
         dead: Whether it is a dead letter.
+        reason: Why it is dead, for those who watch, as the next two are; None: its count says so.
+        attempt: Which attempt has failed; None: what the message says.
+        error: What was raised; None: nothing, or nobody has said so.
     """
 
     topic: str
     properties: dict[str, str]
     delay: float = 0.0
     dead: bool = False
+    reason: str | None = attrs.field(default=None, eq=False)
+    attempt: int | None = attrs.field(default=None, eq=False)
+    error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -191,7 +197,7 @@ def retried(
         carried, envelope = told.on(carried, origin)
         custom = {**custom, **envelope}
     level = _NO_LEVEL if action.level is None else action.level
-    return _counted(
+    letter = _counted(
         plan,
         carried,
         origin,
@@ -201,6 +207,8 @@ def retried(
         custom=custom,
         dead=False,
     )
+    attempt = failures if action.counted else failures + 1
+    return attrs.evolve(letter, attempt=attempt, error=told.error)
 
 
 def dead_lettered(
@@ -223,6 +231,7 @@ def dead_lettered(
     if reason is not None and not isinstance(reason, str):
         raise ConfigError.bad("reason", reason, "a str")
     check_custom(custom, carried)
+    attempt, error = (None, None) if told is None else (told.attempt, told.error)
     if told is not None:
         if stage := (custom or {}).get(FAILURE_STAGE):
             told = attrs.evolve(told, stage=stage)
@@ -232,6 +241,9 @@ def dead_lettered(
         topic=plan.dead_letter_topic(origin.topic),
         properties=dead_letter_properties(carried, origin, custom=custom),
         dead=True,
+        reason=reason,
+        attempt=attempt,
+        error=error,
     )
 
 
@@ -245,7 +257,7 @@ def used_up(
     if plan.topics is None:
         return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, told=told)
     carried, envelope = told.on(carried, origin, RETRIES_EXHAUSTED)
-    return _counted(
+    letter = _counted(
         plan,
         carried,
         origin,
@@ -255,6 +267,7 @@ def used_up(
         custom=envelope,
         dead=True,
     )
+    return attrs.evolve(letter, reason=RETRIES_EXHAUSTED, attempt=failures, error=told.error)
 
 
 def _counted(

@@ -30,6 +30,7 @@ from pulsar_retry.errors import (
     LetterPublishError,
     SettleError,
 )
+from pulsar_retry.observe.watch import Watch
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -95,6 +96,8 @@ class _Flight:
         if result != _pulsar.Result.Ok:
             self.fail(error_of(result))
         elif self._is_first_end():
+            if (watch := self.router.watch) is not None:
+                self._resolve(partial(watch.handed_on, self.raw, self.letter))
             self._resolve(self.future.succeed)
 
     def fail(self, cause: BaseException) -> None:
@@ -106,6 +109,8 @@ class _Flight:
             self.router.come_back(self.raw, self.was_letter)
         except Exception:  # noqa: BLE001 - C++ may be the caller
             _log.exception("a message could not be asked back; it comes when the consumer closes")
+        if (watch := self.router.watch) is not None:
+            self._resolve(partial(watch.failed, self.raw, self.letter, error))
         self._resolve(partial(self.future.set_exception, error))
 
     def _error(self, cause: BaseException) -> SettleError:
@@ -156,6 +161,7 @@ class LetterRouter:
         clock: Tells the time.
         come_back: Called with a raw message, and whether it was a letter, when it could not be
             handed on and is to be redelivered.
+        watch: Is told what became of messages.
     """
 
     def __init__(
@@ -172,6 +178,7 @@ class LetterRouter:
         keep_writer_schema: bool = False,
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
+        watch: Watch | None = None,
     ) -> None:
         """Make the router of one consumer.
 
@@ -188,6 +195,7 @@ class LetterRouter:
                 *schema* is not Avro.
             clock: Tells the time.
             new_message: Makes what builds a raw message.
+            watch: Is told what became of messages; None: nobody is.
         """
         self.clock = clock
         self._new_message = new_message
@@ -200,6 +208,9 @@ class LetterRouter:
         self._subscription = dead_letter_subscription
         self._closed = False
         self.come_back = come_back
+        self.watch = watch
+        if watch is not None:
+            watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
         self.flights: dict[_Flight, bool] = {}
         self.permits = Permits(max_pending, clock)
@@ -310,6 +321,10 @@ class LetterRouter:
         if not self._watched:
             self._timer.check_later(self, min(delay, self.patience))
             self._watched = True
+
+    def gauges(self) -> dict[str, float]:
+        """Return what metrics say of now."""
+        return {"letters_inflight": float(len(self.flights))}
 
     def stop(self) -> None:
         """Refuse new letters."""

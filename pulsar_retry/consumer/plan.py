@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.hooks import Hooks, checked_hooks
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
@@ -37,6 +39,7 @@ class Plan:
         max_pending_letters: Letters in flight at most.
         letter_send_timeout: Seconds until a letter without a receipt has failed.
         ack_timeout: Whether messages in hand are redelivered after a time.
+        hooks: Who wants to be told what becomes of messages.
     """
 
     topic: Any
@@ -51,11 +54,16 @@ class Plan:
     max_pending_letters: int
     letter_send_timeout: float
     ack_timeout: bool = False
+    hooks: Hooks | None = None
 
     @property
     def limit(self) -> int | None:
         """N of the policy where redeliveries are counted, else None."""
         return self.policy.max_redeliver_count if self.policy and self.shared else None
+
+    def watch(self, now: Callable[[], float]) -> Watch:
+        """Return what watches a consumer of this plan; *now* tells the seconds since 1970."""
+        return Watch.of(self.topic, self.subscription, self.hooks, now)
 
     def dead_letter_topic(self, delivered_from: str) -> str:
         """Return where dead letters of the topic (or partition) *delivered_from* go.
@@ -86,6 +94,7 @@ def make_plan(
     max_pending_letters: Any,
     letter_send_timeout: Duration,
     unacked_messages_timeout_ms: Any = None,
+    hooks: Any = None,
 ) -> Plan:
     """Check the arguments of `Client.subscribe` and work out the plan.
 
@@ -129,6 +138,7 @@ def make_plan(
         max_pending_letters=max_pending_letters,
         letter_send_timeout=send_timeout,
         ack_timeout=bool(unacked_messages_timeout_ms),
+        hooks=checked_hooks(hooks),
     )
 
 

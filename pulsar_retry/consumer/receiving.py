@@ -174,8 +174,20 @@ class RetryConsumer(CountingConsumer):
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message, or its id, of either topic."""
         if not self._letter_topics and isinstance(message, Message):
-            self._consumer.acknowledge(message._message)  # noqa: SLF001 - once per message
+            raw = message._message  # noqa: SLF001
+            self._consumer.acknowledge(raw)
+            ledger = self._ledger  # as `WatchedConsumer` does it, written out likewise
+            ledger.acknowledged = count = ledger.acknowledged + 1
+            if count >= ledger.due:
+                self._watch.acknowledged(raw)
             return
+        self._acknowledge_raw(message)
+        if self._is_letter(message):
+            self._watch.letter_acknowledged(raw_of(message))
+        else:
+            self._counted(raw_of(message))
+
+    def _acknowledge_raw(self, message: Any) -> None:
         letter = self._is_letter(message)
         if letter and self._in_hand is not None:
             self._in_hand.remove(id_of(message))

@@ -61,4 +61,5 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
             naming=options.naming,
             delay_levels=options.delay_levels,
             letter_send_timeout=options.letter_send_timeout,
+            hooks=options.hooks,
         )

@@ -12,6 +12,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -66,6 +67,7 @@ class Options:
     delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
     consumer_name: str | None = None
     letter_send_timeout: Duration = 30.0
+    hooks: Hooks | None = None
     #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
     valve: Valve | None = None
     around: AbstractAsyncContextManager[object] | None = None
@@ -107,6 +109,7 @@ def checked_options(**arguments: Any) -> Options:
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
     arguments["codec"] = Codec.of(arguments.get("codec", Codec.PULSAR))
     checked_redact(arguments.get("redact"))
+    checked_hooks(arguments.get("hooks"))
     DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
     return Options(**arguments)
 

@@ -22,6 +22,7 @@ from pulsar_retry.errors import (
     WorkerCrashedError,
     shown,
 )
+from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
 from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
@@ -119,7 +120,7 @@ class Settler:
         if not slot.may_settle(item):
             self._too_late(item)
             return
-        self._acknowledge(Work.of(item), "acknowledged")
+        self._acknowledge(Work.of(item), ACKNOWLEDGED)
 
     def failed(self, slot: Slot, item: Item, error: BaseException) -> None:
         """Do what the policy says about a message whose handler raised or returned *error*."""
@@ -202,21 +203,21 @@ class Settler:
         """Do what was decided about the *attempt*-th failure of a message."""
         match action:
             case DeadLetter() if (wait := self._suspended()) is not None:
-                self._again(work, wait)
+                self._again(work, wait, failure, attempt)
             case DeadLetter():
                 return self._dead_letter(work, action, failure, attempt)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
-                self._again(work, delay)
+                self._again(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
                 self.own_letters.failed(chain_key(work.message), attempt, delay)
-                self._again(work, delay)
+                self._again(work, delay, failure, attempt)
             case RetryLater():
                 return self._retry(work, action, failure, attempt)
             case Stop():
                 self._end_all(work, failure)
             case _:  # Discard
-                self._acknowledge(work, "dropped")
+                self._acknowledge(work, DROPPED)
         return None
 
     def _dead_letter(
@@ -278,8 +279,8 @@ class Settler:
                 return False
         except UnicodeDecodeError:
             return False
-        self.consumer.acknowledge(message)
-        self._count("superseded")
+        self.handover.settle_as(message, SUPERSEDED)
+        self._count(SUPERSEDED)
         return True
 
     def _is_known(self, message: Any) -> bool:
@@ -294,11 +295,12 @@ class Settler:
         stamp = Stamp.read(properties.get(FAILURE_WRITER))
         return own.supersede(chain_key(message), reconsume_times(properties), at, stamp)
 
-    def _again(self, work: Work, delay: float) -> None:
+    def _again(self, work: Work, delay: float, failure: Failure, attempt: int) -> None:
         """Have a message redelivered, or in a lane retried, without a letter."""
         self._count("retried")
         if work.entry is not None and self._lanes is not None:
             self._lanes.park(work, delay)
+            self.handover.parked(work.message, delay, failure.cause or failure.error, attempt)
             return
         self.consumer.negative_acknowledge(work.message, delay=delay)
         self._board.settled(work)
@@ -306,7 +308,10 @@ class Settler:
     def _acknowledge(self, work: Work, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
         try:
-            self.consumer.acknowledge(work.message)
+            if kind == ACKNOWLEDGED:
+                self.consumer.acknowledge(work.message)
+            else:
+                self.handover.settle_as(work.message, kind)
         except Exception as error:  # noqa: BLE001 - the consumer is closed
             self.not_settled(work, error)
             return

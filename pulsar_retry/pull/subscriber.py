@@ -20,6 +20,7 @@ from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import hire
+from pulsar_retry.pull.gauges import Gauges
 from pulsar_retry.pull.intake import Intake
 from pulsar_retry.pull.opening import is_ordered, open_subscription
 from pulsar_retry.pull.options import Options, effective, origins
@@ -258,12 +259,15 @@ class Subscriber:
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
+        gauges = Gauges(board, options.flow_control, intake.clock)
+        settler.handover.watch.ledger.attach(gauges)
         self._workers = hire(options, board, settler, clock)
         self._opened.set()
         try:
             intake.run(lambda: self._stop is not None)
         finally:
             handed_back = self._wind_up(intake)
+            settler.handover.watch.ledger.detach(gauges)
         self._report = self._reported(settler, handed_back)
 
     def _probe(self) -> None:

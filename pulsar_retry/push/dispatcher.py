@@ -12,6 +12,8 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.hooks import Hooks
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.backoff import Immediate
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
@@ -100,6 +102,7 @@ class Dispatcher:
         redact: Redact | None = None,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
+        hooks: Hooks | None = None,
     ) -> None:
         """Make a dispatcher; it is not started.
 
@@ -145,6 +148,7 @@ class Dispatcher:
             redact: See `Client.subscriber`.
             consumer_name: The consumer's name.
             letter_send_timeout: Seconds until a letter without a receipt has failed.
+            hooks: See `Client.subscriber`.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
@@ -186,6 +190,7 @@ class Dispatcher:
             redact=redact,
             consumer_name=consumer_name,
             letter_send_timeout=letter_send_timeout,
+            hooks=hooks,
         )
         form = Form(
             subscription=subscription_name or default_name(topic, subscription),
@@ -196,7 +201,7 @@ class Dispatcher:
             signers=tuple(sign) if isinstance(sign, Sequence) else (sign,),
         )
         self._pacer = Pacer(window)
-        self._tally = Tally(subscription)
+        self._tally = Tally(Watch.of(topic, subscription).ledger)
         self._pusher = Pusher(
             self._poster(endpoint),
             self._pacer,
@@ -207,7 +212,7 @@ class Dispatcher:
         if paused:
             self._pacer.pause()
         self._subscriber = Subscriber(client, _with(options, self._pusher, self._pacer))
-        self._tally.watch(self._pacer.pace, lambda: self._subscriber.in_hand[0])
+        self._tally.watch(self._pacer.pace)
 
     def _poster(self, endpoint: str) -> Poster:
         return Poster(
@@ -258,6 +263,7 @@ class Dispatcher:
 
     def _close(self) -> None:
         self._pusher.give_up(_CLOSING)
+        self._tally.end()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -310,7 +316,7 @@ class Dispatcher:
 
     @property
     def metrics(self) -> Tally:
-        """What it has done, with a registry for Prometheus."""
+        """What Prometheus is told: the metrics of this process, its own among them."""
         return self._tally
 
 

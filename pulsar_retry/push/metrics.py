@@ -4,86 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry
 
+from pulsar_retry.observe.counting import LATENCY_BOUNDS, Ledger
+from pulsar_retry.observe.serving import metrics_text, own_registry
 from pulsar_retry.push.pacer import Pace
 from pulsar_retry.push.poster import Answer
 
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
-
 
 class Tally:
-    """The metrics of one dispatcher, in a registry of its own. Thread-safe.
+    """What one dispatcher tells of its requests, beside what its subscriber tells. Thread-safe.
 
     Attributes:
         registry: ``pulsar_retry_push_requests_total`` by code (a status, ``timeout``,
             ``connection``, ``refused``, ``tls`` or ``unsent``), ``…_acked_total``,
             ``…_nacked_total``, ``…_latency_seconds``, ``…_window``, ``…_outstanding``,
-            ``…_backoff_seconds``, ``…_paused`` and ``…_in_hand``, all labelled by subscription.
+            ``…_backoff_seconds`` and ``…_paused``, all labelled by topic and subscription; and the
+            other metrics of this process.
     """
 
-    def __init__(self, subscription: str) -> None:
-        self.registry = CollectorRegistry()
-        self._subscription = subscription
-        self._requests = Counter(
-            "pulsar_retry_push_requests",
-            "Requests by what became of them.",
-            ["subscription", "code"],
-            registry=self.registry,
-        )
-        labels = ["subscription"]
-        self._acked = Counter(
-            "pulsar_retry_push_acked",
-            "Messages that were acknowledged.",
-            labels,
-            registry=self.registry,
-        ).labels(subscription)
-        self._nacked = Counter(
-            "pulsar_retry_push_nacked",
-            "Deliveries that were not acknowledged.",
-            labels,
-            registry=self.registry,
-        ).labels(subscription)
-        self._latency = Histogram(
-            "pulsar_retry_push_latency_seconds",
-            "From a request to its answer.",
-            labels,
-            registry=self.registry,
-            buckets=_BUCKETS,
-        ).labels(subscription)
-        self._by_code: dict[str, Counter] = {}
+    def __init__(self, ledger: Ledger) -> None:
+        self.registry: CollectorRegistry = own_registry()
+        self._ledger = ledger
+        self._pace: Callable[[], Pace] | None = None
+        ledger.attach(self)
 
-    def watch(self, pace: Callable[[], Pace], in_hand: Callable[[], int]) -> None:
-        """Have the gauges ask these when they are read."""
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "window": ("Requests that may be outstanding.", lambda: pace().window),
-            "outstanding": ("Requests that are outstanding.", lambda: pace().outstanding),
-            "backoff_seconds": ("From one send to the next; 0: none.", lambda: pace().delay),
-            "paused": ("1 while it is paused.", lambda: pace().paused),
-            "in_hand": ("Messages received and not settled.", in_hand),
+    def watch(self, pace: Callable[[], Pace]) -> None:
+        """Have the gauges ask this when they are read."""
+        self._pace = pace
+
+    def end(self) -> None:
+        """Show no gauges any more; counters stay."""
+        self._ledger.detach(self)
+
+    def gauges(self) -> dict[str, float]:
+        """Return how it is now."""
+        if self._pace is None:
+            return {}
+        pace = self._pace()
+        return {
+            "push_window": float(pace.window),
+            "push_outstanding": float(pace.outstanding),
+            "push_backoff_seconds": pace.delay,
+            "push_paused": float(pace.paused),
         }
-        for name, (text, ask) in gauges.items():
-            Gauge(
-                f"pulsar_retry_push_{name}", text, ["subscription"], registry=self.registry
-            ).labels(self._subscription).set_function(ask)
 
     def answered(self, answer: Answer, latency: float) -> None:
         """Count a request."""
-        self._count(answer.code)
-        self._latency.observe(latency)
-        (self._acked if answer.is_ack else self._nacked).inc()
+        self._ledger.count("push_requests", answer.code)
+        self._ledger.observe("push_latency_seconds", LATENCY_BOUNDS, latency)
+        self._ledger.count("push_acked" if answer.is_ack else "push_nacked")
 
     def unsent(self) -> None:
         """Count a message of which no request could be made."""
-        self._count("unsent")
-        self._nacked.inc()
-
-    def _count(self, code: str) -> None:
-        counter = self._by_code.get(code)
-        if counter is None:
-            counter = self._by_code[code] = self._requests.labels(self._subscription, code)
-        counter.inc()
+        self._ledger.count("push_requests", "unsent")
+        self._ledger.count("push_nacked")
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return metrics_text()

@@ -5,9 +5,11 @@ No time is asserted, but ratios have floors. What is measured goes into docs/per
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 
 import pulsar
@@ -15,6 +17,8 @@ import pytest
 from comparing import Stopwatch, compare
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.receiving import RetryConsumer
+from pulsar_retry.observe.serving import metrics_text
 
 MESSAGES = 20_000
 ROUNDS = 7
@@ -148,4 +152,69 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         "send_async + ack, same wire",
         ROUNDS,
         {"reconsume_later_async": 0.95},
+    )
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Acknowledge as if there were no metrics."""
+    counted = RetryConsumer.acknowledge
+
+    def acknowledge(self: RetryConsumer, message: pulsar.Message) -> None:
+        if not self._letter_topics and isinstance(message, pulsar.Message):
+            self._consumer.acknowledge(message._message)
+
+    RetryConsumer.acknowledge = acknowledge
+    try:
+        yield
+    finally:
+        RetryConsumer.acknowledge = counted
+
+
+@contextmanager
+def scraped() -> Iterator[None]:
+    """Have the metrics scraped every second meanwhile, which is often."""
+    ended = threading.Event()
+
+    def scrape() -> None:
+        while not ended.wait(1.0):
+            metrics_text()
+
+    thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
+@pytest.mark.usefixtures("report")
+def test_metrics(benchmark, broker, namespace, batching):
+    """The same consumer with and without counting, and scraped; beside the bare client."""
+
+    def contestant(kind: type[pulsar.Client], around=nullcontext, **options: object):
+        def run() -> Stopwatch:
+            topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+            client = kind(broker.service_url, logger=QUIET)
+            consumer = subscribe(client, topic, **options)
+            fill(broker.service_url, topic, batching)
+            with around(), Stopwatch(MESSAGES, time.thread_time) as watch:
+                receive_and_acknowledge(consumer)
+            client.close()
+            return watch
+
+        return run
+
+    compare(
+        benchmark,
+        {
+            "enable_retry, not counted": contestant(pr.Client, uncounted, enable_retry=True),
+            "enable_retry": contestant(pr.Client, enable_retry=True),
+            "enable_retry, scraped": contestant(pr.Client, scraped, enable_retry=True),
+            "pulsar.Client": contestant(pulsar.Client),
+        },
+        "enable_retry, not counted",
+        ROUNDS,
     )

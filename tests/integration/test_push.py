@@ -384,7 +384,7 @@ def test_metrics(push, publish, receiver, admin, topic):
     publish(b"tea")
     eventually(drained(admin, topic))
     sample = dispatcher.metrics.registry.get_sample_value
-    labels = {"subscription": SUBSCRIPTION}
+    labels = {"topic": topic, "subscription": SUBSCRIPTION}
 
     def value(name: str, **more: str) -> float | None:
         return sample(f"pulsar_retry_push_{name}", labels | more)

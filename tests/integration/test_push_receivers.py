@@ -84,7 +84,7 @@ def test_flask_behind_the_verifier(client, topic, publish, admin, flask):
     app.wsgi_app = verifier.wsgi(app.wsgi_app)  # type: ignore[method-assign]
     dispatcher = pr.push.Dispatcher(client, topic, SUBSCRIPTION, url)
     sample = dispatcher.metrics.registry.get_sample_value
-    labels: dict[str, Any] = {"subscription": SUBSCRIPTION, "code": "401"}
+    labels: dict[str, Any] = {"topic": topic, "subscription": SUBSCRIPTION, "code": "401"}
     with dispatcher:
         publish(b"Alice")
         eventually(lambda: bool(sample("pulsar_retry_push_requests_total", labels)))

@@ -1,0 +1,54 @@
+"""Acknowledgements that are counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.consumer.raw import raw_of
+from pulsar_retry.observe.counting import Ledger
+from pulsar_retry.observe.watch import Watch
+
+
+class WatchedConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.Consumer` whose acknowledgements are counted."""
+
+    _consumer: Any
+    _watch: Watch
+    _ledger: Ledger
+
+    def acknowledge(self, message: Any) -> None:
+        """Acknowledge a message, or its id."""
+        raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
+        self._consumer.acknowledge(raw)
+        # Written out, for this is what runs once per message.
+        ledger = self._ledger
+        ledger.acknowledged = count = ledger.acknowledged + 1
+        if count >= ledger.due:
+            self._watch.acknowledged(raw)
+
+    def acknowledge_cumulative(self, message: Any) -> None:
+        """Acknowledge everything up to a message, or its id; it counts as one.
+
+        Raises:
+            pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
+        """
+        super().acknowledge_cumulative(message)
+        self._counted(raw_of(message))
+
+    def _counted(self, raw: Any) -> None:
+        """Count one acknowledgement, and look at it where that is due."""
+        ledger = self._ledger
+        ledger.acknowledged = count = ledger.acknowledged + 1
+        if count >= ledger.due:
+            self._watch.acknowledged(raw)
+
+    def _settle_as(self, message: Any, outcome: str) -> None:
+        """Acknowledge a message that has not succeeded, and count it as *outcome*."""
+        self._acknowledge_raw(message)
+        self._watch.settled(raw_of(message), outcome)
+
+    def _acknowledge_raw(self, message: Any) -> None:
+        """Acknowledge without counting."""
+        self._consumer.acknowledge(raw_of(message))

@@ -1,0 +1,1 @@
+"""What can be watched: metrics, spans and hooks. Below every shell, so that each has the same."""

@@ -1,0 +1,229 @@
+"""What was done, in plain numbers. Prometheus reads them when it scrapes.
+
+A message must not pay for being counted. So an acknowledgement adds one to a plain attribute, and
+what costs more (which attempt it was, how old the message is) is looked at for every message only
+while there are few of them; of many one in `MOST_APART` is looked at and stands for those before
+it. Counters are exact.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import weakref
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+#: Acknowledgements of which one is looked at, when there are very many.
+MOST_APART = 64
+#: Seconds from one acknowledgement to the next below which there are many.
+_BUSY = 0.001
+
+#: What becomes of deliveries.
+ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
+NACKED, DROPPED, SUPERSEDED, REDRIVEN = "nacked", "dropped", "superseded", "redriven"
+
+#: How messages are brought back: by a letter, by the broker, or in their lane.
+LETTER: Final = "letter"
+NACK: Final = "nack"
+LANE: Final = "lane"
+
+#: Values of a label that are told from each other; whatever else there is counts as `OTHER`.
+MOST_VALUES = 20
+OTHER = "other"
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", re.ASCII)
+
+ATTEMPT_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 11.0, 17.0, 33.0)
+CRITICAL_BOUNDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 86_400.0)
+LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
+
+
+class Source(Protocol):
+    """Whatever knows how things are now."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return values by the names of gauges, without their prefix. Thread-safe."""
+        ...
+
+
+class Buckets:
+    """A histogram: how many values were in which bucket, and their sum. Not thread-safe."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float, weight: int = 1) -> None:
+        """Count *value*, *weight* times."""
+        self.counts[bisect_left(self.bounds, value)] += weight
+        self.sum += value * weight
+
+
+class Tally:
+    """How often each value of a label was seen, with a bound on how many there are."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, value: str) -> None:
+        """Count *value*, or `OTHER` if it is no name or there are too many already."""
+        counts = self.counts
+        if value not in counts and (len(counts) >= MOST_VALUES or not _LABEL.fullmatch(value)):
+            value = OTHER
+        counts[value] = counts.get(value, 0) + 1
+
+
+class Ledger:
+    """What was done for one subscription by this process, with however many consumers.
+
+    Thread-safe.
+
+    Attributes:
+        topic: The topic's name, as its label.
+        subscription: Likewise.
+        acknowledged: Acknowledgements so far. Whoever adds to it looks at `due`.
+        due: When there are so many, the next one is looked at (`look`).
+    """
+
+    def __init__(self, topic: str, subscription: str) -> None:
+        self.topic = topic
+        self.subscription = subscription
+        # Threads add to it without a lock: the interpreter switches between them at calls and
+        # jumps, of which there is none between reading and writing it.
+        self.acknowledged = 0
+        self.due = 1
+        self._looked = 0
+        self._looked_at = 0.0
+        self._apart = 1
+        self._lock = threading.Lock()
+        self._tallies: dict[str, Tally] = {}
+        self._buckets: dict[str, Buckets] = {}
+        self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
+
+    # -- telling ----------------------------------------------------------------------------------
+
+    def count(self, metric: str, value: str = OTHER) -> None:
+        """Count one for the *value* of a metric's label, if it has one."""
+        with self._lock:
+            tally = self._tallies.get(metric)
+            if tally is None:
+                tally = self._tallies[metric] = Tally()
+            tally.add(value)
+
+    def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
+        """Count *value* in a histogram."""
+        with self._lock:
+            self._observe(metric, bounds, value, 1)
+
+    def _observe(self, metric: str, bounds: Sequence[float], value: float, weight: int) -> None:
+        buckets = self._buckets.get(metric)
+        if buckets is None:
+            buckets = self._buckets[metric] = Buckets(bounds)
+        buckets.add(value, weight)
+
+    def done(self, attempt: int, age: float, *, weight: int = 1) -> None:
+        """Take note of a message that is done with: at which attempt, and how long it took."""
+        with self._lock:
+            self._done(attempt, age, weight)
+
+    def _done(self, attempt: int, age: float, weight: int) -> None:
+        self._observe("attempts", ATTEMPT_BOUNDS, attempt, weight)
+        self._observe("critical_seconds", CRITICAL_BOUNDS, max(0.0, age), weight)
+
+    def look(self, now: float, attempt: int | None, age: float, *, every: bool) -> None:
+        """Take a look at an acknowledgement, which stands for those since the last one.
+
+        Args:
+            now: The time, in seconds.
+            attempt: Which attempt it was; None: it is not known, and the next one is looked at.
+            age: Seconds since the message was published.
+            every: Whether the next one is to be looked at, however many there are.
+        """
+        with self._lock:
+            weight = self.acknowledged - self._looked
+            if attempt is not None and weight > 0:
+                is_busy = now - self._looked_at < weight * _BUSY
+                self._apart = min(2 * self._apart, MOST_APART) if is_busy else 1
+                self._looked, self._looked_at = self.acknowledged, now
+                self._done(attempt, age, weight)
+            self.due = self.acknowledged + (1 if every or attempt is None else self._apart)
+
+    def letter_acknowledged(self, attempt: int, age: float) -> None:
+        """Count the acknowledgement of a retry letter, which stands for itself alone."""
+        with self._lock:
+            self.acknowledged += 1
+            self._looked += 1
+            self.due += 1
+            self._done(attempt, age, 1)
+
+    def attach(self, source: Source) -> None:
+        """Have *source* asked for gauges as long as it lives."""
+        with self._lock:
+            self._sources.add(source)
+
+    def detach(self, source: Source) -> None:
+        """Ask *source* no more."""
+        with self._lock:
+            self._sources.discard(source)
+
+    # -- being asked ------------------------------------------------------------------------------
+
+    def counts(self, metric: str) -> dict[str, int]:
+        """Return a metric's counts by the values of its label."""
+        with self._lock:
+            tally = self._tallies.get(metric)
+            found = {} if tally is None else dict(tally.counts)
+        if metric == "deliveries" and self.acknowledged:
+            found[ACKNOWLEDGED] = self.acknowledged
+        return found
+
+    def buckets(self, metric: str) -> Buckets | None:
+        """Return a copy of a histogram; None: nothing was observed."""
+        with self._lock:
+            buckets = self._buckets.get(metric)
+            if buckets is None:
+                return None
+            copy = Buckets(buckets.bounds)
+            copy.counts, copy.sum = list(buckets.counts), buckets.sum
+            return copy
+
+    def gauges(self) -> list[Mapping[str, float]]:
+        """Return what each source says."""
+        with self._lock:
+            sources = list(self._sources)
+        return [source.gauges() for source in sources]
+
+
+class Book:
+    """The ledgers of this process, kept for good: a counter never goes back. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._ledgers: dict[tuple[str, str], Ledger] = {}
+        self._lock = threading.Lock()
+
+    def ledger(self, topic: str, subscription: str) -> Ledger:
+        """Return the ledger of a subscription."""
+        with self._lock:
+            key = (topic, subscription)
+            ledger = self._ledgers.get(key)
+            if ledger is None:
+                ledger = self._ledgers[key] = Ledger(topic, subscription)
+            return ledger
+
+    def ledgers(self) -> list[Ledger]:
+        """Return all of them."""
+        with self._lock:
+            return list(self._ledgers.values())
+
+    def clear(self) -> None:
+        """Begin anew, with new locks: in a forked child, where nothing was done yet."""
+        self.__init__()  # type: ignore[misc]  # as it is in a new process
+
+
+#: What this process has done.
+BOOK = Book()
+
+os.register_at_fork(after_in_child=BOOK.clear)

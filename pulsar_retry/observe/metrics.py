@@ -1,0 +1,175 @@
+"""What Prometheus is told: every metric by its name, and how it comes from the ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import attrs
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from pulsar_retry.observe.counting import (
+    ACKNOWLEDGED,
+    BOOK,
+    DEAD_LETTERED,
+    LANE,
+    LETTER,
+    NACK,
+    NACKED,
+    RETRIED,
+    Book,
+    Buckets,
+)
+
+PREFIX = "pulsar_retry_"
+
+#: The labels that every metric has.
+LABELS = ("topic", "subscription")
+
+
+@attrs.frozen
+class Spec:
+    """A metric.
+
+    Attributes:
+        name: Its name without the prefix, and without the ``_total`` of a counter.
+        kind: What it is.
+        text: Its help.
+        label: The label that it has beside `LABELS`; None: none.
+        values: Values of that label that are there from the start, at 0: what begins at 1 shows no
+            increase.
+        together: How a gauge of several consumers, or of several processes, is added up.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    text: str
+    label: str | None = None
+    values: tuple[str, ...] = ()
+    together: Literal["sum", "max"] = "sum"
+
+    @property
+    def full_name(self) -> str:
+        """Its name as queries have it."""
+        return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels."""
+        return LABELS if self.label is None else (*LABELS, self.label)
+
+
+#: What consumers, subscribers and dispatchers export.
+METRICS = (
+    Spec(
+        "deliveries",
+        "counter",
+        "Deliveries by what became of them.",
+        "outcome",
+        (ACKNOWLEDGED, RETRIED, DEAD_LETTERED, NACKED),
+    ),
+    Spec(
+        "retries",
+        "counter",
+        "Messages that were made to come back, by how.",
+        "kind",
+        (LETTER, NACK, LANE),
+    ),
+    Spec("dead_letters", "counter", "Messages that went to the dead-letter topic.", "reason"),
+    Spec(
+        "settle_failures",
+        "counter",
+        "Messages that could not be handed on; they are redelivered.",
+        "error_type",
+        ("LetterPublishError", "AcknowledgeError"),
+    ),
+    Spec("attempts", "histogram", "At which attempt messages were done with."),
+    Spec(
+        "critical_seconds",
+        "histogram",
+        "From the first publication of a message until it was done with.",
+    ),
+    Spec("inflight", "gauge", "Messages that a subscriber holds."),
+    Spec("load_ratio", "gauge", "How much of flow control's limits is used.", together="max"),
+    Spec("lease_seconds", "gauge", "How long a lease lasts now.", together="max"),
+    Spec("letters_inflight", "gauge", "Letters that have no receipt yet."),
+    Spec("push_requests", "counter", "Requests of a dispatcher by what became of them.", "code"),
+    Spec("push_acked", "counter", "Messages that the endpoint acknowledged."),
+    Spec("push_nacked", "counter", "Deliveries that the endpoint did not acknowledge."),
+    Spec("push_latency_seconds", "histogram", "From a request to its answer."),
+    Spec("push_window", "gauge", "Requests that may be outstanding."),
+    Spec("push_outstanding", "gauge", "Requests that are outstanding."),
+    Spec("push_backoff_seconds", "gauge", "From one send to the next; 0: none.", together="max"),
+    Spec("push_paused", "gauge", "Dispatchers that are paused."),
+)
+
+
+class LedgerCollector(Collector):
+    """Has Prometheus read the ledgers of this process whenever it scrapes. Thread-safe."""
+
+    def __init__(self, book: Book = BOOK) -> None:
+        self._book = book
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without values: no registry needs a scrape to know their names."""
+        return [_family(spec) for spec in METRICS]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric as it is now."""
+        ledgers = self._book.ledgers()
+        gauges = {id(ledger): ledger.gauges() for ledger in ledgers}
+        for spec in METRICS:
+            family = _family(spec)
+            for ledger in ledgers:
+                own = [ledger.topic, ledger.subscription]
+                match family:
+                    case CounterMetricFamily():
+                        counts = dict.fromkeys(spec.values, 0) | ledger.counts(spec.name)
+                        for value, count in sorted(counts.items()):
+                            labels = own if spec.label is None else [*own, value]
+                            family.add_metric(labels, count)
+                    case HistogramMetricFamily():
+                        _add(family, own, ledger.buckets(spec.name))
+                    case GaugeMetricFamily():
+                        values = [
+                            each[spec.name] for each in gauges[id(ledger)] if spec.name in each
+                        ]
+                        if values:
+                            family.add_metric(own, together(spec)(values))
+            yield family
+
+
+def together(spec: Spec) -> Callable[[Iterable[float]], float]:
+    """Return what makes one value of a gauge's several."""
+    return max if spec.together == "max" else sum
+
+
+def _family(spec: Spec) -> Metric:
+    make = {
+        "counter": CounterMetricFamily,
+        "gauge": GaugeMetricFamily,
+        "histogram": HistogramMetricFamily,
+    }[spec.kind]
+    family: Metric = make(PREFIX + spec.name, spec.text, labels=spec.labels)
+    return family
+
+
+def _add(family: HistogramMetricFamily, labels: list[str], buckets: Buckets | None) -> None:
+    if buckets is None:
+        return
+    total, rows = 0, []
+    for bound, count in zip((*buckets.bounds, float("inf")), buckets.counts, strict=True):
+        total += count
+        rows.append((_bound(bound), total))
+    family.add_metric(labels, rows, buckets.sum)
+
+
+def _bound(value: float) -> str:
+    """Return a bound as prometheus_client writes it."""
+    return "+Inf" if value == float("inf") else str(value)

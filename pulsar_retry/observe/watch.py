@@ -1,0 +1,246 @@
+"""What one consumer tells of what it does: to the ledger, to hooks, and to the log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError, shown
+from pulsar_retry.observe import counting, multiprocess
+from pulsar_retry.observe.counting import BOOK, Ledger
+from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
+from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
+from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.wire.properties import REAL_TOPIC, RECONSUMETIMES, attempt_of, message_id_text
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Topics of one consumer that its label names.
+_MOST_TOPICS = 3
+#: Kinds of errors of one hook that are logged.
+_MOST_ERRORS = 20
+
+
+class LetterFacts(Protocol):
+    """A letter, as far as others are told of it."""
+
+    @property
+    def topic(self) -> str:
+        """Where it goes."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is a dead letter."""
+
+    @property
+    def delay(self) -> float:
+        """Seconds until it is delivered."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is dead."""
+
+    @property
+    def attempt(self) -> int | None:
+        """Which attempt has failed; None: nobody has counted."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What was raised."""
+
+
+def topic_label(topic: Any) -> str:
+    """Return how the topic, the topics or the pattern of a consumer are called in metrics."""
+    if isinstance(topic, str):
+        try:
+            return str(TopicName.parse(logical(topic)))
+        except ConfigError:
+            return topic  # the broker has the last word
+    if isinstance(topic, Sequence):
+        names = sorted(topic_label(each) for each in topic)
+        more = len(names) - _MOST_TOPICS
+        return ",".join(names[:_MOST_TOPICS]) + (f" and {more} more" if more > 0 else "")
+    return str(getattr(topic, "pattern", topic))
+
+
+class Watch:
+    """What one consumer tells. Thread-safe.
+
+    Attributes:
+        ledger: Where its acknowledgements are counted.
+    """
+
+    def __init__(
+        self, ledger: Ledger, hooks: Hooks | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self.ledger = ledger
+        self._hooks = hooks or NONE
+        self._now = now
+        self._told: set[tuple[str, type]] = set()
+        self._looks_at_all = self._hooks.on_recovered is not None
+        if self._looks_at_all:
+            ledger.due = 0
+
+    @classmethod
+    def of(
+        cls,
+        topic: Any,
+        subscription: str,
+        hooks: Hooks | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> Watch:
+        """Return what watches a consumer of *topic*, which may be several or a pattern."""
+        multiprocess.begin()
+        return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
+
+    # -- what is done with messages ---------------------------------------------------------------
+
+    def acknowledged(self, raw: Any) -> None:
+        """Look at an acknowledgement that was counted already; of an id there is nothing to see."""
+        now, attempt, age = self._now(), None, 0.0
+        if _is_whole(raw):
+            attempt, age = _attempt(raw), _age(raw, now)
+        self.ledger.look(now, attempt, age, every=self._looks_at_all)
+        self._recovered(raw, attempt)
+
+    def letter_acknowledged(self, raw: Any) -> None:
+        """Count the acknowledgement of a retry letter, or of its id."""
+        if not _is_whole(raw):
+            self.ledger.acknowledged += 1
+            return
+        attempt = _attempt(raw)
+        self.ledger.letter_acknowledged(attempt, _age(raw, self._now()))
+        self._recovered(raw, attempt)
+
+    def _recovered(self, raw: Any, attempt: int | None) -> None:
+        if self._looks_at_all and attempt is not None and attempt > 1:
+            self._call("on_recovered", raw, attempt=attempt)
+
+    def settled(self, raw: Any, outcome: str) -> None:
+        """Count a message that was acknowledged without having succeeded."""
+        self.ledger.count("deliveries", outcome)
+        self._done(raw)
+
+    def nacked(self, raw: Any, delay: float) -> None:
+        """Count a negative acknowledgement of a message, or of its id."""
+        self.ledger.count("deliveries", counting.NACKED)
+        self.retried(raw, counting.NACK, delay)
+
+    def retried(
+        self,
+        raw: Any,
+        kind: Literal["letter", "nack", "lane"],
+        delay: float,
+        **facts: Any,
+    ) -> None:
+        """Count a message that comes back."""
+        self.ledger.count("retries", kind)
+        if self._hooks.on_retry is not None:
+            self._call("on_retry", raw, kind=kind, delay=delay, **facts)
+
+    def handed_on(self, raw: Any, letter: LetterFacts) -> None:
+        """Count a message whose letter is out, and which is acknowledged."""
+        facts = {"error": letter.error, "letter_topic": letter.topic}
+        if not letter.dead:
+            self.ledger.count("deliveries", counting.RETRIED)
+            self.retried(raw, counting.LETTER, letter.delay, attempt=letter.attempt, **facts)
+            return
+        reason = letter.reason or RETRIES_EXHAUSTED
+        self.ledger.count("deliveries", counting.DEAD_LETTERED)
+        self.ledger.count("dead_letters", reason)
+        self._done(raw, letter.attempt)
+        if self._hooks.on_dead_letter is not None:
+            self._call("on_dead_letter", raw, attempt=letter.attempt, reason=reason, **facts)
+
+    def failed(self, raw: Any, letter: LetterFacts, error: BaseException) -> None:
+        """Count a message that could not be handed on."""
+        known = isinstance(error, LetterPublishError | AcknowledgeError)
+        self.ledger.count("settle_failures", type(error).__name__ if known else counting.OTHER)
+        if self._hooks.on_settle_failed is not None:
+            self._call(
+                "on_settle_failed",
+                raw,
+                attempt=letter.attempt,
+                reason=letter.reason,
+                error=error,
+                letter_topic=letter.topic,
+            )
+
+    # -- telling others ---------------------------------------------------------------------------
+
+    def event(self, raw: Any, *, attempt: int | None = None, **facts: Any) -> SettleEvent:
+        """Return what is told of a message, or of what is known of it by its id.
+
+        Args:
+            raw: The message, pulsar-client's own one, or its id.
+            attempt: Which attempt it was; None: what the message says.
+            facts: More of the event.
+        """
+        topic, message_id = self.ledger.topic, raw
+        if is_whole := _is_whole(raw):
+            topic, message_id = _topic(raw), raw.message_id()
+        if attempt is None:
+            attempt = _attempt(raw) if is_whole else 1
+        return SettleEvent(
+            topic=topic,
+            subscription=self.ledger.subscription,
+            message_id=message_id_text(message_id),
+            attempt=attempt,
+            **facts,
+        )
+
+    def _call(self, name: str, raw: Any, **facts: Any) -> None:
+        """Tell a hook."""
+        try:
+            getattr(self._hooks, name)(self.event(raw, **facts))
+        except KeyboardInterrupt:
+            raise  # it is not the hook's
+        except BaseException as error:  # noqa: BLE001 - whoever watches must not stop what is done
+            key = (name, type(error))
+            if key not in self._told and len(self._told) < _MOST_ERRORS:
+                self._told.add(key)
+                _log.exception("the hook %s raised; the like of it is not logged again", name)
+
+    def _done(self, raw: Any, attempt: int | None = None) -> None:
+        self.ledger.done(attempt or _attempt(raw), _age(raw, self._now()))
+
+
+def _is_whole(raw: Any) -> bool:
+    """Tell whether it is a message and no id."""
+    return hasattr(raw, "redelivery_count")
+
+
+def _attempt(raw: Any) -> int:
+    try:
+        return attempt_of(raw)
+    except UnicodeDecodeError:
+        return 1 + int(raw.redelivery_count())
+
+
+def _topic(raw: Any) -> str:
+    """Return the topic that a message, or what it is a letter of, was published to."""
+    topic = logical(raw.topic_name())
+    with contextlib.suppress(UnicodeDecodeError):
+        return str(raw.properties().get(REAL_TOPIC) or topic)
+    return topic
+
+
+def _age(raw: Any, now: float) -> float:
+    """Return the seconds since a message was published; of a letter, since its origin was."""
+    with contextlib.suppress(UnicodeDecodeError):
+        properties = raw.properties()
+        if RECONSUMETIMES in properties and (first := read_envelope(properties).published):
+            return float(now - first.timestamp())
+    return float(now - raw.publish_timestamp() / 1000)
+
+
+def log_extra(watch: Watch, raw: Any, **facts: Any) -> dict[str, Any]:
+    """Return what a log record says of a message, beside its text. Never raises."""
+    try:
+        return watch.event(raw, **facts).extra()
+    except Exception as error:  # noqa: BLE001 - the record itself is what matters
+        return {"subscription": watch.ledger.subscription, "reason": shown(error)}

@@ -1,0 +1,189 @@
+"""What can be watched, on a real broker: counts and hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import prometheus_client
+import pulsar
+import pytest
+from handling import fails
+from reading import SOON, SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Metrics:
+    """Reads the metrics of the test's subscription."""
+
+    def __init__(self, topic: str) -> None:
+        self._labels = {"topic": topic, "subscription": SUBSCRIPTION}
+        self._registry = pr.register_metrics(prometheus_client.CollectorRegistry())
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self._registry.get_sample_value(f"pulsar_retry_{name}", self._labels | labels)
+
+
+@pytest.fixture
+def metrics(topic: str) -> Metrics:
+    """Give a function that reads one."""
+    return Metrics(topic)
+
+
+@pytest.fixture
+def told() -> list[tuple[str, pr.SettleEvent]]:
+    """Give what hooks were told."""
+    return []
+
+
+@pytest.fixture
+def hooks(told: list[tuple[str, pr.SettleEvent]]) -> pr.Hooks:
+    """Give hooks that take notes."""
+    return pr.Hooks(
+        on_retry=lambda event: told.append(("retry", event)),
+        on_dead_letter=lambda event: told.append(("dead letter", event)),
+        on_recovered=lambda event: told.append(("recovered", event)),
+        on_settle_failed=lambda event: told.append(("failed", event)),
+    )
+
+
+def test_a_consumer_counts_what_becomes_of_messages(subscribe, publish, metrics):
+    """Acknowledged, retried by letter and by nack, dead-lettered."""
+    consumer = subscribe()
+    for number in range(10):
+        publish(b"%d" % number)
+    for _ in range(7):
+        consumer.acknowledge(consumer.receive(SOON))
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
+    consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+    consumer.dead_letter(consumer.receive(SOON), reason="invalid")
+    consumer.acknowledge(consumer.receive(SOON))
+    count = {
+        outcome: metrics("deliveries_total", outcome=outcome)
+        for outcome in ("acknowledged", "nacked", "retried", "dead_lettered")
+    }
+    assert {"acknowledged": 8, "nacked": 1, "retried": 1, "dead_lettered": 1} == count
+    assert [1, 1] == [metrics("retries_total", kind=each) for each in ("nack", "letter")]
+    assert 1 == metrics("dead_letters_total", reason="invalid")
+    assert 0 == metrics("letters_inflight")
+
+
+def test_attempts_and_times(subscribe, publish, metrics):
+    """A message that was done with at its third attempt took as long as all three."""
+    consumer = subscribe()
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
+    consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
+    consumer.acknowledge(consumer.receive(SOON))
+    assert [0, 1] == [metrics("attempts_bucket", le=each) for each in ("2.0", "3.0")]
+    assert 1 == metrics("critical_seconds_count")
+
+
+def test_hooks_are_told_after_the_receipt(client, subscribe, publish, hooks, told, admin, topic):
+    """Of a letter that can be received, of a message that is acknowledged, and in this order."""
+    client.hooks = hooks
+    consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(1))
+    sent = publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    [(hook, event)] = told
+    assert ("retry", topic, SUBSCRIPTION) == (hook, event.topic, event.subscription)
+    assert (1, "letter", 0.0) == (event.attempt, event.kind, event.delay)
+    assert str(sent)[1:-1].replace(",", ":").startswith(event.message_id)
+    consumer.reconsume_later(consumer.receive(SOON))
+    assert ["retry", "dead letter"] == [hook for hook, _ in told]
+    dead = told[1][1]
+    assert (topic, 2, "retries-exhausted") == (dead.topic, dead.attempt, dead.reason)
+    assert f"{topic}-{SUBSCRIPTION}-DLQ" == dead.letter_topic
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+
+
+def test_a_recovery(subscribe, publish, hooks, told, topic):
+    """A letter and a redelivered message that succeed had failed before; others are not told of."""
+    consumer = subscribe(hooks=hooks)
+    publish(b"good")
+    consumer.acknowledge(consumer.receive(SOON))
+    publish(b"by letter")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
+    publish(b"by nack")
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
+    assert ["retry", "recovered", "retry", "recovered"] == [hook for hook, _ in told]
+    assert [2, 2] == [event.attempt for hook, event in told if hook == "recovered"]
+    assert {topic} == {event.topic for _, event in told}
+
+
+def test_a_failed_settlement(subscribe, publish, hooks, told, admin, topic, metrics):
+    """The broker refuses the letter: the hook is told and the message comes back."""
+    consumer = subscribe(hooks=hooks, letter_send_timeout=2)
+    publish()
+    message = consumer.receive(SOON)
+    admin.terminate(f"{topic}-{SUBSCRIPTION}-RETRY")
+    with pytest.raises(pr.LetterPublishError):
+        consumer.reconsume_later(message)
+    [(hook, event)] = told
+    assert ("failed", pr.LetterPublishError) == (hook, type(event.error))
+    assert 1 == metrics("settle_failures_total", error_type="LetterPublishError")
+    assert 0 == metrics("retries_total", kind="letter")
+    consumer.acknowledge(consumer.receive(SOON))
+
+
+def test_a_subscriber(start, publish, hooks, told, metrics):
+    """Its failures by letters and dead letters with the error; its gauges while it runs."""
+
+    def handle(message: Any) -> None:
+        if message.data() == b"drop":
+            raise pr.Drop("unwanted")
+        fails(message)
+
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate(), jitter="none")
+    subscriber = start(handle, retry_policy=policy, hooks=hooks)
+    publish(b"drop")
+    publish(b"order")
+    eventually(lambda: [hook for hook, _ in told] == ["retry", "dead letter"])
+    assert [1, 2] == [event.attempt for _, event in told]
+    assert {ValueError} <= {type(event.error) for _, event in told}
+    eventually(lambda: metrics("deliveries_total", outcome="dropped") == 1)
+    eventually(lambda: metrics("inflight") == 0)
+    assert (0, 10) == (metrics("load_ratio"), metrics("lease_seconds"))
+    subscriber.stop()
+    assert metrics("inflight") is None
+
+
+def test_a_lane_that_retries_in_place(start, publish, hooks, told, metrics):
+    """It counts as a retry of its own kind."""
+    done = []
+
+    def handle(message: Any) -> None:
+        done.append(message)
+        if len(done) < 3:
+            raise ValueError("not yet")
+
+    policy = pr.RetryPolicy(max_attempts=9, backoff=pr.Immediate(), jitter="none")
+    start(
+        handle,
+        retry_policy=policy,
+        hooks=hooks,
+        consumer_type=pulsar.ConsumerType.KeyShared,
+    )
+    publish(partition_key="customer")
+    eventually(lambda: metrics("deliveries_total", outcome="acknowledged") == 1)
+    assert 2 == metrics("retries_total", kind="lane")
+    assert [("lane", 1), ("lane", 2)] == [(event.kind, event.attempt) for _, event in told]
+
+
+def test_a_hook_that_raises_changes_nothing(subscribe, publish, caplog):
+    """Not the settlement, not the next hook; it is logged once."""
+
+    def broken(_event: pr.SettleEvent) -> None:
+        raise RuntimeError("broken")
+
+    consumer = subscribe(hooks=pr.Hooks(on_retry=broken, on_recovered=broken))
+    publish()
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
+    raised = [each.getMessage() for each in caplog.records if "raised" in each.getMessage()]
+    assert ["on_retry", "on_recovered"] == [each.split()[2] for each in raised]

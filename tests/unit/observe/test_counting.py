@@ -1,0 +1,187 @@
+"""Plain counters: exact, bounded, and cheap by looking at few of many."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.observe.counting import (
+    BOOK,
+    MOST_APART,
+    MOST_VALUES,
+    OTHER,
+    Book,
+    Buckets,
+    Ledger,
+    Tally,
+)
+
+
+def acknowledge(ledger: Ledger, now: float, *, attempt: int = 1, every: bool = False) -> bool:
+    """Do what a consumer does; tell whether it was looked at."""
+    ledger.acknowledged += 1
+    if ledger.acknowledged < ledger.due:
+        return False
+    ledger.look(now, attempt, 0.2, every=every)
+    return True
+
+
+def test_few_acknowledgements_are_all_looked_at() -> None:
+    """One a second: each is in the histograms as it is."""
+    ledger = Ledger("orders", "billing")
+    assert all(acknowledge(ledger, float(now), attempt=2) for now in range(1, 100))
+    attempts = ledger.buckets("attempts")
+    assert attempts is not None
+    assert (99, 198.0) == (attempts.counts[1], attempts.sum)
+
+
+def test_of_many_one_in_64_stands_for_all() -> None:
+    """A hundred thousand in a second cost no more than a few looks, and nothing gets lost."""
+    ledger = Ledger("orders", "billing")
+    looks = sum(acknowledge(ledger, 1000 + number * 1e-5) for number in range(100_000))
+    assert looks < 100_000 / MOST_APART + 10
+    attempts = ledger.buckets("attempts")
+    assert attempts is not None
+    assert 100_000 - MOST_APART < sum(attempts.counts) <= 100_000
+    assert {"acknowledged": 100_000} == ledger.counts("deliveries")
+
+
+def test_all_are_looked_at_again_when_they_get_few() -> None:
+    """After a burst no more than 63 go by unseen."""
+    ledger = Ledger("orders", "billing")
+    for number in range(10_000):
+        acknowledge(ledger, 1000 + number * 1e-5)
+    unseen = 0
+    while not acknowledge(ledger, 2000.0 + unseen):
+        unseen += 1
+    assert unseen < MOST_APART
+    assert all(acknowledge(ledger, 3000.0 + now) for now in range(10))
+
+
+def test_a_hook_has_every_one_looked_at() -> None:
+    """However many there are."""
+    ledger = Ledger("orders", "billing")
+    assert all(acknowledge(ledger, 1000 + n * 1e-6, every=True) for n in range(1000))
+
+
+def test_a_letter_stands_for_itself_alone() -> None:
+    """Its attempt is not taken for that of those before it."""
+    ledger = Ledger("orders", "billing")
+    for number in range(1000):
+        acknowledge(ledger, 1000 + number * 1e-6)
+    ledger.letter_acknowledged(5, 60.0)
+    for number in range(1000):
+        acknowledge(ledger, 1001 + number * 1e-6)
+    attempts = ledger.buckets("attempts")
+    assert attempts is not None
+    assert (1, 2001) == (attempts.counts[4], ledger.acknowledged)
+    assert sum(attempts.counts) <= 2001
+
+
+def test_an_id_is_counted_and_the_next_message_stands_for_it() -> None:
+    """Of an id nothing can be seen."""
+    ledger = Ledger("orders", "billing")
+    ledger.acknowledged += 1
+    ledger.look(1.0, None, 0.0, every=False)
+    assert ledger.buckets("attempts") is None
+    assert acknowledge(ledger, 2.0)
+    attempts = ledger.buckets("attempts")
+    assert attempts is not None
+    assert 2 == attempts.counts[0]
+
+
+def test_threads_lose_no_count() -> None:
+    """Nor does the histogram."""
+    ledger = Ledger("orders", "billing")
+
+    def run() -> None:
+        for _ in range(20_000):
+            acknowledge(ledger, 1.0)
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    attempts = ledger.buckets("attempts")
+    assert attempts is not None
+    assert 160_000 == ledger.acknowledged
+    assert 160_000 - MOST_APART <= sum(attempts.counts) <= 160_000
+
+
+@given(st.lists(st.text(max_size=80), max_size=200))
+def test_labels_are_bounded(values: list[str]) -> None:
+    """Whatever a caller gives as a reason: no raw text, few values, and nothing lost."""
+    tally = Tally()
+    for value in values:
+        tally.add(value)
+    assert len(tally.counts) <= MOST_VALUES + 1
+    assert len(values) == sum(tally.counts.values())
+    assert all(len(each) <= 64 and each.isascii() and " " not in each for each in tally.counts)
+
+
+def test_what_is_no_name_counts_as_other() -> None:
+    """An exception's text has spaces, for example."""
+    tally = Tally()
+    for value in ("retries-exhausted", "no such customer: 17", "", "x" * 65, OTHER):
+        tally.add(value)
+    assert {"retries-exhausted": 1, OTHER: 4} == tally.counts
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1))
+def test_a_histogram_has_every_value(values: list[float]) -> None:
+    """In the bucket whose bound is the first that is not below it."""
+    buckets = Buckets((1.0, 10.0))
+    for value in values:
+        buckets.add(value)
+    assert [
+        sum(each <= 1 for each in values),
+        sum(1 < each <= 10 for each in values),
+        sum(each > 10 for each in values),
+    ] == buckets.counts
+    assert buckets.sum == pytest.approx(sum(values))
+
+
+class Source:
+    """Something with a gauge."""
+
+    def gauges(self) -> dict[str, float]:
+        """Return it."""
+        return {"inflight": 7.0}
+
+
+def test_a_source_is_asked_as_long_as_it_lives() -> None:
+    """A consumer that was dropped leaves no gauge behind, one that was closed neither."""
+    ledger, dropped, closed = Ledger("orders", "billing"), Source(), Source()
+    ledger.attach(dropped)
+    ledger.attach(closed)
+    assert [{"inflight": 7.0}] * 2 == ledger.gauges()
+    del dropped
+    gc.collect()
+    assert 1 == len(ledger.gauges())
+    ledger.detach(closed)
+    assert [] == ledger.gauges()
+
+
+def test_one_ledger_for_a_subscription() -> None:
+    """However many consumers it has: their counters are one."""
+    book = Book()
+    assert book.ledger("orders", "billing") is book.ledger("orders", "billing")
+    assert book.ledger("orders", "billing") is not book.ledger("orders", "audit")
+    assert 2 == len(book.ledgers())
+
+
+def test_a_forked_child_begins_at_nothing() -> None:
+    """What the parent has done would be counted twice where both are scraped."""
+    BOOK.ledger("forked", "billing").count("retries", "nack")
+    child = os.fork()
+    if child == 0:
+        os._exit(len(BOOK.ledgers()))
+    _, status = os.waitpid(child, 0)
+    assert 0 == os.waitstatus_to_exitcode(status)
+    assert BOOK.ledgers()

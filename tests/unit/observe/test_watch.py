@@ -1,0 +1,202 @@
+"""What a consumer tells of messages: to hooks, and to the ledger."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import _pulsar
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.observe.counting import Ledger
+from pulsar_retry.observe.watch import Watch, log_extra, topic_label
+
+ORDERS = "persistent://public/default/orders"
+RETRY = Letter(f"{ORDERS}-billing-RETRY", {}, delay=5.0, attempt=2)
+DEAD = Letter(f"{ORDERS}-billing-DLQ", {}, dead=True, reason="invalid", error=ValueError("no"))
+
+
+def raw(**properties: str) -> Any:
+    """Return a raw message with these properties."""
+    builder = _pulsar.MessageBuilder()
+    builder.content(b"the payload")
+    builder.properties(properties)
+    return builder.build()
+
+
+class Told:
+    """Collects events, by the hook."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, pr.SettleEvent]] = []
+        self.hooks = pr.Hooks(
+            on_retry=lambda event: self.events.append(("retry", event)),
+            on_dead_letter=lambda event: self.events.append(("dead letter", event)),
+            on_recovered=lambda event: self.events.append(("recovered", event)),
+            on_settle_failed=lambda event: self.events.append(("failed", event)),
+        )
+        self.ledger = Ledger(ORDERS, "billing")
+        self.watch = Watch(self.ledger, self.hooks)
+
+
+@pytest.fixture
+def told() -> Told:
+    """Give a watch with every hook."""
+    return Told()
+
+
+def test_a_retry_letter(told: Told) -> None:
+    """Its event says when it comes back and where it waits."""
+    told.watch.handed_on(raw(REAL_TOPIC=ORDERS), RETRY)
+    [(hook, event)] = told.events
+    assert "retry" == hook
+    assert (ORDERS, "billing", 2) == (event.topic, event.subscription, event.attempt)
+    assert ("letter", 5.0, RETRY.topic) == (event.kind, event.delay, event.letter_topic)
+    assert {"retried": 1} == told.ledger.counts("deliveries")
+    assert {"letter": 1} == told.ledger.counts("retries")
+
+
+def test_a_dead_letter(told: Told) -> None:
+    """Its event says why; it is done with."""
+    told.watch.handed_on(raw(RECONSUMETIMES="3"), DEAD)
+    [(hook, event)] = told.events
+    assert "dead letter" == hook
+    assert ("invalid", DEAD.error, 4) == (event.reason, event.error, event.attempt)
+    assert {"invalid": 1} == told.ledger.counts("dead_letters")
+    attempts = told.ledger.buckets("attempts")
+    assert attempts is not None
+    assert 1 == attempts.counts[3]
+
+
+def test_a_dead_letter_without_a_reason_was_retried_too_often(told: Told) -> None:
+    """The count decided, as on the nack path."""
+    told.watch.handed_on(raw(), Letter(DEAD.topic, {}, dead=True))
+    assert {"retries-exhausted": 1} == told.ledger.counts("dead_letters")
+    assert "retries-exhausted" == told.events[0][1].reason
+
+
+def test_a_nack(told: Told) -> None:
+    """Of a message or of an id."""
+    told.watch.nacked(raw(), 60.0)
+    told.watch.nacked(_pulsar.MessageId.earliest, 1.0)
+    assert [("nack", 60.0), ("nack", 1.0)] == [(e.kind, e.delay) for _, e in told.events]
+    assert {"nacked": 2} == told.ledger.counts("deliveries")
+
+
+def test_a_recovery(told: Told) -> None:
+    """A letter that was acknowledged had failed before; a first delivery had not."""
+    told.ledger.acknowledged += 1
+    told.watch.acknowledged(raw())
+    told.watch.letter_acknowledged(raw(RECONSUMETIMES="2"))
+    [(hook, event)] = told.events
+    assert ("recovered", 3, None) == (hook, event.attempt, event.kind)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (pr.LetterPublishError("retry", ValueError()), "LetterPublishError"),
+        (pr.AcknowledgeError("no"), "AcknowledgeError"),
+        (OSError("a text that is no label"), "other"),
+    ],
+)
+def test_a_failed_settlement(told: Told, error: Exception, kind: str) -> None:
+    """By the error's type, and by that of few only."""
+    told.watch.failed(raw(), RETRY, error)
+    assert [("failed", error)] == [(hook, event.error) for hook, event in told.events]
+    assert {kind: 1} == told.ledger.counts("settle_failures")
+
+
+def test_a_hook_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """For each kind of its errors; whoever settles a message never notices."""
+    errors = [ValueError("a"), ValueError("b"), SystemExit(), TypeError("c")]
+
+    def hook(_event: pr.SettleEvent) -> None:
+        raise errors.pop(0)
+
+    watch = Watch(Ledger(ORDERS, "billing"), pr.Hooks(on_retry=hook))
+    for _ in range(4):
+        watch.handed_on(raw(), RETRY)
+    assert [] == errors
+    assert 3 == len(caplog.records)
+    assert all("on_retry" in each.getMessage() for each in caplog.records)
+
+
+def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
+    """Java may have put bytes there."""
+
+    class Bytes:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(message, name)
+
+        def properties(self) -> dict[str, str]:
+            return {"": b"\xff".decode()}
+
+    message = raw()
+    told.ledger.acknowledged += 1
+    told.watch.acknowledged(Bytes())
+    told.watch.handed_on(Bytes(), DEAD)
+    assert ["dead letter"] == [hook for hook, _ in told.events]
+
+
+def test_what_a_log_record_says() -> None:
+    """Where, which message and why; nothing that the message holds."""
+    watch = Watch(Ledger(ORDERS, "billing"))
+    extra = log_extra(watch, raw(hidden="x"), reason="invalid")
+    assert {"topic", "subscription", "message_id", "attempt", "reason"} == set(extra)
+    assert "payload" not in str(extra)
+    assert "hidden" not in str(extra)
+    logging.getLogger("pulsar_retry").debug("a record takes it", extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("topic", "label"),
+    [
+        ("orders", ORDERS),
+        ("shop/eu/orders", "persistent://shop/eu/orders"),
+        ("non-persistent://a/b/c", "non-persistent://a/b/c"),
+        (f"{ORDERS}-partition-3", ORDERS),
+        (["b", "a"], "persistent://public/default/a,persistent://public/default/b"),
+        (re.compile("orders-.*"), "orders-.*"),
+        ("a/b", "a/b"),
+    ],
+)
+def test_the_label_of_a_topic(topic: Any, label: str) -> None:
+    """Its full name, without a partition: one value for one topic."""
+    assert label == topic_label(topic)
+
+
+@given(st.lists(st.text("abc", min_size=1), min_size=4, unique=True))
+def test_the_label_of_many_topics_is_short(topics: list[str]) -> None:
+    """Three are named, whatever their order."""
+    label = topic_label(topics)
+    assert label.endswith(f" and {len(topics) - 3} more")
+    assert label == topic_label(topics[::-1])
+
+
+@pytest.mark.parametrize("value", [1, "log", [print]])
+def test_a_hook_is_a_function(value: Any) -> None:
+    """Before anything is opened."""
+    with pytest.raises(pr.ConfigError, match=r"on_retry=.*a function of one SettleEvent"):
+        pr.Hooks(on_retry=value)
+
+
+def test_hooks_are_hooks() -> None:
+    """On the client, and wherever one subscribes."""
+    client = pr.Client("pulsar://localhost:1")
+    try:
+        hooks = client.hooks = pr.Hooks()
+        assert client.hooks is hooks
+        with pytest.raises(pr.ConfigError, match=r"hooks=.*pulsar_retry\.Hooks"):
+            client.hooks = print  # type: ignore[assignment]
+        with pytest.raises(pr.ConfigError, match=r"hooks=.*pulsar_retry\.Hooks"):
+            client.subscribe("orders", "billing", hooks=print)  # type: ignore[arg-type]
+        with pytest.raises(pr.ConfigError, match=r"hooks=.*pulsar_retry\.Hooks"):
+            client.subscriber("orders", "billing", print, hooks=print)  # type: ignore[arg-type]
+    finally:
+        client.close()
