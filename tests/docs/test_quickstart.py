@@ -1,0 +1,153 @@
+"""The quickstart, followed step by step as a reader would; only the install is taken as done."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SAVED_AS = re.compile(
+    r"^Save this as `([\w.]+)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
+PATIENCE = 120  # seconds
+
+
+class Worker:
+    """A `python worker.py` in the reader's first terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lines: list[str] = []
+        self._more = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, "worker.py"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as printed:
+            for line in printed:
+                with self._more:
+                    self.lines.append(line.rstrip())
+                    self._more.notify()
+
+    def prints(self, *expected: str) -> None:
+        """Wait for the lines that the page shows, in its order."""
+        with self._more:
+            enough = self._more.wait_for(lambda: len(self.lines) >= len(expected), PATIENCE)
+        assert self.lines == list(expected), enough
+
+    def interrupt(self) -> str:
+        """Press Ctrl-C, and return the last line that is printed then."""
+        self._process.send_signal(signal.SIGINT)
+        assert self._process.wait(PATIENCE) == 0
+        with self._more:
+            assert self._more.wait_for(lambda: self.lines[-1].startswith("Report("), PATIENCE)
+        return self.lines[-1]
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def terminal(broker, tmp_path):
+    """Give what types a command of the page, with the test's broker and topic in its place."""
+    topic = f"orders-{uuid.uuid4().hex[:8]}"
+    environment = os.environ | {
+        "PULSAR_SERVICE_URL": broker.service_url,
+        "PULSAR_ADMIN_URL": broker.admin_url,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+    for name, printed in SAVED_AS.findall(PAGE):
+        program = printed.replace('"orders"', repr(topic))
+        program = program.replace("pulsar://localhost:6650", broker.service_url)
+        (tmp_path / name).write_text(program, encoding="utf-8")
+
+    def run(command: str) -> str:
+        assert command in PAGE
+        words = shlex.split(command.replace("orders", topic))
+        done = subprocess.run(
+            words,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.replace(topic, "orders")
+
+    return run
+
+
+def expected(number: int) -> list[str]:
+    """Return the lines of the page's output block of this number."""
+    blocks = [text for kind, text in BLOCK.findall(PAGE) if kind == "text"]
+    return blocks[number].splitlines()
+
+
+def test_the_quickstart(terminal, tmp_path):
+    """Retries, a dead letter with its reason, a mended worker, and the letter is back."""
+    worker = Worker(tmp_path)
+    try:
+        worker.prints("waiting for orders")
+        terminal("python send.py")
+        worker.prints(*expected(0))
+        report = worker.interrupt()
+        assert report.startswith(re.findall(r"`(Report\(.*?), …", PAGE)[0])
+    finally:
+        worker.kill()
+
+    assert "orders-billing-DLQ" in terminal("pulsar-retry dlq ls")
+    shown = terminal("pulsar-retry dlq show orders-billing-DLQ").splitlines()
+    for line, printed in zip(expected(1), shown, strict=False):
+        assert set(line.split()) <= set(printed.split())
+
+    program = (tmp_path / "worker.py").read_text(encoding="utf-8")
+    refusal = '    if order["price"] < 0:\n        raise ValueError("a negative price")\n'
+    assert refusal in program
+    (tmp_path / "worker.py").write_text(program.replace(refusal, ""), encoding="utf-8")
+    mended = Worker(tmp_path)
+    try:
+        mended.prints("waiting for orders")
+        terminal("pulsar-retry redrive orders-billing-DLQ --yes")
+        mended.prints(*expected(2))
+        mended.interrupt()
+    finally:
+        mended.kill()
+    assert "orders-billing-DLQ" not in terminal("pulsar-retry dlq ls")
+
+
+def test_its_other_commands_are_known():
+    """What the test does not run is how to install, and what the command's own tests run."""
+    commands = [
+        line for kind, text in BLOCK.findall(PAGE) if kind == "bash" for line in text.splitlines()
+    ]
+    assert set(commands) == {
+        "python3 -m venv .venv",
+        ". .venv/bin/activate",
+        'pip install ".[standalone]"',
+        "pulsar-retry standalone --broker-port 6650 --web-port 8080",
+        "python worker.py",
+        "python send.py",
+        "pulsar-retry dlq ls",
+        "pulsar-retry dlq show orders-billing-DLQ",
+        "pulsar-retry redrive orders-billing-DLQ --yes",
+    }

@@ -1,0 +1,58 @@
+"""The `pulsar-retry` command lines in the documentation."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from pulsar_retry.cli._root import _root
+
+ROOT = Path(__file__).parents[3]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+    *(ROOT / "docs").rglob("*.md"),
+]
+BLOCK = re.compile(r"^```(?:bash|console|text)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"^(?:\$ )?pulsar-retry ((?:.*\\\n)*.*)$", re.MULTILINE)
+INLINE = re.compile(r"`pulsar-retry ([^`|…]+)`")
+
+
+def commands() -> list[str]:
+    """Return what follows `pulsar-retry` in code blocks and in code within a text."""
+    found = set()
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        for block in BLOCK.findall(text):
+            found.update(LINE.findall(block))
+        found.update(INLINE.findall(BLOCK.sub("", text)))
+    return sorted(command.replace("\\\n", " ").partition(" #")[0] for command in found)
+
+
+def verb_of(words: list[str]) -> tuple[click.Command, list[str]]:
+    """Return the verb that *words* name, and the rest."""
+    command: click.Command = _root
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    return command, words
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_verb_has_these_options(command):
+    """Verbs and options are spelt as they are, and abbreviations are none."""
+    verb, words = verb_of(shlex.split(command))
+    known = {name for option in verb.params for name in (*option.opts, *option.secondary_opts)}
+
+    used = {word.partition("=")[0] for word in words if word.startswith("--")}
+
+    assert used <= known | {"--help"}
+
+
+def test_there_are_commands():
+    """The patterns above still find what they are for."""
+    assert len(commands()) > 20
