@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from _pulsar import AlreadyClosed, PulsarException
+from _pulsar import AlreadyClosed, AuthorizationError, PulsarException
 
 __all__ = [
     "AcknowledgeError",
@@ -130,10 +130,18 @@ class SettleError(PulsarRetryError, PulsarException):  # type: ignore[misc]  # i
 
 
 class LetterPublishError(SettleError):
-    """A retry letter or dead letter was not published; the original was asked to come back."""
+    """A retry letter or dead letter was not published; the original was asked to come back.
 
-    def __init__(self, topic: str, cause: object) -> None:
-        super().__init__(topic, shown(cause))  # a copy is made from these
+    Attributes:
+        topic: The topic of letters.
+    """
+
+    def __init__(self, topic: str, cause: object, *, right: str = "produce") -> None:
+        """Make the error; *right* is what a role lacks if *cause* is that it is not authorised."""
+        said = shown(cause)
+        if isinstance(cause, AuthorizationError):
+            said = f"the role of this client may not {right} there ({said})"
+        super().__init__(topic, said)  # a copy is made from these
         self.topic = topic
 
     def __str__(self) -> str:

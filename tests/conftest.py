@@ -132,6 +132,21 @@ def own_broker() -> Iterator[Standalone]:
         yield standalone
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Give a cluster of several processes, with tokens and TLS, which tests may break and mend."""
+    from clusters import is_required, running_cluster  # noqa: PLC0415 - for few runs
+
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(running_cluster(tmp_path_factory.mktemp("cluster")))
+        except StandaloneError as error:
+            if is_required():
+                raise
+            pytest.skip(f"cluster tests skipped, because {error}")
+        yield found
+
+
 @pytest.fixture
 def client(broker: RunningBroker) -> Iterator[pr.Client]:
     """Give a client of the session's broker, as an application has it."""

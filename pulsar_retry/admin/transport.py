@@ -18,6 +18,7 @@ from pulsar_retry.errors import (
     AdminError,
     AdminForbiddenError,
     AdminNotFoundError,
+    ConfigError,
     shown,
 )
 from pulsar_retry.wire.names import TopicName
@@ -162,7 +163,7 @@ def _pool(endpoint: Endpoint, root: str, connections: int) -> urllib3.PoolManage
     parts = urllib.parse.urlsplit(root)
     options: dict[str, Any] = {"maxsize": connections, "block": False}
     if parts.scheme == "https":
-        options["ssl_context"] = _tls(endpoint)
+        options["ssl_context"] = tls_context(endpoint)
     proxy = urllib.request.getproxies().get(parts.scheme)
     host = parts.hostname or ""
     if proxy is None or _is_loopback(host) or urllib.request.proxy_bypass(host):
@@ -174,8 +175,17 @@ def _is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def _tls(endpoint: Endpoint) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=endpoint.tls_trust_certs_file)
+def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
+    """Return what TLS connections are made with.
+
+    Raises:
+        ConfigError: the file of trusted certificates can't be read, or holds none.
+    """
+    file = endpoint.tls_trust_certs_file
+    try:
+        context = ssl.create_default_context(cafile=file)
+    except OSError as error:  # ssl.SSLError is one; neither names the file
+        raise ConfigError.bad("tls_trust_certs_file", file, f"PEM certificates ({error})") from None
     if endpoint.tls_allow_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -38,12 +38,16 @@ class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client i
 
 @attrs.define
 class _Slot:
-    """The producer of one topic and schema, or when to try again."""
+    """The producer of one topic and schema, or when to try again.
+
+    *right* is what the role needed when the last try failed.
+    """
 
     lock: threading.Lock = attrs.Factory(threading.Lock)
     producer: LetterProducer | None = None
     failures: int = 0
     error: Exception | None = None
+    right: str = "produce"
     retry_at: float = 0.0
 
 
@@ -107,16 +111,18 @@ class LetterProducers:
         self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool
     ) -> LetterProducer:
         if self._clock() < slot.retry_at:
-            raise LetterPublishError(topic, slot.error) from slot.error
+            raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
         try:
+            slot.right = "consume, for its first subscription,"
             if dead:
                 self._prepare_dead_letters(topic)
+            slot.right = "produce"
             producer = self._create(topic, schema(), fallback=dead)
         except Exception as error:
             slot.failures += 1
             slot.error = error
             slot.retry_at = self._clock() + _CREATION_BACKOFF.delay(slot.failures)
-            raise LetterPublishError(topic, error) from error
+            raise LetterPublishError(topic, error, right=slot.right) from error
         slot.failures, slot.error = 0, None
         return producer
 

@@ -12,6 +12,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.transport import tls_context
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
@@ -104,7 +105,12 @@ class Cluster:
         Args:
             operation_timeout_seconds: As `pulsar.Client` has it.
             io_threads: Likewise.
+
+        Raises:
+            ConfigError: the token or the certificates can't be read.
         """
+        if self.tls_trust_certs_file is not None:
+            tls_context(self)  # pulsar-client would call it a failed authentication
         return Client(
             self.service_url,
             operation_timeout_seconds=operation_timeout_seconds,

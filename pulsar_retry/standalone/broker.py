@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import threading
@@ -15,6 +14,7 @@ from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.standalone import config, health, jvm, ports, tokens
+from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.folder import Folder, check_folder
 from pulsar_retry.standalone.java import find_java
 from pulsar_retry.standalone.lock import jars_for
@@ -83,7 +83,7 @@ class Standalone:
         self._direct_memory = _checked_size("direct_memory", direct_memory or heap)
         self._auth = auth
         self._settings = config.check_settings(settings)
-        self._startup_timeout = _checked_seconds("startup_timeout", startup_timeout)
+        self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
         self._fast_start = fast_start
         self._java = java
         self._store = JarStore(progress=progress)
@@ -117,7 +117,7 @@ class Standalone:
                 options = jvm.java_options(
                     java, self._heap, self._direct_memory, fast_start=self._fast_start
                 )
-                arguments = self._folder.write_arguments(options, jars)
+                arguments = self._folder.write_arguments(options, jars, _program(self._folder))
                 self._start_on_ports(self._folder, [str(java.executable), f"@{arguments}"])
             except BaseException:  # Ctrl-C, too: leave no process and no folder behind
                 self.stop()
@@ -168,7 +168,7 @@ class Standalone:
         with self._lock:
             process = self._started()
         # Not under the lock: `stop` must be able to end what is waited for.
-        return process.wait(_seconds(timeout))
+        return process.wait(seconds(timeout))
 
     def __enter__(self) -> Self:
         self.start()
@@ -224,7 +224,7 @@ class Standalone:
         """
         if not self._secret:
             raise StandaloneError("there are no tokens: start the broker with auth=True")
-        return tokens.sign_token(self._secret, role, _seconds(lifetime))
+        return tokens.sign_token(self._secret, role, seconds(lifetime))
 
     def _started(self) -> jvm.GuardedProcess:
         if self._process is None:
@@ -303,6 +303,17 @@ class Standalone:
         raise StandaloneError(f"Pulsar {what}\n{folder.tail()}")
 
 
+def _program(folder: Folder) -> list[str]:
+    """Return Pulsar's class for one process, and its arguments."""
+    return [
+        "org.apache.pulsar.PulsarStandaloneStarter",
+        *("--config", str(folder.conf)),
+        *("--metadata-dir", str(folder.path / "data" / "metadata")),
+        *("--bookkeeper-dir", str(folder.path / "data" / "bookies")),
+        *("--num-bookies", "1", "--no-functions-worker", "--no-stream-storage"),
+    ]
+
+
 def _checked_ports(broker: int | None, web: int | None) -> tuple[int | None, int | None]:
     for name, port in (("broker_port", broker), ("web_port", web)):
         # A bool is an int to Python, but no port.
@@ -317,14 +328,3 @@ def _checked_size(name: str, size: str) -> str:
     if not _SIZE.fullmatch(size):
         raise ConfigError.bad(name, size, 'a size as for -Xmx, like "512m" or "2g"')
     return size
-
-
-def _checked_seconds(name: str, duration: float | timedelta) -> float:
-    seconds = _seconds(duration)
-    if seconds is None or not 0 < seconds < math.inf:
-        raise ConfigError.bad(name, duration, "a positive number of seconds or a timedelta")
-    return float(seconds)
-
-
-def _seconds(duration: float | timedelta | None) -> float | None:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -113,14 +113,27 @@ class Folder:
         """What the JVM itself prints."""
         return self.path / "logs" / "jvm.out"
 
+    @property
+    def conf(self) -> Path:
+        """The configuration file."""
+        return self.path / "conf" / "standalone.conf"
+
     def write_conf(self, settings: Mapping[str, Setting]) -> None:
-        """Write `standalone.conf`, and begin new logs."""
-        (self.path / "conf" / "standalone.conf").write_text(format_conf(settings), "utf-8")
+        """Write the configuration, and begin new logs."""
+        self.conf.write_text(format_conf(settings), "utf-8")
         for log in (self.log, self.output):
             log.unlink(missing_ok=True)
 
-    def write_arguments(self, options: Sequence[str], jars: Sequence[Path]) -> Path:
-        """Write the JVM's argument file, which also keeps the class path out of `ps`."""
+    def write_arguments(
+        self, options: Sequence[str], jars: Sequence[Path], program: Sequence[str]
+    ) -> Path:
+        """Write the JVM's argument file, which also keeps the class path out of `ps`.
+
+        Args:
+            options: The JVM's.
+            jars: The class path.
+            program: The class to run and its arguments.
+        """
         logging = self.path / "conf" / "log4j2.xml"
         logging.write_bytes((resources.files(__package__) / "log4j2.xml").read_bytes())
         arguments = [
@@ -128,11 +141,7 @@ class Folder:
             f"-Dlog4j2.configurationFile={logging}",
             f"-Dpulsar.log.file={self.log}",
             *("-cp", os.pathsep.join(map(str, jars))),
-            "org.apache.pulsar.PulsarStandaloneStarter",
-            *("--config", str(self.path / "conf" / "standalone.conf")),
-            *("--metadata-dir", str(self.path / "data" / "metadata")),
-            *("--bookkeeper-dir", str(self.path / "data" / "bookies")),
-            *("--num-bookies", "1", "--no-functions-worker", "--no-stream-storage"),
+            *program,
         ]
         file = self.path / "conf" / "java.args"
         file.write_text("".join(map(_quoted, arguments)), "utf-8")

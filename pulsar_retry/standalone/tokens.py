@@ -15,9 +15,9 @@ import secrets
 import time
 from pathlib import Path
 
-__all__ = ["load_secret", "sign_token"]
+__all__ = ["SECRET_BYTES", "load_secret", "sign_token"]
 
-_SECRET_BYTES = 32
+SECRET_BYTES = 32
 
 
 def load_secret(path: Path) -> bytes:
@@ -25,7 +25,7 @@ def load_secret(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        secret = secrets.token_bytes(_SECRET_BYTES)
+        secret = secrets.token_bytes(SECRET_BYTES)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secret)

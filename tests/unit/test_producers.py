@@ -146,12 +146,28 @@ def test_only_dead_letter_topics_are_prepared(
 
 def test_a_failure_names_topic_and_cause(letters: LetterProducers, creations: Creations) -> None:
     """The caller learns what pulsar-client said."""
-    creations.fail = [pulsar.AuthorizationError("no")]
+    creations.fail = [pulsar.ConnectError("no")]
     with pytest.raises(
         pr.LetterPublishError, match=f"^could not publish to {RETRY}: no$"
     ) as caught:
         get(letters)
-    assert pulsar.AuthorizationError is type(caught.value.__cause__)
+    assert pulsar.ConnectError is type(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_missing_right_is_named(
+    letters: LetterProducers, creations: Creations, tries: int
+) -> None:
+    """Also within the backoff, where the broker is not asked."""
+    creations.fail = [pulsar.AuthorizationError("no")]
+    for _ in range(tries):
+        with pytest.raises(pr.LetterPublishError) as caught:
+            get(letters)
+    assert (
+        f"could not publish to {RETRY}: the role of this client may not produce there (no)"
+        == str(caught.value)
+    )
+    assert 1 == len(creations.asked)
 
 
 def test_after_a_failure_it_fails_at_once(

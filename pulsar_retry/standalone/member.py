@@ -1,0 +1,205 @@
+"""One process of a cluster on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone import health, jvm, ports
+from pulsar_retry.standalone.cluster_config import Program
+from pulsar_retry.standalone.config import Setting
+from pulsar_retry.standalone.folder import Folder
+from pulsar_retry.standalone.java import Java
+
+__all__ = ["BrokerMember", "Member", "Runtime"]
+
+#: Seconds that a killed process's ports may stay taken: the system still tears it down.
+_RELEASE_PATIENCE = 10.0
+
+
+@attrs.frozen
+class Runtime:
+    """What all members of a cluster are started with.
+
+    Attributes:
+        java: The Java runtime.
+        jars: The class path.
+        root: The folder that has a folder for each member; removed if this process dies.
+        startup_timeout: Seconds that a start may take.
+    """
+
+    java: Java
+    jars: Sequence[Path]
+    root: Path
+    startup_timeout: float
+
+
+@attrs.define(eq=False)
+class Member:
+    """A process of a cluster: it can be stopped, killed and started again with its data.
+
+    Calls for one member have to follow one another; different members may be handled by different
+    threads.
+
+    Attributes:
+        name: Such as ``bookie-1``.
+        port: Where it listens, on loopback.
+    """
+
+    name: str
+    port: int
+    _runtime: Runtime
+    _program: Program
+    _settings: Mapping[str, Setting]
+    _process: jvm.GuardedProcess | None = attrs.field(default=None, init=False)
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            StandaloneError: It was not started.
+        """
+        return self._started().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there; it may not be ready."""
+        return self._process is not None and self._process.exit_code() is None
+
+    @property
+    def log_path(self) -> Path:
+        """What it logs."""
+        return self._folder().log
+
+    def start(self) -> None:
+        """Start it and return when it is ready; nothing is done where it runs.
+
+        Raises:
+            StandaloneError: Its port is taken, or it did not become ready; then the message ends
+                with the last lines of its log.
+        """
+        self.launch()
+        self.await_ready()
+
+    def stop(self) -> None:
+        """Ask it to end, wait for that, and kill it should it take too long. Twice is fine."""
+        if self._process is not None:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a crash would. Twice is fine."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it with the same data and port.
+
+        Raises:
+            StandaloneError: As `start`.
+        """
+        self.stop()
+        self.start()
+
+    def launch(self) -> None:
+        """Start it and do not wait until it is ready.
+
+        Raises:
+            StandaloneError: Its port is taken, or the process can't be started.
+        """
+        if self.is_running:
+            return
+        if not ports.gets_free(self.port, _RELEASE_PATIENCE):
+            raise StandaloneError(f"{self.name}: port {self.port} of {ports.LOOPBACK} is taken")
+        folder = self._folder()
+        folder.write_conf(self._settings)
+        self._process = run(self._runtime, folder, self._program, str(folder.conf))
+
+    def await_ready(self) -> None:
+        """Wait until it is ready.
+
+        Raises:
+            StandaloneError: It ended, or is not ready in time.
+        """
+        process, timeout = self._started(), self._runtime.startup_timeout
+        ready = health.wait_until(
+            lambda: process.exit_code() is not None or self._is_ready(), timeout
+        )
+        code = process.exit_code()
+        if ready and code is None:
+            return
+        what = f"was not ready after {timeout:g} s"
+        if code is not None:
+            what = f"ended with exit code {code} while it started"
+        raise StandaloneError(f"{self.name} {what}\n{self._folder().tail()}")
+
+    def _is_ready(self) -> bool:
+        return _accepts(self.port)
+
+    def _started(self) -> jvm.GuardedProcess:
+        if self._process is None:
+            raise StandaloneError(f"{self.name} was not started")
+        return self._process
+
+    def _folder(self) -> Folder:
+        return Folder.open(self._runtime.root / self.name)
+
+
+@attrs.define(eq=False)
+class BrokerMember(Member):
+    """A broker.
+
+    Attributes:
+        web_port: Where its REST API listens.
+        tls_port: Where clients connect with TLS; None: nowhere.
+        web_tls_port: Where its REST API listens with TLS; None: nowhere.
+    """
+
+    web_port: int = attrs.field(kw_only=True)
+    tls_port: int | None = attrs.field(default=None, kw_only=True)
+    web_tls_port: int | None = attrs.field(default=None, kw_only=True)
+    _token: str | None = attrs.field(default=None, kw_only=True, repr=False)
+
+    @property
+    def service_url(self) -> str:
+        """What a client connects to; it finds the other brokers from there."""
+        return f"pulsar://{ports.LOOPBACK}:{self.port}"
+
+    @property
+    def admin_url(self) -> str:
+        """The root of its REST API, without a slash at the end."""
+        return f"http://{ports.LOOPBACK}:{self.web_port}"
+
+    def _is_ready(self) -> bool:
+        # An answer alone could come from another process that took the port a moment before.
+        return self._folder().broker_serves() and health.is_ready(self.admin_url, self._token)
+
+
+def run(runtime: Runtime, folder: Folder, program: Program, *arguments: str) -> jvm.GuardedProcess:
+    """Start a JVM in *folder*, which ends with this process at the latest.
+
+    Raises:
+        StandaloneError: It can't be started.
+    """
+    java = runtime.java
+    options = jvm.java_options(java, program.heap, program.direct_memory, fast_start=True)
+    options += [f"-D{each}" for each in program.properties]
+    class_and_arguments = [program.main, *program.arguments, *arguments]
+    told = folder.write_arguments(options, runtime.jars, class_and_arguments)
+    return jvm.GuardedProcess.start(
+        [str(java.executable), f"@{told}"],
+        cwd=folder.path,
+        lock=folder.lock,
+        output=folder.output,
+        litter=runtime.root,
+    )
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((ports.LOOPBACK, port)) == 0

@@ -1,0 +1,63 @@
+"""What every test on the cluster uses: it is whole at the start, and names are the test's own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pulsar
+import pytest
+from clusters import RunningCluster
+
+import pulsar_retry as pr
+
+
+@pytest.fixture
+def namespace(cluster: RunningCluster) -> Iterator[str]:
+    """Give a new namespace, and start again what the test before has killed."""
+    cluster.mend()
+    name = f"public/{uuid.uuid4().hex}"
+    cluster.call("PUT", f"namespaces/{name}")
+    yield name
+    cluster.mend()
+    with suppress(OSError):
+        cluster.call("DELETE", f"namespaces/{name}", force=True)
+
+
+@pytest.fixture
+def topic(namespace: str) -> str:
+    """Return the full name of a topic that does not exist yet."""
+    return f"persistent://{namespace}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def client(cluster: RunningCluster) -> Iterator[pr.Client]:
+    """Give a client that may do everything."""
+    with cluster.client() as client:
+        yield client
+
+
+@pytest.fixture
+def grant(cluster: RunningCluster, client: pr.Client) -> Callable[..., None]:
+    """Return a function that lets a role do something with a topic, which is made if need be."""
+
+    def grant(topic: str, role: str, *actions: str) -> None:
+        client.create_producer(topic).close()
+        path = topic.replace("://", "/")
+        cluster.call("POST", f"{path}/permissions/{role}", list(actions))
+
+    return grant
+
+
+@pytest.fixture
+def send(client: pr.Client, topic: str) -> Callable[..., pulsar.MessageId]:
+    """Return a function that publishes to the test's topic."""
+
+    def send(content: bytes = b"order") -> pulsar.MessageId:
+        producer = client.create_producer(topic)
+        sent = producer.send(content)
+        producer.close()
+        return sent
+
+    return send

@@ -1,0 +1,163 @@
+"""Consumers whose role lacks a right: they are told, lose nothing, and go on by themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION
+from stored import stored
+
+import pulsar_retry as pr
+
+#: Seconds for what has to come true, on a loaded machine.
+PATIENCE = 120.0
+ROLE = "billing"
+
+
+@pytest.fixture
+def letters(topic):
+    """Return the names of the retry topic and of the dead-letter topic."""
+    return f"{topic}-{SUBSCRIPTION}-RETRY", f"{topic}-{SUBSCRIPTION}-DLQ"
+
+
+def until_settled(consumer, settle):
+    """Receive the one message until *settle* has handed it on; return the errors before."""
+    errors, deadline = [], time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            settle(consumer.receive(SOON))
+        except pr.LetterPublishError as error:
+            errors.append(error)
+        else:
+            return errors
+    raise AssertionError(errors)
+
+
+def subscribe(client, topic):
+    """Subscribe with retries."""
+    return client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        negative_ack_redelivery_delay_ms=100,
+        letter_send_timeout=5,
+    )
+
+
+def test_a_role_that_may_not_produce_retry_letters(cluster, topic, letters, grant, send):
+    """Each attempt to retry says what is missing; the message comes again until it works."""
+    retry, dlq = letters
+    grant(topic, ROLE, "consume")
+    grant(retry, ROLE, "consume")
+    grant(dlq, ROLE, "produce")
+    with cluster.client(ROLE) as client:
+        consumer = subscribe(client, topic)
+        send()
+        message = consumer.receive(SOON)
+        with pytest.raises(pr.LetterPublishError) as caught:
+            consumer.reconsume_later(message, delay=0.1)
+        assert "may not produce" in str(caught.value)
+        assert retry in str(caught.value)
+        assert isinstance(caught.value.__cause__, pulsar.AuthorizationError)
+
+        grant(retry, ROLE, "consume", "produce")
+        until_settled(consumer, lambda it: consumer.reconsume_later(it, delay=0.1))
+        again = consumer.receive(SOON)
+        assert (b"order", 1) == (again.data(), pr.RetryProperties.of(again).reconsume_times)
+        consumer.acknowledge(again)
+    assert 1 == len(stored(cluster.it.service_url, retry))
+
+
+def test_a_role_that_may_not_produce_dead_letters(cluster, topic, letters, grant, send):
+    """The message is not acknowledged before its dead letter is out."""
+    retry, dlq = letters
+    grant(topic, ROLE, "consume")
+    grant(retry, ROLE, "consume", "produce")
+    grant(dlq, ROLE, "consume")
+    with cluster.client(ROLE) as client:
+        consumer = subscribe(client, topic)
+        send()
+        with pytest.raises(pr.LetterPublishError, match="may not produce") as caught:
+            consumer.dead_letter(consumer.receive(SOON), reason="invalid")
+        assert dlq in str(caught.value)
+
+        grant(dlq, ROLE, "produce")
+        until_settled(consumer, lambda it: consumer.dead_letter(it, reason="invalid"))
+    assert [b"order"] == [each.data() for each in stored(cluster.it.service_url, dlq)]
+
+
+def test_a_subscriber_without_the_right_to_dead_letter(
+    cluster, topic, letters, grant, send, caplog
+):
+    """It keeps the message, says what is missing, and dead-letters it when it may.
+
+    A subscriber makes a first subscription of its dead letters, which takes the right to consume.
+    """
+    retry, dlq = letters
+    grant(topic, ROLE, "consume")
+    grant(retry, ROLE, "consume", "produce")
+    grant(dlq, ROLE, "consume")
+    handled = threading.Semaphore(0)
+
+    def handle(_message):
+        handled.release()
+        raise pr.Reject("invalid")
+
+    with cluster.client(ROLE) as client:
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handle).start()
+        send()
+        for _ in range(2):
+            assert handled.acquire(timeout=PATIENCE)
+        assert [] == stored(cluster.it.service_url, dlq)
+        assert "may not produce there" in caplog.text
+        grant(dlq, ROLE, "produce")
+        deadline = time.monotonic() + PATIENCE
+        while "may not consume" not in caplog.text and time.monotonic() < deadline:
+            handled.acquire(timeout=1)
+        assert [] == stored(cluster.it.service_url, dlq)
+        grant(dlq, ROLE, "consume", "produce")
+        deadline = time.monotonic() + PATIENCE
+        while not (found := stored(cluster.it.service_url, dlq)) and time.monotonic() < deadline:
+            handled.acquire(timeout=1)
+        subscriber.stop()
+    assert [b"order"] == [each.data() for each in found]
+
+
+def test_a_right_that_is_taken_away_while_letters_are_sent(cluster, topic, letters, grant, send):
+    """The producer of letters is closed by the broker; a new one works when the right is back."""
+    retry, _ = letters
+    grant(topic, ROLE, "consume")
+    grant(retry, ROLE, "consume", "produce")
+    with cluster.client(ROLE) as client:
+        consumer = subscribe(client, topic)
+        send()
+        consumer.reconsume_later(consumer.receive(SOON), delay=0.1)
+        grant(retry, ROLE, "consume")
+        cluster.call("PUT", f"{retry.replace('://', '/')}/unload")
+        message = consumer.receive(SOON)
+        with pytest.raises(pr.LetterPublishError, match=retry):
+            consumer.reconsume_later(message, delay=0.1)
+        grant(retry, ROLE, "consume", "produce")
+        until_settled(consumer, lambda it: consumer.reconsume_later(it, delay=0.1))
+        # What was delivered before the topic was unloaded may come again.
+        while pr.RetryProperties.of(consumer.receive(SOON)).reconsume_times < 2:
+            pass
+
+
+@pytest.mark.parametrize("which", ["main", "retry"])
+def test_a_role_that_may_not_consume(cluster, topic, letters, grant, which):
+    """Subscribing fails at once and says why, whichever of the two topics it is."""
+    retry, dlq = letters
+    grant(topic, ROLE, "produce" if which == "main" else "consume")
+    grant(retry, ROLE, "produce" if which == "retry" else "consume")
+    grant(dlq, ROLE, "produce")
+    with cluster.client(ROLE) as client, pytest.raises(pulsar.AuthorizationError):
+        subscribe(client, topic)
+    grant(topic, ROLE, "consume")
+    grant(retry, ROLE, "consume", "produce")
+    with cluster.client(ROLE) as client:
+        subscribe(client, topic).close()

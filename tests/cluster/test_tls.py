@@ -1,0 +1,144 @@
+"""TLS with a certificate authority of our own, from the client to the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION
+
+import pulsar_retry as pr
+from pulsar_retry.errors import AdminError
+
+RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def as_localhost(cluster):
+    """Return URLs by a name that no certificate of the brokers has."""
+    it = cluster.it
+    return {
+        "service_url": f"pulsar+ssl://localhost:{it.brokers[0].tls_port}",
+        "admin_url": it.admin_url_tls.replace("127.0.0.1", "localhost"),
+    }
+
+
+@pytest.fixture
+def stranger(cluster):
+    """Return a connection that trusts another authority."""
+    return cluster.connection(tls_trust_certs_file=str(cluster.certificates.stranger))
+
+
+def publish(connection, topic):
+    """Publish a message, or fail within seconds."""
+    with connection.client(operation_timeout_seconds=10) as client:
+        client.create_producer(topic).send(b"order")
+
+
+def test_retries_and_dead_letters_with_tls(cluster, topic):
+    """A message goes its whole way: main topic, retry topic, dead-letter topic."""
+    with cluster.connection().client() as client:
+        consumer = client.subscribe(
+            topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+        )
+        client.create_producer(topic).send(b"order")
+        consumer.reconsume_later(consumer.receive(SOON), delay=0.1)
+        consumer.dead_letter(consumer.receive(SOON), reason="invalid")
+        reader = client.create_reader(f"{topic}-{SUBSCRIPTION}-DLQ", pulsar.MessageId.earliest)
+        assert b"order" == reader.read_next(SOON).data()
+
+
+def test_the_rest_api_with_tls_follows_redirects_to_the_owner(cluster, topic):
+    """Whichever broker is asked, the one that serves the topic answers, with TLS as well."""
+    publish(cluster.connection(), topic)
+    for broker in cluster.it.brokers:
+        url = f"https://127.0.0.1:{broker.web_tls_port}"
+        with cluster.connection(admin_url=url).admin() as admin:
+            assert 1 == admin.topics.stats(topic)["msgInCounter"]
+
+
+def test_a_certificate_of_another_authority_is_refused(stranger, topic):
+    """By the client, and by the REST API's, which says what is wrong."""
+    with pytest.raises(pulsar.ConnectError):
+        publish(stranger, topic)
+    with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), stranger.admin() as admin:
+        admin.tenants()
+
+
+def test_the_systems_certificates_do_not_do(cluster, topic):
+    """Nothing is trusted that was not said to be."""
+    connection = cluster.connection(tls_trust_certs_file=None)
+    with pytest.raises(pulsar.ConnectError):
+        publish(connection, topic)
+    with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), connection.admin() as admin:
+        admin.tenants()
+
+
+def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic):
+    """The brokers' certificate is 127.0.0.1's, and localhost is another name."""
+    connection = cluster.connection(**as_localhost)
+    with pytest.raises(pulsar.ConnectError):
+        publish(connection, topic)
+    with pytest.raises(AdminError, match="not valid for 'localhost'"), connection.admin() as admin:
+        admin.tenants()
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+def test_any_certificate_for_any_host_if_that_is_wanted(cluster, as_localhost, topic):
+    """Both clients have the same option for it."""
+    connection = cluster.connection(
+        **as_localhost, tls_trust_certs_file=None, tls_allow_insecure=True
+    )
+    publish(connection, topic)
+    with connection.admin() as admin:
+        assert admin.topics.exists(topic)
+
+
+def test_a_file_of_certificates_that_is_not_there(cluster, tmp_path):
+    """It is named before anything is opened."""
+    for content in (None, "no certificate"):
+        file = tmp_path / "ca.pem"
+        if content:
+            file.write_text(content, encoding="ascii")
+        connection = cluster.connection(tls_trust_certs_file=str(file))
+        with pytest.raises(pr.ConfigError, match=r"ca\.pem"):
+            connection.client()
+        with pytest.raises(pr.ConfigError, match=r"ca\.pem"):
+            connection.admin()
+
+
+def test_a_client_known_by_its_certificate(cluster, topic, grant):
+    """It has the rights of the role that its certificate names, and no others."""
+    grant(topic, "robot", "produce")
+    url, files = cluster.it.service_url_tls, cluster.certificates.client
+    with pr.Client(
+        url,
+        pulsar.AuthenticationTLS(*map(str, files)),
+        tls_trust_certs_file_path=str(cluster.certificates.authority),
+        tls_validate_hostname=True,
+    ) as client:
+        client.create_producer(topic).send(b"order")
+        with pytest.raises(pulsar.AuthorizationError):
+            client.subscribe(topic, SUBSCRIPTION)
+
+
+def test_the_command_line_with_tls(cluster, topic):
+    """Options give the authority and the token; a wrong one ends with 1 and the reason."""
+    publish(cluster.connection(), topic)
+    command = [
+        *(sys.executable, "-c", RUN, "doctor", topic, SUBSCRIPTION, "--json"),
+        *("--service-url", cluster.it.service_url_tls, "--admin-url", cluster.it.admin_url_tls),
+        *("--token", cluster.it.token("admin"), "--tls-trust-certs-file"),
+    ]
+    good = subprocess.run(
+        [*command, str(cluster.certificates.authority)], check=False, capture_output=True, text=True
+    )
+    assert {"check", "text", "verdict"} <= json.loads(good.stdout)[0].keys(), good.stderr
+    bad = subprocess.run(
+        [*command, str(cluster.certificates.stranger)], check=False, capture_output=True, text=True
+    )
+    assert 1 == bad.returncode
+    assert "CERTIFICATE_VERIFY_FAILED" in bad.stdout + bad.stderr

@@ -1,0 +1,198 @@
+"""The cluster of several processes that some tests run on, and the certificates of its brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pulsar
+import trustme
+from cryptography.hazmat.primitives import serialization as pem
+
+import pulsar_retry as pr
+from pulsar_retry.admin import AdminClient
+from pulsar_retry.admin.transport import topic_path
+from pulsar_retry.errors import AdminError, StandaloneError
+from pulsar_retry.replay import Cluster as Connection
+from pulsar_retry.standalone import LocalCluster, TlsFiles
+from pulsar_retry.standalone.member import BrokerMember
+from pulsar_retry.standalone.progress import progress_on
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+#: Set in CI: a cluster that does not start is then a failure, not a reason to skip.
+_REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
+_NEEDED_MIB = 2560
+
+
+@attrs.frozen
+class Certificates:
+    """What a certificate authority of our own has issued: PEM files.
+
+    Attributes:
+        authority: Its certificate.
+        broker: The brokers', who are called 127.0.0.1 and nothing else.
+        client: Of a client whose role is ``robot``: certificate and key.
+        stranger: The certificate of another authority, which has issued nothing of these.
+    """
+
+    authority: Path
+    broker: TlsFiles
+    client: tuple[Path, Path]
+    stranger: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Certificates:
+        """Issue them."""
+        authority, stranger = folder / "ca.pem", folder / "stranger.pem"
+        ours = trustme.CA()
+        ours.cert_pem.write_to_path(authority)
+        trustme.CA().cert_pem.write_to_path(stranger)
+        broker = _write(ours.issue_cert("127.0.0.1"), folder / "broker")
+        client = _write(ours.issue_cert("robot.test", common_name="robot"), folder / "client")
+        return cls(
+            authority,
+            TlsFiles(certificate=broker[0], key=broker[1], trusted=authority),
+            client,
+            stranger,
+        )
+
+
+def _write(issued: trustme.LeafCert, stem: Path) -> tuple[Path, Path]:
+    """Write a certificate and its key; Java reads keys in PKCS #8 alone."""
+    certificate, key = stem.with_suffix(".pem"), stem.with_suffix(".key")
+    certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+    private = pem.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    form = (pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
+    key.write_bytes(private.private_bytes(*form))
+    return certificate, key
+
+
+@attrs.frozen
+class RunningCluster:
+    """A cluster with authentication and TLS, and what tests ask of it.
+
+    Attributes:
+        it: The processes.
+        certificates: Its brokers', and a client's.
+    """
+
+    it: LocalCluster
+    certificates: Certificates
+
+    def connection(self, role: str = "admin", **options: Any) -> Connection:
+        """Return how *role* reaches it, with TLS."""
+        options.setdefault("service_url", self.it.service_url_tls)
+        options.setdefault("admin_url", self.it.admin_url_tls)
+        options.setdefault("tls_trust_certs_file", str(self.certificates.authority))
+        return Connection(token=self.it.token(role), **options)
+
+    def client(self, role: str = "admin", **options: Any) -> pr.Client:
+        """Open a client of *role*."""
+        token = pulsar.AuthenticationToken(self.it.token(role))
+        return pr.Client(self.it.service_url, token, logger=QUIET, **options)
+
+    def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
+        """Ask the REST API of a broker that runs; redirects to owners are followed.
+
+        Raises:
+            OSError: It refuses, or no broker runs.
+        """
+        broker = self._running()
+        try:
+            with AdminClient(Connection(broker.service_url, admin_url=broker.admin_url)) as admin:
+                return admin._transport.json(method, path, body, **query)
+        except AdminError as error:
+            raise OSError(str(error)) from error
+
+    def topics(self, namespace: str) -> list[str]:
+        """Return the names of the namespace's topics, those of partitions one by one."""
+        return sorted(self.call("GET", f"persistent/{namespace}"))
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Return how much a subscription has to deliver, over all partitions."""
+        path = topic_path(topic)
+        parts = self.call("GET", f"{path}/partitions")["partitions"]
+        names = [f"{path}-partition-{n}" for n in range(parts)] or [path]
+        return sum(self._backlog(name, subscription) for name in names)
+
+    def _backlog(self, path: str, subscription: str) -> int:
+        stats = self.call("GET", f"{path}/stats", getPreciseBacklog=True)
+        return int(stats["subscriptions"][subscription]["msgBacklog"])
+
+    def owner(self, topic: str) -> BrokerMember:
+        """Return the broker that serves a topic, or a partition."""
+        found = json.loads(self._look_up(topic))["brokerUrl"]
+        return next(each for each in self.it.brokers if each.service_url == found)
+
+    def other(self, broker: BrokerMember) -> BrokerMember:
+        """Return the broker that is not *broker*."""
+        return next(each for each in self.it.brokers if each is not broker)
+
+    def move(self, topic: str) -> None:
+        """Move the bundle of a topic, or partition, to the other broker."""
+        target = self.other(self.owner(topic))
+        namespace = topic.partition("://")[2].rpartition("/")[0]
+        bundle = self._look_up(topic, "/bundle").strip('"')
+        # The name of a broker is the address of its REST API.
+        name = target.admin_url.removeprefix("http://")
+        self.call("PUT", f"namespaces/{namespace}/{bundle}/unload", destinationBroker=name)
+
+    def _look_up(self, topic: str, what: str = "") -> str:
+        path = f"lookup/v2/topic/{topic.replace('://', '/')}{what}"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self._running().admin_url}/{path}", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def _running(self) -> BrokerMember:
+        return next((each for each in self.it.brokers if each.is_running), self.it.brokers[0])
+
+    def mend(self) -> None:
+        """Start whatever a test has killed."""
+        for each in reversed(self.it.members):
+            each.launch()
+        for each in reversed(self.it.members):
+            each.await_ready()
+
+
+@contextmanager
+def running_cluster(folder: Path) -> Iterator[RunningCluster]:
+    """Start a cluster, and stop it at the end.
+
+    Raises:
+        StandaloneError: There is too little memory, or it does not start; the first line says why.
+    """
+    available = _available_mib()
+    if available is not None and available < _NEEDED_MIB:
+        raise StandaloneError(f"{_NEEDED_MIB} MiB of memory are needed, {available} are available")
+    certificates = Certificates.make(folder)
+    with ExitStack() as stack:
+        it = LocalCluster(
+            auth=True,
+            tls=certificates.broker,
+            # Who shows nothing may do everything, so that tools that know no tokens work here too.
+            settings={"anonymousUserRole": "admin"},
+            progress=progress_on(),
+        )
+        yield RunningCluster(stack.enter_context(it), certificates)
+
+
+def is_required() -> bool:
+    """Tell whether there has to be a cluster."""
+    return os.environ.get(_REQUIRED) == "1"
+
+
+def _available_mib() -> int | None:
+    """Return the memory that can be had without swapping; None: this system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = dict(line.split(":", 1) for line in lines)
+    return int(found["MemAvailable"].split()[0]) // 1024
