@@ -84,10 +84,10 @@ class LoopThread:
         awake = asyncio.Event()
 
         def wake() -> None:
+            if not board.closed:
+                self._clock.begin(slot)
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(awake.set)
-                if not board.closed:
-                    self._clock.begin(slot)
 
         while not board.closed:
             try:

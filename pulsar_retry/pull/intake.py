@@ -95,7 +95,8 @@ class Intake:
         self._valve = valve
         self._probe = probe
         self._denials = 0
-        self._interval = min(clock.interval(_LOOK), lease.minimum / 4)
+        self._interval = min(_LOOK, lease.minimum / 4)
+        self._idle_interval = max(self._interval, clock.interval(_LOOK))
         self._next_look = 0.0
         self._goes = 1
         self._is_trying = False
@@ -208,6 +209,7 @@ class Intake:
         if received:
             self._denials = 0
             self._put_up, self._put_up_at = received, self._now()
+            self._next_look = min(self._next_look, self._put_up_at + self._interval)
             board.wake(1 if self._is_quick else received)
 
     def _first(self, wait: float, flowing: Callable[[int], Any] | None) -> Any:
@@ -274,7 +276,8 @@ class Intake:
         """Look after leases and lanes; return the seconds until that is to be done again."""
         now = self._now()
         if now >= self._next_look:
-            self._next_look = now + self._interval
+            in_hand = self._board.held()[0]
+            self._next_look = now + (self._interval if in_hand else self._idle_interval)
             self._look_at_leases(now)
         wait = self._next_look - now
         if self._switch is not None:

@@ -1,0 +1,204 @@
+"""Messages of the in-memory broker, as pulsar-client's own look to whoever receives them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Self
+
+import _pulsar
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class Content:
+    """What a producer sends.
+
+    Attributes:
+        data: The payload.
+        is_null: Whether it is a tombstone.
+        properties: Its properties.
+        key: The partition key; "" for none.
+        ordering_key: The ordering key; "" for none.
+        event_time: Milliseconds since 1970; 0 for none.
+        deliver_at: Milliseconds since 1970; 0: at once.
+        deliver_after: Seconds from the send.
+        sequence: The sequence id that was asked for.
+    """
+
+    data: bytes = b""
+    is_null: bool = False
+    properties: dict[str, str] = attrs.Factory(dict)
+    key: str = ""
+    ordering_key: str = ""
+    event_time: int = 0
+    deliver_at: int = 0
+    deliver_after: float = 0.0
+    sequence: int | None = None
+
+
+class Builder:
+    """Does what `_pulsar.MessageBuilder` does, of which nobody can read what is to be delayed."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Any] = {"properties": {}}
+
+    def _with(self, name: str, value: Any) -> Self:
+        self._parts[name] = value
+        return self
+
+    def content(self, data: bytes) -> Self:
+        """Set the payload."""
+        return self._with("data", bytes(data))
+
+    def set_null_value(self) -> Self:
+        """Make it a tombstone."""
+        return self._with("is_null", value=True)
+
+    def property(self, name: str, value: str) -> Self:
+        """Set one property."""
+        self._parts["properties"][name] = value
+        return self
+
+    def properties(self, properties: dict[str, str]) -> Self:
+        """Set several properties."""
+        self._parts["properties"].update(properties)
+        return self
+
+    def partition_key(self, key: str) -> Self:
+        """Set the key."""
+        return self._with("key", key)
+
+    def ordering_key(self, key: str) -> Self:
+        """Set the ordering key."""
+        return self._with("ordering_key", key)
+
+    def event_timestamp(self, moment: int) -> Self:
+        """Set the event time."""
+        return self._with("event_time", moment)
+
+    def sequence_id(self, number: int) -> Self:
+        """Set the sequence id."""
+        return self._with("sequence", number)
+
+    def deliver_at(self, moment: int) -> Self:
+        """Set when it is delivered at the earliest."""
+        return self._with("deliver_at", moment)
+
+    def deliver_after(self, delay: timedelta) -> Self:
+        """Set after which time it is delivered at the earliest."""
+        return self._with("deliver_after", delay.total_seconds())
+
+    def replication_clusters(self, clusters: list[str]) -> Self:  # noqa: ARG002 - there is one
+        """Do nothing: there are no other clusters."""
+        return self
+
+    def disable_replication(self, flag: bool) -> Self:  # noqa: ARG002 - as above
+        """Do nothing: there are no other clusters."""
+        return self
+
+    def build(self) -> Content:
+        """Return the message."""
+        return Content(**self._parts)
+
+
+@attrs.frozen(kw_only=True)
+class Stored:
+    """A message that the broker has.
+
+    Attributes:
+        content: What was sent.
+        message_id: Its id.
+        topic: Its topic or partition, by full name.
+        published: Milliseconds since 1970.
+        producer: The producer's name.
+        schema_version: The version of its schema; -1: bytes.
+    """
+
+    content: Content
+    message_id: Any
+    topic: str
+    published: int
+    producer: str
+    schema_version: int
+
+
+class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is untyped
+    """A stored message as it is delivered.
+
+    It is one of pulsar-client's by its type alone: everything that can be asked is answered here.
+    """
+
+    _stored: Stored
+    _count: int
+
+    @classmethod
+    def of(cls, stored: Stored, count: int = 0) -> RawMessage:
+        """Return *stored* as delivered after *count* redeliveries."""
+        self = cls.__new__(cls)  # what it derives from cannot be made from Python
+        self._stored, self._count = stored, count
+        return self
+
+    def data(self) -> bytes:
+        """Return the payload."""
+        return self._stored.content.data
+
+    def length(self) -> int:
+        """Return the payload's size."""
+        return len(self._stored.content.data)
+
+    def has_null_value(self) -> bool:
+        """Tell whether it is a tombstone."""
+        return self._stored.content.is_null
+
+    def properties(self) -> dict[str, str]:
+        """Return the properties."""
+        return dict(self._stored.content.properties)
+
+    def partition_key(self) -> str:
+        """Return the key."""
+        return self._stored.content.key
+
+    def ordering_key(self) -> str:
+        """Return the ordering key."""
+        return self._stored.content.ordering_key
+
+    def publish_timestamp(self) -> int:
+        """Return when it was published."""
+        return self._stored.published
+
+    def event_timestamp(self) -> int:
+        """Return the event time."""
+        return self._stored.content.event_time
+
+    def message_id(self) -> Any:
+        """Return the id."""
+        return self._stored.message_id
+
+    def topic_name(self) -> str:
+        """Return the topic or partition."""
+        return self._stored.topic
+
+    def redelivery_count(self) -> int:
+        """Return how often it was redelivered."""
+        return self._count
+
+    def producer_name(self) -> str:
+        """Return the producer's name."""
+        return self._stored.producer
+
+    def int_schema_version(self) -> int:
+        """Return the schema's version; -1: it has none."""
+        return self._stored.schema_version
+
+    def schema_version(self) -> str | bytes:
+        """Return the schema's version as the broker writes it."""
+        version = self._stored.schema_version
+        return b"" if version < 0 else version.to_bytes(8, "big")
+
+    def encryption_context(self) -> None:
+        """Return None: nothing is encrypted here."""
+
+    def __repr__(self) -> str:
+        return f"<{self._stored.topic} {self._stored.message_id}: {self._stored.content.data!r}>"
+
+    __str__ = __repr__

@@ -1,0 +1,171 @@
+"""A client of the in-memory broker: what `_pulsar.Client` is to the real one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import _pulsar
+
+from pulsar_retry.consumer.results import error_of
+from pulsar_retry.testing._consumer import RawConsumer
+from pulsar_retry.testing._later import later
+from pulsar_retry.testing._producer import RawProducer
+from pulsar_retry.testing._reader import RawReader
+from pulsar_retry.testing._topic import Topic
+from pulsar_retry.wire.names import TopicName, logical
+
+if TYPE_CHECKING:
+    from pulsar_retry.testing._world import World
+
+_Result = _pulsar.Result
+
+
+class RawClient:
+    """Makes producers, consumers and readers. Thread-safe.
+
+    Attributes:
+        world: The broker.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._open: list[Any] = []
+        self._is_closed = False
+
+    # -- making ---------------------------------------------------------------------------------
+
+    def create_producer(self, topic: str, conf: Any) -> RawProducer:
+        """Make a producer; the topic is made if there is none."""
+        with self.world.guard:
+            self._check_open()
+            producer = RawProducer(self, _full(topic), self.world.partitions(topic), conf)
+            self._open.append(producer)
+            return producer
+
+    def subscribe(self, topic: str, subscription: str, conf: Any) -> RawConsumer:
+        """Subscribe to a topic; it is made if there is none."""
+        return self._subscribe(_full(topic), self.world.partitions(topic), subscription, conf)
+
+    def subscribe_topics(self, topics: Sequence[str], subscription: str, conf: Any) -> RawConsumer:
+        """Subscribe to several topics."""
+        found = {each.name: each for topic in topics for each in self.world.partitions(topic)}
+        name = f"TopicsConsumer-{subscription}"
+        return self._subscribe(name, list(found.values()), subscription, conf)
+
+    def subscribe_pattern(self, pattern: str, subscription: str, conf: Any) -> RawConsumer:
+        """Subscribe to the topics that match now; later ones are not found."""
+        wanted = re.compile(re.sub(r"^(non-)?persistent://", "", pattern))
+        with self.world.guard:
+            found = [
+                topic
+                for name, topic in self.world.topics.items()
+                if wanted.fullmatch(logical(name).partition("://")[2])
+            ]
+        return self._subscribe(pattern, found, subscription, conf)
+
+    def _subscribe(
+        self, name: str, topics: list[Topic], subscription: str, conf: Any
+    ) -> RawConsumer:
+        world = self.world
+        with world.guard:
+            self._check_open()
+            for topic in topics:
+                if fault := world.faults.on_subscribe(topic.name):
+                    raise error_of(getattr(_Result, fault.error.__name__))
+            consumer = RawConsumer(
+                name=conf.consumer_name() or world.new_name("consumer"),
+                topic=name,
+                subscription=subscription,
+                conf=conf,
+                clock=world.clock,
+                guard=world.guard,
+            )
+            begins = conf.subscription_initial_position() == _pulsar.InitialPosition.Earliest
+            found = [world.subscription(each, subscription, earliest=begins) for each in topics]
+            try:
+                consumer.connect(found, conf.consumer_type())
+            except _pulsar.PulsarException:
+                consumer.lose()
+                raise
+            self._open.append(consumer)
+            return consumer
+
+    def create_reader(self, topic: str, start: Any, conf: Any) -> RawReader:
+        """Make a reader of a topic or a partition."""
+        with self.world.guard:
+            self._check_open()
+            reader = RawReader(self.world, self.world.partitions(topic)[0], start, conf)
+            self._open.append(reader)
+            return reader
+
+    def create_table_view(self, *_: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("the in-memory broker has no table views")
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """Return the names of the partitions, or the topic's."""
+        with self.world.guard:
+            self._check_open()
+            return self.world.partition_names(topic)
+
+    def get_schema_info(self, topic: str, version: int = -1) -> Any:
+        """Return a schema of a topic.
+
+        Raises:
+            pulsar.TopicNotFound: it has none.
+        """
+        with self.world.guard:
+            found = self.world.topics.get(_full(topic))
+            if found is None or not found.schemas or version >= len(found.schemas):
+                raise error_of(_Result.TopicNotFound)
+            return found.schemas[version]
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close everything.
+
+        Raises:
+            pulsar.AlreadyClosed: it is closed.
+        """
+        self._check_open()
+        self._end("close")
+
+    def shutdown(self) -> None:
+        """End everything at once."""
+        self.lose()
+
+    def lose(self) -> None:
+        """End as if the process had died: nothing more gets to the broker."""
+        self._end("lose")
+
+    def _end(self, how: str) -> None:
+        with self.world.guard:
+            self._is_closed = True
+            opened, self._open = self._open, []
+            for each in opened:
+                getattr(each, how)()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise error_of(_Result.AlreadyClosed)
+
+    close_async = later(close)
+    create_producer_async: Callable[..., None] = later(create_producer, gives=True)
+    create_reader_async: Callable[..., None] = later(create_reader, gives=True)
+    get_topic_partitions_async: Callable[..., None] = later(get_topic_partitions, gives=True)
+    subscribe_async: Callable[..., None] = later(subscribe, gives=True)
+    subscribe_async_topics: Callable[..., None] = later(subscribe_topics, gives=True)
+    subscribe_async_pattern: Callable[..., None] = later(subscribe_pattern, gives=True)
+
+
+def _full(topic: str) -> str:
+    return str(TopicName.parse(topic))

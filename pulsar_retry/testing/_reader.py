@@ -1,0 +1,110 @@
+"""A reader of the in-memory broker: what `_pulsar.Reader` is to the real one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import _pulsar
+
+from pulsar_retry.consumer.results import error_of
+from pulsar_retry.testing._later import later
+from pulsar_retry.testing._message import RawMessage
+from pulsar_retry.testing._topic import Topic
+
+if TYPE_CHECKING:
+    from pulsar_retry.testing._world import World
+
+_Result = _pulsar.Result
+
+
+class RawReader:
+    """Reads a topic from a position of its own, and acknowledges nothing. Thread-safe."""
+
+    def __init__(self, world: World, topic: Topic, start: Any, conf: Any) -> None:
+        self._world = world
+        self._topic = topic
+        self._inclusive = conf.start_message_id_inclusive()
+        self._changed = world.clock.condition()
+        self._is_closed = False
+        self._position = self._behind(start)
+        world.readers.append(self)
+
+    def _behind(self, where: Any) -> tuple[int, int]:
+        """Return the entry, and the message in it, to read next."""
+        topic = self._topic
+        if isinstance(where, int):
+            return topic.position_at(where), 0
+        if where == _pulsar.MessageId.latest:
+            at = len(topic.entries)
+            return (max(0, at - 1), 0) if self._inclusive else (at, 0)
+        number, index = topic.position(where), max(0, where.batch_index())
+        if self._inclusive or where.ledger_id() != topic.ledger:
+            return number, index
+        return number, index + 1
+
+    def _peek(self) -> tuple[RawMessage, tuple[int, int]] | None:
+        """Return the next message, and where it goes on behind it."""
+        number, index = self._position
+        while number < len(self._topic.entries):
+            messages = self._topic.entries[number].messages
+            if index < len(messages):
+                return RawMessage.of(messages[index]), (number, index + 1)
+            number, index = number + 1, 0
+        return None
+
+    def stored(self) -> None:
+        """Look again: there is more."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def read_next(self, timeout_millis: int | None = None) -> RawMessage:
+        """Return the next message, within some milliseconds."""
+        clock = self._world.clock
+        end = None if timeout_millis is None else clock.monotonic() + timeout_millis / 1000
+        with self._changed:
+            while (found := self._peek()) is None:
+                self._check_open()
+                left = None if end is None else end - clock.monotonic()
+                if left is not None and left <= 0:
+                    raise error_of(_Result.Timeout)
+                self._changed.wait(left)
+            self._check_open()
+            message, self._position = found
+            return message
+
+    def has_message_available(self) -> bool:
+        """Tell whether there is another message."""
+        self._check_open()
+        return self._peek() is not None
+
+    def seek(self, where: Any) -> None:
+        """Go on at an id, or at a time in milliseconds since 1970."""
+        self._check_open()
+        with self._changed:
+            self._position = self._behind(where)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    lose = close
+
+    def is_connected(self) -> bool:
+        """Tell whether it is open."""
+        return not self._is_closed
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._topic.name
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise error_of(_Result.AlreadyClosed)
+
+    close_async = later(close)
+    has_message_available_async = later(has_message_available, gives=True)
+    read_next_async = later(read_next, gives=True)
+    seek_async = later(seek)

@@ -1,0 +1,85 @@
+"""The state of the in-memory broker."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from pulsar_retry.testing._guard import Guard
+from pulsar_retry.testing._message import Content
+from pulsar_retry.testing._reader import RawReader
+from pulsar_retry.testing._subscription import Subscription
+from pulsar_retry.testing._topic import Entry, Topic
+from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.faults import Faults
+from pulsar_retry.wire.names import TopicName
+
+
+class World:
+    """Topics and subscriptions, and what all of their clients share.
+
+    Attributes:
+        clock: Tells the time.
+        guard: The lock of everything.
+        faults: What is to go wrong.
+        topics: Topics without partitions, and partitions, by full name.
+        readers: Who is told of new messages beside the subscriptions.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.guard = Guard()
+        self.faults = Faults()
+        self.topics: dict[str, Topic] = {}
+        self.readers: list[RawReader] = []
+        self._partitioned: dict[str, int] = {}
+        self._ledgers = itertools.count(1)
+        self._names = itertools.count()
+
+    def new_name(self, stem: str) -> str:
+        """Return a name that nobody has."""
+        return f"{stem}-{next(self._names)}"
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Make a topic; 0 *partitions*: without."""
+        with self.guard:
+            if partitions:
+                self._partitioned[str(TopicName.parse(topic))] = partitions
+            self.partitions(topic)
+
+    def partition_names(self, topic: str) -> list[str]:
+        """Return the names of the partitions of a topic, or its own."""
+        name = str(TopicName.parse(topic))
+        count = self._partitioned.get(name, 0)
+        return [f"{name}-partition-{each}" for each in range(count)] or [name]
+
+    def partitions(self, topic: str) -> list[Topic]:
+        """Return the partitions of a topic, or itself; it is made if there is none."""
+        names = self.partition_names(topic)
+        with self.guard:
+            for number, name in enumerate(names):
+                if name not in self.topics:
+                    partition = number if name.endswith(f"-partition-{number}") else -1
+                    self.topics[name] = Topic(name, next(self._ledgers), partition)
+            return [self.topics[name] for name in names]
+
+    def subscription(self, topic: Topic, name: str, *, earliest: bool) -> Subscription:
+        """Return a subscription; it is made if there is none. Call with the lock held."""
+        if name not in topic.subscriptions:
+            start = 0 if earliest else len(topic.entries)
+            topic.subscriptions[name] = Subscription(topic, name, start, self.clock, self.guard)
+        return topic.subscriptions[name]
+
+    def store(
+        self, topic: Topic, contents: list[Content], *, producer: str, schema: Any, batch: bool
+    ) -> Entry:
+        """Store messages as one entry and deliver them."""
+        with self.guard:
+            entry = topic.append(
+                contents, now=self.clock.time(), producer=producer, schema=schema, batch=batch
+            )
+            for subscription in topic.subscriptions.values():
+                subscription.dispatch()
+            for reader in self.readers:
+                self.guard.call(reader.stored)
+            return entry

@@ -1,0 +1,130 @@
+"""Assertions about what became of messages."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.testing.memory import MemoryBroker
+from pulsar_retry.wire.dead_letter import DeadLetter
+from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.properties import RetryProperties
+
+
+def assert_retried(
+    broker: MemoryBroker,
+    topic: str,
+    subscription: str,
+    *,
+    delays: Sequence[Duration],
+    data: bytes | None = None,
+    naming: Naming = Naming.PULSAR,
+) -> None:
+    """Assert that a subscription's retry letters asked for exactly these delays, in this order.
+
+    Args:
+        broker: The broker.
+        topic: The topic.
+        subscription: The subscription.
+        delays: Seconds or timedeltas, one for each retry letter; none: nothing was retried.
+        data: Look at letters of this payload alone; None: at all.
+        naming: How its retry topic is named.
+
+    Raises:
+        AssertionError: they asked for others.
+        ConfigError: one of *delays* is no delay.
+    """
+    wanted = [seconds("delays", delay) for delay in delays]
+    letters = [
+        letter
+        for letter in broker.retry_letters(topic, subscription, naming=naming)
+        if data is None or letter.data() == data
+    ]
+    found = [RetryProperties.of(letter).delay or 0.0 for letter in letters]
+    # Letters write milliseconds.
+    if len(found) != len(wanted) or not all(
+        math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
+    ):
+        raise AssertionError(f"expected the delays {_shown(wanted)}, but they are {_shown(found)}")
+
+
+def assert_redelivered(
+    broker: MemoryBroker,
+    topic: str,
+    subscription: str,
+    *,
+    delays: Sequence[Duration],
+    data: bytes | None = None,
+) -> None:
+    """Assert after which times messages were delivered again, as by negative acknowledgements.
+
+    Args:
+        broker: The broker.
+        topic: The topic.
+        subscription: The subscription.
+        delays: Seconds or timedeltas between one delivery and the next; none: no redelivery.
+        data: Look at messages of this payload alone; None: at all.
+
+    Raises:
+        AssertionError: they were delivered after other times.
+        ConfigError: one of *delays* is no delay.
+    """
+    wanted = [seconds("delays", delay) for delay in delays]
+    times: dict[str, list[float]] = {}
+    for each in broker.deliveries(topic, subscription):
+        if data is None or each.message.data() == data:
+            times.setdefault(str(each.message.message_id()), []).append(each.at)
+    found = [
+        later - earlier for each in times.values() for earlier, later in itertools.pairwise(each)
+    ]
+    if len(found) != len(wanted) or not all(
+        math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
+    ):
+        raise AssertionError(
+            f"expected redeliveries after {_shown(wanted)}, but they came after {_shown(found)}"
+        )
+
+
+def assert_dead_lettered(
+    broker: MemoryBroker,
+    topic: str,
+    subscription: str,
+    *,
+    data: Sequence[bytes],
+    reason: str | None = None,
+    naming: Naming = Naming.PULSAR,
+) -> None:
+    """Assert that exactly these payloads are in a subscription's dead-letter topic, in any order.
+
+    Args:
+        broker: The broker.
+        topic: The topic.
+        subscription: The subscription.
+        data: The payloads; none: nothing was dead-lettered.
+        reason: The reason that every dead letter gives; None: any.
+        naming: How its dead-letter topic is named.
+
+    Raises:
+        AssertionError: it has others, or for another reason.
+    """
+    letters = broker.dead_letters(topic, subscription, naming=naming)
+    found = sorted(letter.data() for letter in letters)
+    if found != sorted(data):
+        raise AssertionError(f"expected the dead letters {sorted(data)}, but they are {found}")
+    if reason is not None:
+        reasons = sorted({str(reason_of(letter)) for letter in letters} - {reason})
+        if reasons:
+            raise AssertionError(f"expected the reason {reason!r}, but some give {reasons}")
+
+
+def reason_of(letter: Any) -> str | None:
+    """Return why a dead letter is dead; None if it does not say."""
+    return DeadLetter.of(letter).failure.reason
+
+
+def _shown(delays: Sequence[float]) -> str:
+    return "[" + ", ".join(f"{timedelta(seconds=round(each, 3))}" for each in delays) + "]"

@@ -1,0 +1,259 @@
+"""A broker in memory, for tests of what is built on this package.
+
+Its clients are real ones of ours over pulsar-client's own classes; what is replaced is the C++
+library beneath. So what a test sees of retries, dead letters, counts and delays is what the same
+code does in production, without a network, and hours of delays pass in milliseconds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.client import Client
+from pulsar_retry.consumer.raw import message_of
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.testing._message import Builder, Content, RawMessage
+from pulsar_retry.testing._raw_client import RawClient
+from pulsar_retry.testing._subscription import Subscription
+from pulsar_retry.testing._world import World
+from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.deliveries import Delivered
+from pulsar_retry.testing.faults import Faults
+from pulsar_retry.wire.names import Naming, TopicName
+
+_BYTES = pulsar.schema.BytesSchema()
+
+#: What `pulsar.Producer` makes a message of.
+_PARTS = tuple(inspect.signature(pulsar.Producer._build_msg).parameters)[1:]  # noqa: SLF001
+
+
+class MemoryBroker:
+    """A broker in memory. Thread-safe; topics are made when they are first named.
+
+    Attributes:
+        clock: Its time, which stands still until somebody waits for it.
+        faults: What is to go wrong.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        """Make an empty broker.
+
+        Args:
+            clock: Its time; None: one of its own.
+        """
+        self.clock = clock or VirtualClock()
+        self._world = World(self.clock)
+        self._clients: list[MemoryClient] = []
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong."""
+        return self._world.faults
+
+    def client(self) -> MemoryClient:
+        """Return a new client; every one is as good as a process of its own."""
+        client = MemoryClient(self._world)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """End its clients as if their processes had died. They need not have been closed."""
+        clients, self._clients = self._clients, []
+        for client in clients:
+            client.kill()
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, *, partitions: int = 0) -> None:
+        """Make a topic, which is only needed for one with partitions.
+
+        Raises:
+            ConfigError: *topic* is no name, or *partitions* not 0 or more.
+        """
+        if not isinstance(partitions, int) or partitions < 0:
+            raise ConfigError.bad("partitions", partitions, "a whole number, 0 or more")
+        self._world.create(topic, partitions)
+
+    def send(
+        self,
+        topic: str,
+        data: bytes,
+        *,
+        properties: Mapping[str, str] | None = None,
+        key: str = "",
+        ordering_key: str = "",
+        delay: Duration = 0,
+    ) -> Any:
+        """Publish a message without a producer, and return its id (`_pulsar.MessageId`).
+
+        Args:
+            topic: The topic; of one with partitions the first partition, unless one is named.
+            data: The payload.
+            properties: Its properties.
+            key: Its partition key.
+            ordering_key: Its ordering key.
+            delay: Seconds or a timedelta for which the broker keeps it.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        content = Content(
+            data=data,
+            properties=dict(properties or {}),
+            key=key,
+            ordering_key=ordering_key,
+            deliver_after=seconds("delay", delay),
+        )
+        found = self._world.partitions(topic)[0]
+        entry = self._world.store(found, [content], producer="test", schema=None, batch=False)
+        return entry.messages[0].message_id
+
+    def messages(self, topic: str, *, schema: pulsar.schema.Schema = _BYTES) -> list[Any]:
+        """Return every message that was ever published to a topic (`pulsar.Message`).
+
+        Raises:
+            ConfigError: *topic* is no name.
+        """
+        with self._world.guard:
+            return [
+                message_of(RawMessage.of(stored), schema)
+                for name in self._world.partition_names(topic)
+                if (found := self._world.topics.get(name)) is not None
+                for entry in found.entries
+                for stored in entry.messages
+            ]
+
+    def retry_letters(
+        self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
+    ) -> list[Any]:
+        """Return the retry letters of a subscription, the oldest first."""
+        return self.messages(naming.topics(topic, subscription).retry)
+
+    def dead_letters(
+        self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
+    ) -> list[Any]:
+        """Return the dead letters of a subscription, the oldest first."""
+        return self.messages(naming.topics(topic, subscription).dead_letter)
+
+    # -- subscriptions --------------------------------------------------------------------------
+
+    def backlog(self, topic: str, subscription: str) -> int:
+        """Return how many messages of a topic a subscription has not acknowledged.
+
+        A subscription that does not exist has none. Retry letters are in a topic of their own.
+        """
+        with self._world.guard:
+            return sum(each.backlog() for each in self._found(topic, subscription))
+
+    def deliveries(self, topic: str, subscription: str) -> list[Delivered]:
+        """Return what was delivered to a subscription's consumers, in order.
+
+        That is what the broker has sent them; a consumer's queue may hold it still.
+        """
+        with self._world.guard:
+            return [
+                Delivered(
+                    at=each.at,
+                    message=message_of(each.message, _BYTES),
+                    redelivery_count=each.message.redelivery_count(),
+                    consumer=each.consumer,
+                )
+                for found in self._found(topic, subscription)
+                for each in found.deliveries
+            ]
+
+    def join(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        timeout: Duration = 10 * 86_400,
+        naming: Naming = Naming.PULSAR,
+    ) -> None:
+        """Let time pass until a subscription and its retry topic have nothing left to deliver.
+
+        Args:
+            topic: The topic.
+            subscription: The subscription.
+            timeout: Virtual seconds, or a timedelta, that may pass.
+            naming: How its retry topic is named.
+
+        Raises:
+            TimeoutError: something is left; or as `VirtualClock.advance`.
+        """
+        topics = (topic, naming.topics(topic, subscription).retry)
+        end = self.clock.monotonic() + seconds("timeout", timeout, maximum=float("inf"))
+        self.clock.settle()
+        while left := sum(self.backlog(each, subscription) for each in topics):
+            due = self.clock.next_due()
+            if due > end:
+                raise TimeoutError(f"{left} messages of {subscription} on {topic} are left")
+            self.clock.advance(max(0.0, due - self.clock.monotonic()))
+
+    def _found(self, topic: str, subscription: str) -> Sequence[Subscription]:
+        return [
+            found.subscriptions[subscription]
+            for name in self._world.partition_names(str(TopicName.parse(topic)))
+            if (found := self._world.topics.get(name)) is not None
+            and subscription in found.subscriptions
+        ]
+
+
+class MemoryClient(Client):
+    """A `pulsar_retry.Client` of a broker in memory; made by `MemoryBroker.client`."""
+
+    _new_message = Builder
+
+    def __init__(self, world: World) -> None:
+        # Instead of pulsar.Client's, which would make the raw client in C++.
+        self._client = RawClient(world)
+        self._consumers: list[Any] = []
+        # As with several of pulsar-client's threads: then receipts need no thread of ours.
+        self._begin(2, world.clock)
+
+    def create_producer(self, *args: Any, **kwargs: Any) -> Any:
+        """Do what `pulsar.Client.create_producer` does."""
+        producer = super().create_producer(*args, **kwargs)
+        producer.__class__ = _Producer
+        return producer
+
+    def _subscribe_raw(self, *args: Any, message_listener: Any = None, **kwargs: Any) -> Any:
+        raw = super()._subscribe_raw(*args, **kwargs)
+        if message_listener is not None:
+            schema = kwargs["schema"]
+            raw.listen(lambda bare, message: message_listener(bare, message_of(message, schema)))
+        return raw
+
+    def kill(self) -> None:
+        """Let the client die as by ``kill -9``: nothing more of it gets to the broker.
+
+        Messages that it held go to others. Whatever is called on it raises `pulsar.AlreadyClosed`.
+        """
+        self._nacks.close()
+        self._client.lose()
+
+
+class _Producer(pulsar.Producer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A producer whose messages the broker in memory can read."""
+
+    def _build_msg(self, *arguments: Any) -> Content:
+        # pulsar-client's own checks the arguments and encodes the content.
+        built = super()._build_msg(*arguments)
+        given = dict(zip(_PARTS, arguments, strict=True))
+        after = given["deliver_after"]
+        return Content(
+            data=built.data(),
+            is_null=given["content"] is None,
+            properties=dict(given["properties"] or {}),
+            key=given["partition_key"] or "",
+            ordering_key=given["ordering_key"] or "",
+            event_time=given["event_timestamp"] or 0,
+            deliver_at=given["deliver_at"] or 0,
+            deliver_after=after.total_seconds() if after else 0.0,
+            sequence=given["sequence_id"] or None,
+        )

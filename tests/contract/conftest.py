@@ -1,0 +1,19 @@
+"""One suite, two brokers: what is true of the real one has to be true of the one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from contract import Place
+
+from pulsar_retry.testing import MemoryBroker
+
+
+@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Give a broker, once the one in memory and once the real one."""
+    broker = MemoryBroker() if request.param == "memory" else request.getfixturevalue("broker")
+    place = Place(broker)
+    yield place
+    place.close()

@@ -1,0 +1,351 @@
+"""What is delivered to whom, and in which order."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import _pulsar
+import pulsar
+import pytest
+from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
+def test_one_consumer_gets_everything_in_order(place: Place, kind: str) -> None:
+    """Whatever the type of the subscription."""
+    consumer = place.subscribe(kind)
+    place.publish("a", "b", "c")
+    messages = take(consumer, 3)
+    assert (["a", "b", "c"], [0, 0, 0]) == (
+        texts(messages),
+        [message.redelivery_count() for message in messages],
+    )
+
+
+def test_latest_begins_behind_what_is_there(place: Place) -> None:
+    """A new subscription gets what is published from then on."""
+    place.publish("before")
+    consumer = place.subscribe(initial_position=pulsar.InitialPosition.Latest)
+    place.publish("after")
+    assert ["after"] == texts(take(consumer, 1))
+    assert [] == rest(consumer)
+
+
+def test_earliest_begins_at_the_start_and_once(place: Place) -> None:
+    """A subscription that exists goes on where it was."""
+    place.publish("a", "b")
+    with place.subscribe() as consumer:
+        consumer.acknowledge(consumer.receive(SOON))
+    assert ["b"] == rest(place.subscribe())
+
+
+def test_a_message_carries_what_was_published(place: Place) -> None:
+    """Properties, keys, event time, topic and id."""
+    consumer = place.subscribe()
+    (sent,) = place.publish(
+        "x",
+        properties={"a": "1", "ü": "ß"},
+        partition_key="key",
+        ordering_key="order",
+        event_timestamp=1234,
+    )
+    (message,) = take(consumer, 1)
+    assert (
+        {"a": "1", "ü": "ß"},
+        "key",
+        "order",
+        1234,
+        place.topic,
+        str(sent),
+        False,
+        -1,
+    ) == (
+        message.properties(),
+        message.partition_key(),
+        message.ordering_key(),
+        message.event_timestamp(),
+        message.topic_name(),
+        str(message.message_id()),
+        message.has_null_value(),
+        message.message_id().batch_index(),
+    )
+
+
+def test_a_tombstone_has_no_value(place: Place) -> None:
+    """A null value is told from an empty one."""
+    consumer = place.subscribe()
+    producer = place.client().create_producer(place.topic)
+    producer.send(None, partition_key="k")
+    producer.send(b"")
+    messages = take(consumer, 2)
+    assert [(True, b""), (False, b"")] == [(m.has_null_value(), m.data()) for m in messages]
+
+
+def test_a_schema_decodes_what_it_encoded(place: Place) -> None:
+    """Bytes have no version, what has a schema has one."""
+    schema = pulsar.schema.StringSchema()
+    consumer = place.subscribe(schema=schema)
+    place.client().create_producer(place.topic, schema=schema).send("grün")
+    (message,) = take(consumer, 1)
+    assert ("grün", 0) == (message.value(), message._message.int_schema_version())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        ("Exclusive", "Exclusive", True),
+        ("Exclusive", "Shared", True),
+        ("Shared", "Exclusive", True),
+        ("Shared", "KeyShared", True),
+        ("Failover", "Shared", True),
+        ("Shared", "Shared", False),
+        ("Failover", "Failover", False),
+        ("KeyShared", "KeyShared", False),
+    ],
+)
+def test_a_subscription_has_one_type(
+    place: Place, first: str, second: str, is_refused: bool
+) -> None:
+    """Another type is refused while a consumer is connected, and so is a second Exclusive one."""
+    place.subscribe(first)
+    if is_refused:
+        with pytest.raises(pulsar.ConsumerBusy):
+            place.subscribe(second)
+    else:
+        place.subscribe(second)
+
+
+def test_a_type_may_change_when_nobody_is_connected(place: Place) -> None:
+    """The type is that of the consumers."""
+    place.subscribe("Exclusive").close()
+    place.publish("x")
+    assert ["x"] == texts(take(place.subscribe("Shared"), 1))
+
+
+def test_shared_consumers_share(place: Place) -> None:
+    """Each message goes to one of them, and both get some."""
+    consumers = [place.subscribe(receiver_queue_size=10) for _ in range(2)]
+    place.publish(*map(str, range(20)))
+    got = [rest(consumer) for consumer in consumers]
+    assert all(got)
+    assert sorted(map(str, range(20))) == sorted(got[0] + got[1])
+
+
+def test_failover_has_one_active_consumer(place: Place) -> None:
+    """When that one closes, another goes on with what is not acknowledged."""
+    consumers = [place.subscribe("Failover") for _ in range(2)]
+    place.publish("a", "b")
+    # The real broker gives a new active consumer nothing for its first second.
+    got = [rest(consumer, 3000) for consumer in consumers]
+    assert sorted([["a", "b"], []]) == sorted(got)
+    active = got.index(["a", "b"])
+    consumers[active].close()
+    assert ["a", "b"] == texts(take(consumers[1 - active], 2))
+
+
+def test_a_key_stays_with_a_consumer_and_in_order(place: Place) -> None:
+    """On Key_Shared, and every message goes to one consumer only."""
+    consumers = [place.subscribe("KeyShared") for _ in range(2)]
+    producer = place.client().create_producer(place.topic)
+    for number in range(60):
+        producer.send(str(number).encode(), partition_key=f"key-{number % 20}")
+    keys: list[set[str]] = []
+    order: dict[str, list[int]] = {}
+    for consumer in consumers:
+        mine = []
+        try:
+            while True:
+                mine.append(consumer.receive(NEVER))
+        except pulsar.Timeout:
+            pass
+        keys.append({message.partition_key() for message in mine})
+        for message in mine:
+            order.setdefault(message.partition_key(), []).append(int(message.data()))
+    assert not keys[0] & keys[1]
+    assert {f"key-{k}": [k, k + 20, k + 40] for k in range(20)} == order
+
+
+def test_a_full_queue_leaves_the_rest_to_others(place: Place) -> None:
+    """A consumer that takes nothing gets as many as its queue holds."""
+    small = place.subscribe(receiver_queue_size=2)
+    large = place.subscribe(receiver_queue_size=100)
+    place.publish(*map(str, range(10)))
+    assert 8 == len(rest(large))
+    assert 2 == len(rest(small))
+
+
+def test_a_queue_is_filled_again_as_it_empties(place: Place) -> None:
+    """Without an acknowledgement."""
+    consumer = place.subscribe(receiver_queue_size=3)
+    place.publish(*map(str, range(10)))
+    assert list(map(str, range(10))) == rest(consumer)
+
+
+def test_a_delayed_message_is_passed_by_others(place: Place) -> None:
+    """It comes when it is due."""
+    consumer = place.subscribe()
+    place.publish("later", deliver_after=timedelta(seconds=2))
+    place.publish("now")
+    assert ["now", "later"] == texts(take(consumer, 2))
+
+
+def test_delayed_messages_come_by_their_time(place: Place) -> None:
+    """Not by the order in which they were published."""
+    consumer = place.subscribe()
+    for text, delay in (("c", 3), ("b", 2), ("a", 1)):
+        place.publish(text, deliver_after=timedelta(seconds=delay))
+    assert ["a", "b", "c"] == texts(take(consumer, 3))
+
+
+def test_an_exclusive_subscription_delays_nothing(place: Place) -> None:
+    """The order comes first there."""
+    consumer = place.subscribe("Exclusive")
+    place.publish("later", deliver_after=timedelta(seconds=60))
+    place.publish("now")
+    assert ["later", "now"] == texts(take(consumer, 2))
+
+
+def _batch(place: Place, *contents: str) -> None:
+    """Publish messages as one batch."""
+    producer = place.client().create_producer(
+        place.topic, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    for content in contents:
+        producer.send_async(content.encode(), lambda *_: None)
+    producer.flush()
+
+
+def test_a_batch_is_one_entry(place: Place) -> None:
+    """Its messages have one entry id and an index each."""
+    consumer = place.subscribe()
+    _batch(place, "a", "b", "c")
+    messages = take(consumer, 3)
+    ids = [message.message_id() for message in messages]
+    assert (["a", "b", "c"], 1, [0, 1, 2]) == (
+        texts(messages),
+        len({message_id.entry_id() for message_id in ids}),
+        [message_id.batch_index() for message_id in ids],
+    )
+
+
+@pytest.mark.parametrize(("by_index", "back"), [(False, ["a", "b", "c"]), (True, ["a", "c"])])
+def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[str]) -> None:
+    """Unless its messages are acknowledged by index."""
+    with place.subscribe(batch_index_ack_enabled=by_index) as consumer:
+        _batch(place, "a", "b", "c")
+        consumer.acknowledge(take(consumer, 3)[1])
+    assert back == rest(place.subscribe(batch_index_ack_enabled=by_index))
+
+
+def test_a_batch_receive_returns_what_its_policy_says(place: Place) -> None:
+    """At most so many messages."""
+    policy = pulsar.ConsumerBatchReceivePolicy(2, -1, 2000)
+    consumer = place.subscribe(batch_receive_policy=policy)
+    place.publish("a", "b", "c")
+    assert [["a", "b"], ["c"]] == [texts(consumer.batch_receive()) for _ in range(2)]
+
+
+def test_seeking_to_the_start_delivers_everything_again(place: Place) -> None:
+    """Also what was acknowledged; the broker forgets the redelivery counts."""
+    consumer = place.subscribe()
+    place.publish("a", "b", "c")
+    for message in take(consumer, 3):
+        consumer.acknowledge(message)
+    consumer.seek(pulsar.MessageId.earliest)
+    messages = take(consumer, 3)
+    assert (["a", "b", "c"], [0, 0, 0]) == (
+        texts(messages),
+        [message.redelivery_count() for message in messages],
+    )
+
+
+def test_seeking_to_a_message(place: Place) -> None:
+    """It goes on behind it or with it, as the consumer says."""
+    ids = place.publish("a", "b", "c")
+    got = []
+    for inclusive in (False, True):
+        with place.subscribe(start_message_id_inclusive=inclusive) as consumer:
+            consumer.seek(ids[1])
+            got.append(rest(consumer))
+    assert [["c"], ["b", "c"]] == got
+
+
+def test_seeking_to_a_time(place: Place) -> None:
+    """It goes on with the first message that was published then or later."""
+    consumer = place.subscribe()
+    producer = place.client().create_producer(place.topic)
+    producer.send(b"a")
+    rest(consumer)
+    producer.send(b"b")
+    (message,) = take(consumer, 1)
+    consumer.seek(message.publish_timestamp())
+    assert ["b"] == rest(consumer)
+
+
+def test_two_subscriptions_have_a_cursor_each(place: Place) -> None:
+    """What one acknowledges the other still gets."""
+    client = place.client()
+    consumers = [
+        client.subscribe(place.topic, name, initial_position=EARLIEST) for name in ("one", "two")
+    ]
+    place.publish("x")
+    for consumer in consumers:
+        (message,) = take(consumer, 1)
+        consumer.acknowledge(message)
+
+
+def test_a_list_of_topics_is_read_as_one(place: Place) -> None:
+    """Each message tells its topic and is acknowledged there."""
+    topics = [f"{place.topic}-{n}" for n in (1, 2)]
+    with place.subscribe(topic=topics) as consumer:
+        for topic in topics:
+            place.publish("x", topic=topic)
+        messages = take(consumer, 2)
+        assert sorted(topics) == sorted(message.topic_name() for message in messages)
+        for message in messages:
+            consumer.acknowledge(message)
+    assert [] == rest(place.subscribe(topic=topics))
+
+
+def test_a_reader_reads_from_where_it_is_told(place: Place) -> None:
+    """And acknowledges nothing."""
+    ids = place.publish("a", "b", "c")
+    client = place.client()
+    starts: list[Any] = [pulsar.MessageId.earliest, ids[0]]
+    readers = [client.create_reader(place.topic, start) for start in starts]
+    read = []
+    for reader in readers:
+        read.append([])
+        while reader.has_message_available():
+            read[-1].append(reader.read_next(SOON).data().decode())
+    assert [["a", "b", "c"], ["b", "c"]] == read
+
+
+def test_a_listener_is_called_with_every_message(place: Place) -> None:
+    """In order, and what it acknowledges does not come again."""
+    heard: list[str] = []
+    client = place.client()
+
+    def listen(consumer: Any, message: Any) -> None:
+        heard.append(message.data().decode())
+        consumer.acknowledge(message)
+
+    place.publish("a", "b")
+    client.subscribe(place.topic, SUBSCRIPTION, message_listener=listen, initial_position=EARLIEST)
+    other = client.subscribe(f"{place.topic}-other", "s")
+    for _ in range(100):
+        if len(heard) == 2:
+            break
+        with pytest.raises(pulsar.Timeout):
+            other.receive(100)
+    assert ["a", "b"] == heard
+
+
+def test_the_last_id_of_a_topic(place: Place) -> None:
+    """Is that of the message published last."""
+    consumer = place.subscribe()
+    assert -1 == consumer.get_last_message_id().entry_id()
+    ids = place.publish("a", "b")
+    assert str(ids[-1]) == str(consumer.get_last_message_id())
+    assert isinstance(ids[-1], _pulsar.MessageId)

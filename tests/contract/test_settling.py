@@ -1,0 +1,334 @@
+"""What becomes of messages: acknowledged, redelivered, retried, dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+import pytest
+from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+
+import pulsar_retry as pr
+
+
+def _read(place: Place, topic: str, count: int) -> list[Any]:
+    """Return so many messages of a topic."""
+    reader = place.client().create_reader(topic, pulsar.MessageId.earliest)
+    return [reader.read_next(SOON) for _ in range(count)]
+
+
+# -- acknowledgements -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
+def test_what_is_acknowledged_does_not_come_again(place: Place, kind: str) -> None:
+    """What is not, does, to the next consumer."""
+    with place.subscribe(kind) as consumer:
+        place.publish("a", "b", "c")
+        consumer.acknowledge(take(consumer, 3)[1])
+    consumer = place.subscribe(kind)
+    assert ["a", "c"] == texts(take(consumer, 2))
+    assert [] == rest(consumer)
+
+
+def test_an_id_is_as_good_as_its_message(place: Place) -> None:
+    """For acknowledgements."""
+    with place.subscribe() as consumer:
+        place.publish("a", "b")
+        consumer.acknowledge(take(consumer, 2)[0].message_id())
+    assert ["b"] == rest(place.subscribe())
+
+
+def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> None:
+    """On an Exclusive subscription."""
+    with place.subscribe("Exclusive") as consumer:
+        place.publish("a", "b", "c")
+        consumer.acknowledge_cumulative(take(consumer, 3)[1])
+    assert ["c"] == rest(place.subscribe("Exclusive"))
+
+
+def test_a_shared_subscription_knows_no_cumulative_acknowledgement(place: Place) -> None:
+    """It is refused."""
+    consumer = place.subscribe()
+    place.publish("a")
+    (message,) = take(consumer, 1)
+    with pytest.raises(pulsar.CumulativeAcknowledgementNotAllowedError):
+        consumer.acknowledge_cumulative(message)
+
+
+# -- redelivery -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Shared", "KeyShared"])
+def test_a_nack_counts(place: Place, kind: str) -> None:
+    """The message comes again, and tells how often it did."""
+    consumer = place.subscribe(kind)
+    place.publish("a")
+    counts = []
+    for _ in range(3):
+        (message,) = take(consumer, 1)
+        counts.append(message.redelivery_count())
+        consumer.negative_acknowledge(message, delay=0)
+    assert [0, 1, 2] == counts
+
+
+def test_a_nack_on_exclusive_counts_nothing(place: Place) -> None:
+    """All that is not acknowledged comes again, in order."""
+    consumer = place.subscribe("Exclusive")
+    place.publish("a", "b", "c")
+    messages = take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1], delay=0)
+    again = take(consumer, 2)
+    assert (["b", "c"], [0, 0]) == (texts(again), [each.redelivery_count() for each in again])
+
+
+def test_nacks_come_by_their_delay(place: Place) -> None:
+    """A shorter one is not held up by a longer one."""
+    consumer = place.subscribe()
+    place.publish("a", "b", "c")
+    for message, delay in zip(take(consumer, 3), (2.4, 1.2, 0), strict=True):
+        consumer.negative_acknowledge(message, delay=delay)
+    assert ["c", "b", "a"] == texts(take(consumer, 3))
+
+
+def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
+    """The second delay is the longer one; another message passes."""
+    consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 1.5))
+    place.publish("a")
+    (message,) = take(consumer, 1)
+    consumer.negative_acknowledge(message)
+    (message,) = take(consumer, 1)
+    consumer.negative_acknowledge(message)
+    place.publish("b")
+    assert ["b", "a"] == texts(take(consumer, 2))
+
+
+def test_redelivering_everything(place: Place) -> None:
+    """Whatever is not acknowledged, at once."""
+    consumer = place.subscribe()
+    place.publish("a", "b", "c")
+    consumer.acknowledge(take(consumer, 3)[0])
+    consumer.redeliver_unacknowledged_messages()
+    assert ["b", "c"] == sorted(rest(consumer))
+
+
+def test_closing_hands_back(place: Place) -> None:
+    """What was received and what was only prefetched; the other consumer sees a redelivery."""
+    first = place.subscribe()
+    place.publish("a", "b", "c")
+    take(first, 2)
+    second = place.subscribe()
+    first.close()
+    messages = take(second, 3)
+    assert ["a", "b", "c"] == sorted(texts(messages))
+
+
+def test_a_nacked_message_comes_at_once_when_its_consumer_closes(place: Place) -> None:
+    """Its delay ends with the consumer."""
+    first, second = place.subscribe(receiver_queue_size=1), None
+    place.publish("a")
+    (message,) = take(first, 1)
+    first.negative_acknowledge(message, delay=3600)
+    second = place.subscribe()
+    first.close()
+    assert ["a"] == texts(take(second, 1))
+
+
+def test_an_acknowledgement_time_out(place: Place) -> None:
+    """What is in hand for too long comes again."""
+    consumer = place.subscribe(unacked_messages_timeout_ms=10_000)
+    place.publish("a")
+    take(consumer, 1)
+    (message,) = take(consumer, 1)
+    assert 1 == message.redelivery_count()
+
+
+def test_unsubscribing_forgets(place: Place) -> None:
+    """The next subscription of the name begins anew."""
+    consumer = place.subscribe()
+    place.publish("a")
+    consumer.acknowledge(take(consumer, 1)[0])
+    consumer.unsubscribe()
+    assert ["a"] == rest(place.subscribe())
+
+
+# -- retry letters --------------------------------------------------------------------------------
+
+
+def _subscribe(place: Place, retries: int = 2, **options: Any) -> pr.Consumer:
+    options.setdefault("delay_levels", "100ms 200ms 300ms")
+    policy = pr.DeadLetterPolicy(retries)
+    return place.subscribe(enable_retry=True, dead_letter_policy=policy, **options)
+
+
+def test_a_retry_letter_carries_the_message(place: Place) -> None:
+    """Its payload, key and properties, and the system's."""
+    consumer = _subscribe(place)
+    place.publish("x", properties={"a": "1"}, partition_key="k")
+    (message,) = take(consumer, 1)
+    consumer.reconsume_later(message, delay=0.2, properties={"why": "late"})
+    (letter,) = take(consumer, 1)
+    properties = letter.properties()
+    origin = message.message_id()
+    assert (b"x", "k", f"{place.topic}-{SUBSCRIPTION}-RETRY", 0) == (
+        letter.data(),
+        letter.partition_key(),
+        letter.topic_name(),
+        letter.redelivery_count(),
+    )
+    origin_text = f"{origin.ledger_id()}:{origin.entry_id()}:{origin.partition()}"
+    assert {
+        "a": "1",
+        "why": "late",
+        "REAL_TOPIC": place.topic,
+        "REAL_SUBSCRIPTION": SUBSCRIPTION,
+        "RETRY_TOPIC": f"{place.topic}-{SUBSCRIPTION}-RETRY",
+        "ORIGIN_MESSAGE_ID": origin_text,
+        "ORIGIN_MESSAGE_IDY_TIME": origin_text,
+        "RECONSUMETIMES": "1",
+        "DELAY_TIME": "200",
+    } == properties
+
+
+def test_the_original_is_acknowledged(place: Place) -> None:
+    """Only the letter comes again, also to the next consumer."""
+    with _subscribe(place) as consumer:
+        place.publish("x")
+        consumer.reconsume_later(take(consumer, 1)[0], delay=0.1)
+    (letter,) = take(_subscribe(place), 1)
+    assert 1 == pr.RetryProperties.of(letter).reconsume_times
+    assert [] == rest(place.subscribe())
+
+
+def test_levels_follow_the_count(place: Place) -> None:
+    """And can be asked for."""
+    consumer = _subscribe(place, retries=5)
+    place.publish("x")
+    for options in ({}, {}, {"level": 1}, {"level": 99}):
+        consumer.reconsume_later(take(consumer, 1)[0], **options)
+    (letter,) = take(consumer, 1)
+    assert (4, 0.3) == (
+        pr.RetryProperties.of(letter).reconsume_times,
+        pr.RetryProperties.of(letter).delay,
+    )
+    letters = _read(place, f"{place.topic}-{SUBSCRIPTION}-RETRY", 4)
+    assert ["100", "200", "100", "300"] == [each.properties()["DELAY_TIME"] for each in letters]
+
+
+def test_letters_come_by_their_delay(place: Place) -> None:
+    """The shortest first."""
+    consumer = _subscribe(place)
+    place.publish("a", "b", "c")
+    for message, delay in zip(take(consumer, 3), (3, 2, 1), strict=True):
+        consumer.reconsume_later(message, delay=delay)
+    assert ["c", "b", "a"] == texts(take(consumer, 3))
+
+
+def test_the_retry_after_the_last_is_a_dead_letter(place: Place) -> None:
+    """N retries, N + 1 deliveries, then the dead-letter topic."""
+    consumer = _subscribe(place, retries=2)
+    place.publish("x", properties={"a": "1"})
+    for _ in range(3):
+        consumer.reconsume_later(take(consumer, 1)[0], delay=0.1)
+    assert [] == rest(consumer)
+    (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
+    known = pr.RetryProperties.of(letter)
+    assert ("x", "1", 3, place.topic) == (
+        letter.data().decode(),
+        letter.properties()["a"],
+        known.reconsume_times,
+        known.real_topic,
+    )
+
+
+def test_a_dead_letter_at_once(place: Place) -> None:
+    """With its reason."""
+    consumer = _subscribe(place)
+    place.publish("x")
+    consumer.dead_letter(take(consumer, 1)[0], reason="invalid")
+    (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
+    assert "invalid" == letter.properties()["FAILURE_REASON"]
+
+
+def test_nacks_end_in_a_dead_letter(place: Place) -> None:
+    """Without retries, after N redeliveries."""
+    consumer = place.subscribe(
+        dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
+    )
+    place.publish("x")
+    for _ in range(2):
+        consumer.negative_acknowledge(take(consumer, 1)[0])
+    (letter,) = _read(place, f"{place.topic}-{SUBSCRIPTION}-DLQ", 1)
+    assert "x" == letter.data().decode()
+    assert [] == rest(consumer)
+
+
+def test_many_retries_at_once(place: Place) -> None:
+    """None is lost, each is counted once."""
+    consumer = _subscribe(place)
+    place.publish(*map(str, range(50)))
+    for future in [consumer.reconsume_later_async(each, delay=0.1) for each in take(consumer, 50)]:
+        future.result(SOON / 1000)
+    letters = take(consumer, 50)
+    assert sorted(map(str, range(50))) == sorted(texts(letters))
+    assert {1} == {pr.RetryProperties.of(each).reconsume_times for each in letters}
+
+
+def test_a_first_subscription_of_the_dead_letter_topic(place: Place) -> None:
+    """It is made before the first dead letter, and gets it."""
+    policy = pr.DeadLetterPolicy(1, initial_subscription_name="watch")
+    consumer = place.subscribe(enable_retry=True, dead_letter_policy=policy)
+    place.publish("x")
+    consumer.dead_letter(take(consumer, 1)[0])
+    watcher = place.client().subscribe(f"{place.topic}-{SUBSCRIPTION}-DLQ", "watch")
+    assert ["x"] == texts(take(watcher, 1))
+
+
+# -- the managed subscriber -----------------------------------------------------------------------
+
+
+def test_a_subscriber_retries_until_it_is_well(place: Place) -> None:
+    """And acknowledges then."""
+    attempts: list[int] = []
+    done: list[Any] = []
+
+    def handle(message: Any) -> None:
+        attempts.append(pr.attempt_of(message))
+        if len(attempts) < 3:
+            raise TimeoutError("not yet")
+        done.append(message.data())
+
+    client = place.client()
+    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(0.6))
+    other = client.subscribe(f"{place.topic}-other", "s")
+    with client.subscriber(place.topic, SUBSCRIPTION, handle, retry_policy=policy):
+        place.publish("x")
+        for _ in range(100):
+            if done:
+                break
+            with pytest.raises(pulsar.Timeout):
+                other.receive(200)
+    assert ([1, 2, 3], [b"x"]) == (attempts, done)
+    assert [] == rest(place.subscribe(), NEVER)
+
+
+def test_a_subscriber_gives_up_with_a_dead_letter(place: Place) -> None:
+    """After as many attempts as its policy has."""
+
+    def handle(_message: Any) -> None:
+        raise ValueError("never")
+
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
+    client = place.client()
+    with client.subscriber(place.topic, SUBSCRIPTION, handle, retry_policy=policy):
+        place.publish("x")
+        dead = client.subscribe(
+            f"{place.topic}-{SUBSCRIPTION}-DLQ", "look", initial_position=EARLIEST
+        )
+        (letter,) = take(dead, 1)
+    assert (b"x", "2", "retries-exhausted") == (
+        letter.data(),
+        letter.properties()["RECONSUMETIMES"],
+        letter.properties()["FAILURE_REASON"],
+    )

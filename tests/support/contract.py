@@ -1,0 +1,85 @@
+"""One of two brokers that a test of tests/contract runs on, and what it does there."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import attrs
+import pulsar
+
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+
+#: Milliseconds in which what is to come comes.
+SOON = 20_000
+
+#: Milliseconds after which nothing comes any more.
+NEVER = 500
+
+SUBSCRIPTION = "billing"
+EARLIEST = pulsar.InitialPosition.Earliest
+
+
+@attrs.define
+class Place:
+    """One of the two brokers, and a topic of the test's own there.
+
+    Attributes:
+        topic: The topic.
+    """
+
+    _broker: Any
+    topic: str = attrs.Factory(lambda: f"persistent://public/default/{uuid.uuid4().hex}")
+    _clients: list[pr.Client] = attrs.Factory(list)
+
+    def client(self) -> pr.Client:
+        """Return another client, as of another process."""
+        if isinstance(self._broker, MemoryBroker):
+            client: pr.Client = self._broker.client()
+        else:
+            quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            client = pr.Client(self._broker.service_url, logger=quiet)
+        self._clients.append(client)
+        return client
+
+    def subscribe(self, kind: str = "Shared", **options: Any) -> pr.Consumer:
+        """Subscribe to the test's topic, from its start."""
+        options.setdefault("initial_position", EARLIEST)
+        client = options.pop("client", None) or self.client()
+        topic = options.pop("topic", self.topic)
+        kind_of = getattr(pulsar.ConsumerType, kind)
+        return client.subscribe(topic, SUBSCRIPTION, kind_of, **options)
+
+    def publish(self, *contents: str, topic: str | None = None, **options: Any) -> list[Any]:
+        """Publish messages one by one, and return their ids."""
+        producer = self.client().create_producer(topic or self.topic)
+        return [producer.send(content.encode(), **options) for content in contents]
+
+    def close(self) -> None:
+        """Close the clients."""
+        for client in self._clients:
+            try:
+                client.close()
+            except pulsar.PulsarException:
+                client.shutdown()
+
+
+def take(consumer: Any, count: int) -> list[Any]:
+    """Return the next messages; they must come."""
+    return [consumer.receive(SOON) for _ in range(count)]
+
+
+def texts(messages: list[Any]) -> list[str]:
+    """Return the payloads."""
+    return [message.data().decode() for message in messages]
+
+
+def rest(consumer: Any, wait: int = NEVER) -> list[str]:
+    """Return the payloads of everything that still comes."""
+    found = []
+    try:
+        while True:
+            found.append(consumer.receive(wait).data().decode())
+    except pulsar.Timeout:
+        return found
