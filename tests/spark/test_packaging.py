@@ -74,7 +74,7 @@ with local_session() as spark:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a wheel of the tree, without leaving anything in it."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("LICENSE", "README.md", "pyproject.toml", "setup.cfg"):
+    for name in ("LICENSE", "README.md", "pyproject.toml", "pytest_pulsar_retry.py", "setup.cfg"):
         shutil.copy(ROOT / name, folder)
     for name in ("pulsar_retry", "spark"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
