@@ -139,10 +139,14 @@ class RunningCluster:
         """Move the bundle of a topic, or partition, to the other broker."""
         target = self.other(self.owner(topic))
         namespace = topic.partition("://")[2].rpartition("/")[0]
-        bundle = self._look_up(topic, "/bundle").strip('"')
         # The name of a broker is the address of its REST API.
         name = target.admin_url.removeprefix("http://")
-        self.call("PUT", f"namespaces/{namespace}/{bundle}/unload", destinationBroker=name)
+        path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
+        self.call("PUT", path, destinationBroker=name)
+
+    def bundle(self, topic: str) -> str:
+        """Return the bundle of a topic, which need not exist: bundles are what moves."""
+        return self._look_up(topic, "/bundle").strip('"')
 
     def _look_up(self, topic: str, what: str = "") -> str:
         path = f"lookup/v2/topic/{topic.replace('://', '/')}{what}"

@@ -1,0 +1,170 @@
+"""Processes of a cluster that end, and topics that move, while messages are retried."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from balancing import Stage
+from handing import manage, publish, retry_many, retry_topic
+from ledger import Ledger, wait_until
+
+#: Messages before the fault, and as many while it lasts.
+COUNT = 150
+
+#: A broker writes down acknowledgements once a second; what it forgot, it delivers again.
+FORGOTTEN = "letters in flight, and acknowledgements that the broker had not written down"
+
+#: A publisher outlasts the change from one broker to the other.
+PATIENT = {"send_timeout_millis": 120_000}
+
+
+@pytest.fixture
+def client(cluster):
+    """Give a client that waits for a broker to take over."""
+    with cluster.client(operation_timeout_seconds=90) as client:
+        yield client
+
+
+@pytest.fixture
+def stage(cluster, client, namespace, tmp_path):
+    """Give a topic on one broker whose retry topic is on the other."""
+    topic = next(name for name in iter(lambda: fresh(namespace), None) if is_apart(cluster, name))
+    for name in (topic, retry_topic(topic)):
+        client.create_producer(name).close()
+    if cluster.owner(topic) is cluster.owner(retry_topic(topic)):
+        cluster.move(retry_topic(topic))
+        wait_until(lambda: cluster.owner(topic) is not cluster.owner(retry_topic(topic)))
+    return Stage(cluster.it.service_url, cluster, client, topic, Ledger(tmp_path / "ledger"))
+
+
+def fresh(namespace):
+    """Return the name of a topic that does not exist."""
+    return f"persistent://{namespace}/{uuid.uuid4().hex}"
+
+
+def is_apart(cluster, topic):
+    """Tell whether a topic and its retry topic can be on different brokers."""
+    return cluster.bundle(topic) != cluster.bundle(retry_topic(topic))
+
+
+def retrying(stage, count=COUNT // 3):
+    """Wait until letters are in flight."""
+    wait_until(lambda: stage.ledger.account().retried >= count)
+    assert stage.ledger.account().retried >= count
+
+
+def endure(stage, fault, strike):
+    """Have *strike* called while messages are retried and published; return the account."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
+    with stage.working(retry_many, manage):
+        retrying(stage)
+        fault.strikes()
+        strike()
+        publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
+    return stage.account()
+
+
+def test_the_broker_of_the_retry_topic_is_killed(cluster, stage, fault):
+    """The other broker takes the retry topic over, with every letter."""
+    assert cluster.owner(stage.topic) is not cluster.owner(retry_topic(stage.topic))
+    account = endure(stage, fault, lambda: cluster.owner(retry_topic(stage.topic)).kill())
+    fault.survived(
+        "cluster: broker of the retry topic killed",
+        "the other one takes it over",
+        account,
+        bound=account.sent,
+        why=FORGOTTEN,
+    )
+
+
+def test_the_broker_of_the_main_topic_is_killed(cluster, stage, fault):
+    """The other broker takes the topic over, and publishing goes on."""
+    account = endure(stage, fault, lambda: cluster.owner(stage.topic).kill())
+    fault.survived(
+        "cluster: broker of the main topic killed",
+        "the other one takes it over",
+        account,
+        bound=account.sent,
+        why=FORGOTTEN,
+    )
+
+
+def test_a_broker_of_partitions_is_killed(cluster, client, namespace, tmp_path, fault):
+    """The partitions of the other broker are served all the time."""
+    topic = fresh(namespace)
+    cluster.call("PUT", f"{topic.replace('://', '/')}/partitions", 4)
+    stage = Stage(cluster.it.service_url, cluster, client, topic, Ledger(tmp_path / "ledger"))
+    client.create_producer(topic).close()
+    parts = [f"{topic}-partition-{number}" for number in range(4)]
+    if len({cluster.owner(part).name for part in parts}) == 1:
+        cluster.move(parts[0])
+        wait_until(lambda: len({cluster.owner(part).name for part in parts}) > 1)
+    account = endure(stage, fault, lambda: cluster.owner(parts[0]).kill())
+    fault.survived(
+        "cluster: a broker of 4 partitions killed",
+        "the other one takes over what it had",
+        account,
+        bound=account.sent,
+        why=FORGOTTEN,
+    )
+
+
+def test_a_bookie_is_killed(cluster, stage, fault):
+    """Ledgers that are open go on with the other one; the rest waits until it is back."""
+    bookie = cluster.it.bookies[0]
+
+    def strike():
+        bookie.kill()
+        publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
+        bookie.start()
+
+    account = endure(stage, fault, strike)
+    fault.survived(
+        "cluster: one of two bookies killed, and started again",
+        "open ledgers go on with the other one",
+        account,
+        bound=account.sent,
+        why=FORGOTTEN,
+    )
+
+
+def test_topics_move_between_brokers(cluster, stage, fault):
+    """Each move closes the topic for its clients, who find it at the other broker."""
+
+    def strike():
+        for _ in range(3):
+            for name in (stage.topic, retry_topic(stage.topic)):
+                before, count = cluster.owner(name), stage.ledger.account().deliveries
+                cluster.move(name)
+                wait_until(lambda: cluster.owner(name) is not before)  # noqa: B023 - called now
+                assert cluster.owner(name) is not before
+                publish(stage.client, stage.topic, stage.ledger, COUNT // 10, **PATIENT)
+                wait_until(lambda: stage.ledger.account().deliveries > count)  # noqa: B023
+
+    account = endure(stage, fault, strike)
+    fault.survived(
+        "cluster: main and retry topic moved between brokers, three times each",
+        "clients follow",
+        account,
+        bound=account.sent,
+        why="letters in flight, and acknowledgements of the last 0.1 s, at each move",
+    )
+
+
+def test_the_whole_cluster_is_restarted_one_by_one(cluster, stage, fault):
+    """As for an upgrade: brokers, bookies and the metadata, each while the others run."""
+
+    def strike():
+        for member in cluster.it.members:
+            member.restart()
+            publish(stage.client, stage.topic, stage.ledger, COUNT // 10, **PATIENT)
+
+    account = endure(stage, fault, strike)
+    fault.survived(
+        "cluster: every process restarted, one after the other",
+        "clients follow their topics",
+        account,
+        bound=account.sent,
+        why="letters in flight, and acknowledgements of the last 0.1 s, at each restart",
+    )
