@@ -59,7 +59,7 @@ def endure(stage, fault, strike):
     publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
     with stage.working(retry_many, manage):
         retrying(stage)
-        fault.strikes()
+        fault.is_over()
         strike()
         publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
     return stage.account()

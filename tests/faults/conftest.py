@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
+import pulsar
 import pytest
 from balancing import Stage
 from ledger import Ledger
 
 import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
 
 
 @pytest.fixture
@@ -22,3 +27,15 @@ def ledger(tmp_path: Path) -> Ledger:
 def stage(broker: Any, admin: Any, client: pr.Client, topic: str, ledger: Ledger) -> Stage:
     """Give a new topic of the session's broker."""
     return Stage(broker.service_url, admin, client, topic, ledger)
+
+
+@pytest.fixture
+def own_stage(ledger: Ledger, admin: Any, own_broker: Standalone) -> Iterator[Stage]:
+    """Give a new topic of a broker that no other module uses."""
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    admin = attrs.evolve(admin, url=own_broker.admin_url)
+    namespace = f"public/{uuid.uuid4().hex}"
+    admin.create_namespace(namespace)
+    with pr.Client(own_broker.service_url, logger=quiet) as client:
+        topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+        yield Stage(own_broker.service_url, admin, client, topic, ledger)

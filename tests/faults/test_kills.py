@@ -23,7 +23,7 @@ def died(stage, fault, way, step):
     """Kill a process at a hand-off, finish its work in another, and return the account."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     assert -9 == crash(stage.url, stage.topic, stage.ledger, way, step, AT)
-    fault.strikes()
+    fault.is_over()
     return stage.finish(WAYS[way])
 
 

@@ -26,6 +26,11 @@ class Stage:
     topic: str
     ledger: Ledger
 
+    @property
+    def namespace(self) -> str:
+        """The topic's namespace."""
+        return self.topic.partition("://")[2].rpartition("/")[0]
+
     def is_drained(self) -> bool:
         """Tell whether nothing is left to deliver, and the broker knows it.
 
@@ -35,10 +40,8 @@ class Stage:
             if self.admin.backlog(self.topic, SUBSCRIPTION):
                 return False
             retry = retry_topic(self.topic)
-            namespace = self.topic.partition("://")[2].rpartition("/")[0]
-            return retry not in self.admin.topics(namespace) or not self.admin.backlog(
-                retry, SUBSCRIPTION
-            )
+            known = self.admin.topics(self.namespace)
+            return retry not in known or self.admin.backlog(retry, SUBSCRIPTION) == 0
         except (OSError, KeyError):  # its broker is not back, or nobody has subscribed yet
             return False
 
@@ -77,7 +80,6 @@ class Stage:
     def account(self) -> Account:
         """Enter the dead letters that there are, once, and return the account."""
         dlq = dead_letter_topic(self.topic)
-        namespace = self.topic.partition("://")[2].rpartition("/")[0]
-        if dlq in self.admin.topics(namespace):
+        if dlq in self.admin.topics(self.namespace):
             self.ledger.enter_all("dead", stored(self.url, dlq))
         return self.ledger.account()

@@ -6,8 +6,10 @@ here and `crashing` in a process that is killed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pulsar
@@ -20,6 +22,15 @@ EARLIEST = pulsar.InitialPosition.Earliest
 
 #: Milliseconds for which a consumer waits before it looks whether it is to go on.
 _GLANCE = 200
+
+#: Seconds by which a broker may be early: its `delayedDeliveryTickTimeMillis`, by default.
+_TICK = 1.0
+
+#: The name of consumers that have one.
+NAME = "same"
+
+#: The wall clock, whatever a test makes of it.
+_wall = time.time
 
 GoOn = Callable[[], bool]
 
@@ -71,8 +82,18 @@ def _each(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
             yield message
 
 
+def is_early(message: Any) -> bool:
+    """Tell whether a letter comes before it is due, by more than a tick of any broker.
+
+    Its publication is stamped in the moment in which its delay begins.
+    """
+    waited = _wall() - message.publish_timestamp() / 1000
+    return waited < (pr.RetryProperties.of(message).delay or 0.0) - _TICK
+
+
 def process(consumer: pr.Consumer, ledger: Ledger, message: Any) -> None:
     """Process a message, then acknowledge it."""
+    assert not is_early(message), "a letter comes before it is due"
     ledger.enter("processed", message)
     consumer.acknowledge(message)
 
@@ -90,7 +111,15 @@ def retry(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options:
     consumer.close()
 
 
-def retry_many(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+def retry_many(
+    client: pr.Client,
+    topic: str,
+    ledger: Ledger,
+    go_on: GoOn,
+    *,
+    delay: float = 0.5,
+    **options: Any,
+) -> None:
     """Do what `retry` does with many letters in flight."""
     consumer = subscribe(client, topic, **options)
     for message in _each(consumer, ledger, go_on):
@@ -98,7 +127,7 @@ def retry_many(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **opt
             process(consumer, ledger, message)
         else:
             ledger.enter("retried", message)
-            consumer.reconsume_later_async(message, delay=0.5)
+            consumer.reconsume_later_async(message, delay=delay)
     consumer.close()
 
 
@@ -146,4 +175,5 @@ WAYS: dict[str, Callable[..., None]] = {
     "dead_letter": dead_letter,
     "nack": nack,
     "subscriber": manage,
+    "same name": partial(retry, consumer_name=NAME),
 }

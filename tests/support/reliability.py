@@ -35,7 +35,7 @@ class Row:
         lost: How many of them are lost.
         duplicates: How many ends there were too many.
         bound: How many there may be, and why.
-        recovery: Seconds from the fault until every message had come to its end.
+        recovery: Seconds from the end of the fault until every message had come to its end.
         test: The name of the test.
     """
 
@@ -68,11 +68,11 @@ class Fault:
 
     def __init__(self, node: pytest.Item) -> None:
         self._node = node
-        self._struck: float | None = None
+        self._over: float | None = None
 
-    def strikes(self) -> None:
-        """Begin to measure the recovery: the fault happens now."""
-        self._struck = time.monotonic()
+    def is_over(self) -> None:
+        """Begin to measure the recovery: the fault has happened, or has passed."""
+        self._over = time.monotonic()
 
     def survived(
         self, fault: str, effect: str, account: Account, *, bound: int, why: str = ""
@@ -86,8 +86,8 @@ class Fault:
             bound: How many duplicates there may be.
             why: The bound in words; else its number.
         """
-        assert self._struck is not None, "call strikes() when the fault happens"
-        recovery = time.monotonic() - self._struck
+        assert self._over is not None, "call is_over() when the fault has happened"
+        recovery = time.monotonic() - self._over
         print(f"{fault}: {account}; recovered in {recovery:.1f} s; bound {bound}")  # noqa: T201
         row = Row(
             fault,

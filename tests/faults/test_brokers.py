@@ -1,0 +1,84 @@
+"""Brokers that die and come back, and topics that move, with letters on their way."""
+
+from __future__ import annotations
+
+import pytest
+from handing import manage, publish, retry_many, retry_topic
+from ledger import wait_until
+from reading import SUBSCRIPTION, eventually
+
+pytestmark = pytest.mark.timeout(280)
+
+COUNT, SOME = 200, 50
+
+#: How often a broker dies, and topics move.
+KILLS, UNLOADS = 2, 3
+
+# Each time all may come back that was there so shortly before: the originals, which have new
+# letters then, and the letters. So there are up to three times as many ends afterwards.
+
+UNDER_WAY = "letters under way, and acknowledgements that the broker had not stored"
+
+
+def begin_round(stage):
+    """Publish more messages, and wait until letters of them are on their way."""
+    before = stage.ledger.account().deliveries
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    wait_until(lambda: stage.ledger.account().deliveries >= before + SOME)
+
+
+@pytest.mark.parametrize("way", [retry_many, manage])
+def test_a_broker_that_is_killed_again_and_again(own_stage, own_broker, fault, way):
+    """Kills -9 with letters in flight; the consumer goes on by itself each time."""
+    with own_stage.working(way):
+        for _ in range(KILLS):
+            begin_round(own_stage)
+            own_broker.kill()
+            fault.is_over()
+            own_broker.start()
+
+    fault.survived(
+        f"broker killed with -9, {KILLS} times",
+        "the client connects again; what was not stored is done again",
+        own_stage.account(),
+        bound=3**KILLS * COUNT,
+        why="acknowledgements of the last 10 s, which a broker may not have stored",
+    )
+
+
+def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
+    """They wait in the topic, not in the broker's memory, and none comes early."""
+    count, delay = 1000, 12.0
+    publish(own_stage.client, own_stage.topic, own_stage.ledger, count)
+    with own_stage.working(retry_many, delay=delay):
+        eventually(lambda: own_stage.ledger.account().retried >= count, within=60)
+        eventually(lambda: own_stage.admin.backlog(own_stage.topic, SUBSCRIPTION) == 0)
+        fault.is_over()
+        own_broker.restart()
+
+    fault.survived(
+        f"broker restarted with {count} letters waiting {delay:g} s",
+        "they come when they are due",
+        own_stage.account(),
+        bound=count // 10,
+        why=UNDER_WAY,
+    )
+
+
+@pytest.mark.parametrize("way", [retry_many, manage])
+def test_topics_that_are_unloaded(stage, fault, way):
+    """The topic and its retry topic move, again and again, while messages are retried."""
+    with stage.working(way):
+        for _ in range(UNLOADS):
+            begin_round(stage)
+            stage.admin.unload(stage.topic)
+            stage.admin.unload(retry_topic(stage.topic))
+        fault.is_over()
+
+    fault.survived(
+        f"topic and retry topic unloaded, {UNLOADS} times",
+        "consumers and producers follow",
+        stage.account(),
+        bound=3**UNLOADS * COUNT,
+        why=UNDER_WAY,
+    )

@@ -1,0 +1,87 @@
+"""A wall clock that is set while messages wait."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from handing import manage, publish, retry_many, subscribe
+from reading import SOON, SUBSCRIPTION, eventually
+
+from pulsar_retry.consumer.clock import Clock
+
+COUNT = 50
+
+#: Seconds by which the clock is set. Ahead it is less: letters that are made then wait for that.
+JUMPS = {"back": -3600.0, "ahead": 3.0}
+
+
+def jump(monkeypatch, seconds):
+    """Set the clock of this process."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + seconds)
+    monkeypatch.setattr(Clock, "time", staticmethod(time.time))
+
+
+@pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
+def test_letters_that_wait_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
+    """The broker knows when they are due; `retry_many` sees to it that none is early."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    with stage.working(retry_many, delay=4.0):
+        eventually(lambda: stage.ledger.account().retried >= COUNT)
+        eventually(lambda: stage.admin.backlog(stage.topic, SUBSCRIPTION) == 0)
+        jump(monkeypatch, seconds)
+        fault.is_over()
+
+    fault.survived(
+        "clock set, an hour back or 3 s ahead, while letters wait 4 s",
+        "they come when they are due",
+        stage.account(),
+        bound=0,
+    )
+
+
+@pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
+def test_letters_that_are_made_after_the_clock_is_set(stage, fault, monkeypatch, seconds):
+    """Pulsar's delays are absolute times: they are off by as much as the clock, and that is all."""
+    jump(monkeypatch, seconds)
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    fault.is_over()
+    began = time.monotonic()
+    account = stage.finish(manage)
+
+    assert time.monotonic() - began > seconds
+    fault.survived(
+        "clock wrong, an hour behind or 3 s ahead, while letters are made",
+        "their delays are wrong by that, as every client's",
+        account,
+        bound=0,
+    )
+
+
+@pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
+def test_nacks_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
+    """Their delays are measured, not read from the clock."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    consumer = subscribe(stage.client, stage.topic)
+    began = time.monotonic()
+    for _ in range(COUNT):
+        message = consumer.receive(SOON)
+        stage.ledger.enter("delivered", message)
+        consumer.negative_acknowledge(message, delay=3)
+    jump(monkeypatch, seconds)
+    fault.is_over()
+    for _ in range(COUNT):
+        message = consumer.receive(SOON)
+        assert time.monotonic() - began >= 2.8
+        stage.ledger.enter("delivered", message)
+        stage.ledger.enter("processed", message)
+        consumer.acknowledge(message)
+    consumer.close()
+
+    fault.survived(
+        "clock set, an hour back or 3 s ahead, while nacks wait 3 s",
+        "they come when they are due",
+        stage.account(),
+        bound=0,
+    )

@@ -1,0 +1,103 @@
+"""Connections that are cut, reset, half-open and slow, by a proxy before the broker."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import urlsplit
+
+import attrs
+import pulsar
+import pytest
+from handing import manage, publish, retry_many
+from ledger import wait_until
+from proxy import Proxy
+
+import pulsar_retry as pr
+
+COUNT = 300
+
+#: Deliveries after which the fault strikes: letters are on their way then.
+SOME = 50
+
+#: Seconds for which nothing passes: more than the letters' send time-out below.
+PAUSE = 5.0
+
+#: What goes wrong, what follows, and how the proxy does it.
+CUTS = {
+    "cut": ("connection cut", "the client connects again", lambda proxy: proxy.cut()),
+    "refuse": (
+        f"connection cut, and refused for {PAUSE:g} s",
+        "the client tries until it may connect",
+        lambda proxy: (proxy.cut(refuse=True), time.sleep(PAUSE)),
+    ),
+    "reset": ("connection reset", "the client connects again", lambda proxy: proxy.reset()),
+    "half-open": (
+        f"connection half-open for {PAUSE:g} s",
+        "letters time out; their originals come again",
+        lambda proxy: (proxy.stall(), time.sleep(PAUSE)),
+    ),
+    "deaf": (
+        f"no receipt comes for {PAUSE:g} s, then the connection is reset",
+        "letters are stored and time out: both live on",
+        lambda proxy: (proxy.stall(to_broker=False), time.sleep(PAUSE), proxy.reset()),
+    ),
+    "mute": (
+        f"nothing reaches the broker for {PAUSE:g} s, then the connection is reset",
+        "what was sent is lost, the originals come again",
+        lambda proxy: (proxy.stall(to_client=False), time.sleep(PAUSE), proxy.reset()),
+    ),
+}
+
+
+@pytest.fixture
+def proxy(broker):
+    """Stand between the broker and the consumer."""
+    url = urlsplit(broker.service_url)
+    with Proxy(url.hostname, url.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def through(stage, proxy):
+    """Give the stage as seen through the proxy; messages are published past it."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    with pr.Client(proxy.url, logger=quiet) as client:
+        yield attrs.evolve(stage, client=client)
+        proxy.mend()
+
+
+def begun(stage):
+    """Wait until letters are on their way."""
+    wait_until(lambda: stage.ledger.account().deliveries >= SOME)
+
+
+@pytest.mark.parametrize("way", [retry_many, manage])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_connection_that_breaks(through, proxy, fault, way, cut):
+    """Letters on their way, receipts and acknowledgements are lost with it; messages are not."""
+    name, effect, break_it = CUTS[cut]
+    with through.working(way, letter_send_timeout=3):
+        begun(through)
+        break_it(proxy)
+        proxy.mend()
+        fault.is_over()
+
+    fault.survived(
+        name,
+        effect,
+        through.account(),
+        # Originals come again and have new letters, letters are sent again and come again.
+        bound=3 * COUNT,
+        why="letters and acknowledgements under way",
+    )
+
+
+def test_a_slow_connection(through, proxy, fault):
+    """Each piece takes 0.2 s, both ways: it all takes longer, that is all."""
+    with through.working(retry_many):
+        begun(through)
+        proxy.delay = 0.2
+        fault.is_over()
+
+    fault.survived("connection slow, 0.4 s more a round trip", "none", through.account(), bound=0)

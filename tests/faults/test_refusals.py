@@ -1,0 +1,198 @@
+"""Topics of letters that refuse them for a while: the originals come again until they do not."""
+
+from __future__ import annotations
+
+from http import HTTPMethod
+
+import attrs
+import pulsar
+import pytest
+from handing import (
+    EARLIEST,
+    dead_letter,
+    dead_letter_topic,
+    manage,
+    publish,
+    retry,
+    retry_topic,
+)
+from reading import eventually
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
+
+pytestmark = pytest.mark.timeout(280)
+
+COUNT = 20
+
+
+class Terminated:
+    """The topic was ended. An operator deletes it, and it is made anew."""
+
+    name = "terminated, then deleted"
+
+    def begin(self, stage, topic):
+        """End it."""
+        stage.admin.terminate(topic)
+
+    def end(self, stage, topic):
+        """Delete it."""
+        stage.admin.delete_topic(topic)
+
+
+class Deleted:
+    """The topic is deleted, and nobody may make one for a while."""
+
+    name = "deleted, and not to be made anew at first"
+
+    def begin(self, stage, topic):
+        """Delete it and forbid a new one."""
+        self._allow(stage, topic, allowed=False)
+        stage.admin.delete_topic(topic)
+
+    def end(self, stage, topic):
+        """Let it be made."""
+        self._allow(stage, topic, allowed=True)
+
+    @staticmethod
+    def _allow(stage, topic, *, allowed):
+        namespace = topic.partition("://")[2].rpartition("/")[0]
+        value = {"allowAutoTopicCreation": allowed, "topicType": "non-partitioned"}
+        stage.admin.set_namespace_policy(namespace, "autoTopicCreation", value)
+
+
+class Full:
+    """The topic may hold nothing more, as with a full disk."""
+
+    def __init__(self, policy):
+        self.name = f"full, with `{policy}`"
+        self._policy = policy
+
+    def begin(self, stage, topic):
+        """Set a quota that what is in it exceeds."""
+        self._limit(stage, topic, 1)
+
+    def end(self, stage, topic):
+        """Have room for more."""
+        self._limit(stage, topic, 1 << 40)
+
+    def _limit(self, stage, topic, size):
+        quota = {"limitSize": size, "limitTime": -1, "policy": self._policy}
+        stage.admin.set_topic_policy(topic, "backlogQuota", quota)
+
+
+class Schema:
+    """The topic insists on a schema, and letters of bytes have none."""
+
+    name = "of a schema that letters do not have"
+    _enforced = "schemaValidationEnforced"
+
+    def begin(self, stage, topic):
+        """Give it a schema, have it enforced, and disconnect the producers that there are."""
+        name = topic.partition("://")[2]
+        schema = {"type": "STRING", "schema": "", "properties": {}}
+        stage.admin.call(HTTPMethod.POST, f"schemas/{name}/schema", schema)
+        stage.admin.set_topic_policy(topic, self._enforced, value=True)
+        eventually(lambda: self._refuses(stage, topic))
+        stage.admin.unload(topic)
+
+    def end(self, stage, topic):
+        """Enforce it no more."""
+        stage.admin.set_topic_policy(topic, self._enforced, value=False)
+
+    @staticmethod
+    def _refuses(stage, topic):
+        try:
+            stage.client.create_producer(topic).close()
+        except pulsar.PulsarException:
+            return True
+        return False
+
+
+class Fenced:
+    """Another producer takes the topic for itself."""
+
+    name = "taken by an exclusive producer"
+
+    def begin(self, stage, topic):
+        """Fence off all other producers."""
+        fencing = pulsar.ProducerAccessMode.ExclusiveWithFencing
+        self._usurper = stage.client.create_producer(topic, access_mode=fencing)
+
+    def end(self, _stage, _topic):
+        """Give way."""
+        self._usurper.close()
+
+
+FULL = [Full("producer_exception"), Full("producer_request_hold")]
+REFUSALS = [Terminated(), Deleted(), *FULL, Schema(), Fenced()]
+
+
+@pytest.fixture(scope="module")
+def own_broker():
+    """Give a broker that looks at its quotas every second instead of every minute."""
+    settings = {"backlogQuotaCheckIntervalInSeconds": 1}
+    with Standalone(fast_start=True, settings=settings) as standalone:
+        yield standalone
+
+
+def is_refused(stage):
+    """Tell whether a message came twice without a letter: that was refused."""
+    counts = stage.ledger.counts()
+    asked = counts["retried"] or counts["delivered"]
+    return any(count > 1 for count in asked.values())
+
+
+def refused(own_stage, fault, way, refusal, topic):
+    """Refuse letters after the first messages; return the account of all, once it has ended."""
+    with pr.Client(
+        own_stage.url,
+        operation_timeout_seconds=5,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    ) as client:
+        stage = attrs.evolve(own_stage, client=client)
+        publish(client, stage.topic, stage.ledger, COUNT)
+        with stage.working(way, letter_send_timeout=3):
+            eventually(lambda: topic in stage.admin.topics(stage.namespace))
+            # Without this one nothing would be in the topic that could exceed a quota.
+            client.subscribe(topic, "slow", initial_position=EARLIEST).close()
+            eventually(stage.is_drained)
+            refusal.begin(stage, topic)
+
+            def until_refused():
+                publish(client, stage.topic, stage.ledger, 1)
+                return is_refused(stage)
+
+            eventually(until_refused, within=90)
+            refusal.end(stage, topic)
+            fault.is_over()
+        return stage.account()
+
+
+@pytest.mark.parametrize("way", [retry, manage])
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
+def test_a_retry_topic_that_refuses(own_stage, fault, way, refusal):
+    """Messages come again and again until their letters are taken."""
+    account = refused(own_stage, fault, way, refusal, retry_topic(own_stage.topic))
+
+    fault.survived(
+        f"retry topic {refusal.name}",
+        "the caller is told; the originals come again, later and later",
+        account,
+        bound=account.sent,
+        why="letters under way",
+    )
+
+
+@pytest.mark.parametrize("refusal", [*FULL, Fenced()], ids=lambda refusal: refusal.name)
+def test_a_dead_letter_topic_that_refuses(own_stage, fault, refusal):
+    """The same for dead letters."""
+    account = refused(own_stage, fault, dead_letter, refusal, dead_letter_topic(own_stage.topic))
+
+    fault.survived(
+        f"dead-letter topic {refusal.name}",
+        "the caller is told; the originals come again, later and later",
+        account,
+        bound=account.sent,
+        why="letters under way",
+    )

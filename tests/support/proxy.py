@@ -1,0 +1,133 @@
+"""A TCP proxy before the broker, to cut, stall, slow and reset connections. No privileges needed.
+
+A standalone Pulsar answers look-ups with "through the URL that you have used", so a client of the
+proxy stays with it.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from typing import Self
+
+_CHUNK = 1 << 16
+_GLANCE = 0.05
+
+#: Closing a socket with this resets its connection.
+_AT_ONCE = struct.pack("ii", 1, 0)
+
+
+class Proxy:
+    """Passes bytes between clients and one broker until told otherwise. Thread-safe.
+
+    Attributes:
+        port: Where clients connect.
+        delay: Seconds for which each piece is held back, one way.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        """Stand before the broker at *host* and *port*."""
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.delay = 0.0
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._to_broker, self._to_client = threading.Event(), threading.Event()
+        self._refusing = self._closed = False
+        self.mend()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self.mend()
+        self._listener.close()
+        self._end(reset=False)
+
+    @property
+    def url(self) -> str:
+        """Return the service URL."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    def mend(self) -> None:
+        """Let everything pass again. What was stalled goes on."""
+        self._refusing, self.delay = False, 0.0
+        self._to_broker.set()
+        self._to_client.set()
+
+    def cut(self, *, refuse: bool = False) -> None:
+        """Close all connections in order; *refuse*: and accept no new one until `mend`."""
+        self._refusing = refuse
+        self._end(reset=False)
+
+    def reset(self) -> None:
+        """Reset all connections, as a firewall does that has forgotten them."""
+        self._end(reset=True)
+
+    def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
+        """Pass nothing on, one way or both, and close nothing: half-open connections."""
+        if to_broker:
+            self._to_broker.clear()
+        if to_client:
+            self._to_client.clear()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                if self._refusing:
+                    raise ConnectionRefusedError
+                broker = socket.create_connection(self._target, timeout=5)
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._pairs.append((client, broker))
+            for source, target, may_pass in (
+                (client, broker, self._to_broker),
+                (broker, client, self._to_client),
+            ):
+                pump = threading.Thread(
+                    target=self._pump, args=(source, target, may_pass), daemon=True
+                )
+                pump.start()
+
+    def _pump(
+        self, source: socket.socket, target: socket.socket, may_pass: threading.Event
+    ) -> None:
+        """Pass bytes on one way until either end closes, or `_end` does."""
+        # Never in a call for long: a socket that another thread reads is not closed.
+        source.settimeout(_GLANCE)
+        with suppress(OSError):
+            while True:
+                with suppress(TimeoutError):
+                    if not (data := source.recv(_CHUNK)):
+                        break
+                    time.sleep(self.delay)
+                    while not may_pass.wait(_GLANCE):
+                        source.getpeername()  # raises when it has ended meanwhile
+                    target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _end(self, *, reset: bool) -> None:
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for each in pair:
+                with suppress(OSError):
+                    if reset:
+                        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+                    else:
+                        each.shutdown(socket.SHUT_RDWR)
+                each.close()
