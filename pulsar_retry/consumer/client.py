@@ -20,6 +20,7 @@ import pulsar
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.letters import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
@@ -156,6 +157,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
         letter_send_timeout: Duration = 30.0,
+        dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
     ) -> Consumer:
         """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
@@ -176,6 +178,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             max_pending_letters: Letters in flight at most, in the asynchronous calls.
             letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
                 failed.
+            dedupe_letters: Letters from the retry topic that are remembered, for ten minutes and
+                about 500 bytes each. A second letter of the same delivery, which a killed process
+                leaves, is acknowledged and not delivered. 0: off.
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
 
         Raises:
@@ -198,6 +203,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             max_pending_letters=max_pending_letters,
             letter_send_timeout=letter_send_timeout,
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
+            dedupe_letters=dedupe_letters,
             hooks=self._hooks if hooks is None else hooks,
         )
         common = {

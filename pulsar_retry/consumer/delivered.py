@@ -5,14 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-
-def _key(message_id: Any) -> tuple[int, int, int, int]:
-    return (
-        message_id.ledger_id(),
-        message_id.entry_id(),
-        message_id.partition(),
-        message_id.batch_index(),
-    )
+from pulsar_retry.consumer.raw import position_of
 
 
 class DeliveredLetters:
@@ -28,7 +21,7 @@ class DeliveredLetters:
 
     def add(self, message_id: Any) -> None:
         """Take note of a delivery; a redelivered letter moves to the end."""
-        key = _key(message_id)
+        key = position_of(message_id)
         with self._lock:
             self._ids.pop(key, None)
             self._ids[key] = message_id
@@ -36,7 +29,7 @@ class DeliveredLetters:
     def remove(self, message_id: Any) -> None:
         """Forget one that is settled."""
         with self._lock:
-            self._ids.pop(_key(message_id), None)
+            self._ids.pop(position_of(message_id), None)
 
     def clear(self) -> None:
         """Forget all: they will be delivered again."""
@@ -45,7 +38,7 @@ class DeliveredLetters:
 
     def up_to(self, message_id: Any) -> list[Any]:
         """Return the ids up to and including this one; just it when it is unknown."""
-        last = _key(message_id)
+        last = position_of(message_id)
         with self._lock:
             if last not in self._ids:
                 return [message_id]

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.observe.watch import Watch
@@ -39,6 +40,7 @@ class Plan:
         max_pending_letters: Letters in flight at most.
         letter_send_timeout: Seconds until a letter without a receipt has failed.
         ack_timeout: Whether messages in hand are redelivered after a time.
+        dedupe_letters: Letters that are remembered to tell duplicates; 0: none.
         hooks: Who wants to be told what becomes of messages.
     """
 
@@ -54,6 +56,7 @@ class Plan:
     max_pending_letters: int
     letter_send_timeout: float
     ack_timeout: bool = False
+    dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
 
     @property
@@ -94,6 +97,7 @@ def make_plan(
     max_pending_letters: Any,
     letter_send_timeout: Duration,
     unacked_messages_timeout_ms: Any = None,
+    dedupe_letters: Any = DEFAULT_MOST,
     hooks: Any = None,
 ) -> Plan:
     """Check the arguments of `Client.subscribe` and work out the plan.
@@ -111,9 +115,8 @@ def make_plan(
     if enable_retry and policy is None:
         policy = DeadLetterPolicy()
     dialect = Naming.of(naming)
-    whole = isinstance(max_pending_letters, int) and not isinstance(max_pending_letters, bool)
-    if not whole or max_pending_letters < 1:
-        raise ConfigError.bad("max_pending_letters", max_pending_letters, "1 or more")
+    _check_whole("max_pending_letters", max_pending_letters, 1)
+    _check_whole("dedupe_letters", dedupe_letters, 0)
     send_timeout = seconds("letter_send_timeout", letter_send_timeout)
     if send_timeout <= 0:
         raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
@@ -138,8 +141,14 @@ def make_plan(
         max_pending_letters=max_pending_letters,
         letter_send_timeout=send_timeout,
         ack_timeout=bool(unacked_messages_timeout_ms),
+        dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
     )
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError.bad(name, value, f"{least} or more")
 
 
 def topic_list(topic: Any) -> Sequence[str]:

@@ -26,6 +26,16 @@ def id_of(message: Any) -> Any:
     return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
 
 
+def position_of(message_id: Any) -> tuple[int, int, int, int]:
+    """Return what tells a raw message id from others of its topic, and can be hashed."""
+    return (
+        message_id.ledger_id(),
+        message_id.entry_id(),
+        message_id.partition(),
+        message_id.batch_index(),
+    )
+
+
 def whole_of(message: Any) -> Any:
     """Return the raw message; an id does not hold what a letter is made of.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from pulsar import Message
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
 from pulsar_retry.consumer.letter import Letter
@@ -20,6 +22,7 @@ from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, message_of, raw_of
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.counting import SUPERSEDED
 
 
 class CountingConsumer(Consumer):
@@ -89,6 +92,7 @@ class RetryConsumer(CountingConsumer):
         self._letter_topics: set[str] = set()
         self._letter_ledgers: set[int] = set()
         self._in_hand = None if plan.shared else DeliveredLetters()
+        self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
         fork.guard(self, "_consumer", "_router", "_nacks", "_retry", "_inbox")
 
     # -- opening --------------------------------------------------------------------------------
@@ -169,6 +173,20 @@ class RetryConsumer(CountingConsumer):
     def _next_batch(self) -> list[Any]:
         return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]
 
+    @property
+    def dropped_duplicates(self) -> int:
+        """Second letters of one delivery that were acknowledged here, and not delivered."""
+        return 0 if self._deduper is None else self._deduper.dropped
+
+    def _is_surplus(self, raw: Any) -> bool:
+        """Tell whether *raw* is a duplicate, or was delivered N + 1 times; then it is settled."""
+        if self._deduper is not None and self._is_letter(raw) and self._deduper.delivered(raw):
+            # Where it is closed, the letter comes again.
+            with contextlib.suppress(pulsar.PulsarException):
+                self._settle_as(raw, SUPERSEDED)
+            return True
+        return super()._is_surplus(raw)
+
     # -- settling -------------------------------------------------------------------------------
 
     def acknowledge(self, message: Any) -> None:
@@ -188,10 +206,15 @@ class RetryConsumer(CountingConsumer):
             self._counted(raw_of(message))
 
     def _acknowledge_raw(self, message: Any) -> None:
-        letter = self._is_letter(message)
-        if letter and self._in_hand is not None:
-            self._in_hand.remove(id_of(message))
-        self._source(letter=letter).acknowledge(raw_of(message))
+        if not self._is_letter(message):
+            self._consumer.acknowledge(raw_of(message))
+            return
+        message_id = id_of(message)
+        if self._in_hand is not None:
+            self._in_hand.remove(message_id)
+        self._retry.acknowledge(raw_of(message))
+        if self._deduper is not None:
+            self._deduper.settled(message_id)
 
     def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.
@@ -217,10 +240,15 @@ class RetryConsumer(CountingConsumer):
         return acknowledge
 
     def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
-        if self._in_hand is not None and self._is_letter(raw):
-            # Where it fails, the redelivery adds it again.
-            self._in_hand.remove(raw.message_id())
-        return super()._hand_on(raw, letter)
+        if not self._is_letter(raw):
+            return super()._hand_on(raw, letter)
+        message_id = raw.message_id()
+        if self._in_hand is not None:
+            self._in_hand.remove(message_id)  # where it fails, the redelivery adds it again
+        future = super()._hand_on(raw, letter)
+        if self._deduper is not None:
+            self._deduper.follow(message_id, future)
+        return future
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
@@ -238,6 +266,8 @@ class RetryConsumer(CountingConsumer):
         The topic alone: retry letters stay.
         """
         self._inbox.drop(letters=False)
+        if self._deduper is not None:
+            self._deduper.clear()
         super().seek(messageid)
 
     def pause_message_listener(self) -> None:

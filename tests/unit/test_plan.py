@@ -102,6 +102,9 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ({"max_pending_letters": 0}, "max_pending_letters=0: expected 1 or more"),
         ({"max_pending_letters": 1.5}, "max_pending_letters=1.5: expected 1 or more"),
         ({"max_pending_letters": True}, "max_pending_letters=True: expected 1 or more"),
+        ({"dedupe_letters": -1}, "dedupe_letters=-1: expected 0 or more"),
+        ({"dedupe_letters": True}, "dedupe_letters=True: expected 0 or more"),
+        ({"dedupe_letters": None}, "dedupe_letters=None: expected 0 or more"),
         ({"letter_send_timeout": 0}, "letter_send_timeout=0: expected more than 0 seconds"),
         (
             {"letter_send_timeout": -1},

@@ -1,0 +1,74 @@
+"""Keeps second letters of one delivery from the application: reads them for `LetterWindow`."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from pulsar_retry.consumer.clock import Clock
+from pulsar_retry.consumer.duplicates import LetterWindow, fingerprint
+from pulsar_retry.consumer.plan import Plan, topic_list
+from pulsar_retry.consumer.raw import position_of
+from pulsar_retry.wire.names import TopicName, logical
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Deduper:
+    """What a consumer remembers of its letters. Thread-safe.
+
+    Attributes:
+        dropped: Letters that were superfluous.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        """Make it for the plan of a subscription with retries."""
+        self.dropped = 0
+        self._topics = frozenset(
+            logical(str(TopicName.parse(name))) for name in topic_list(plan.topic)
+        )
+        self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
+        self.clear = self._window.clear
+
+    def delivered(self, raw: Any) -> bool:
+        """Take note of a raw letter; tell whether it is superfluous, to be acknowledged only."""
+        try:
+            print_ = fingerprint(raw.properties(), raw.data(), _envelope(raw), self._topics)
+        except UnicodeDecodeError:
+            return False
+        if print_ is None:
+            return False
+        letter = position_of(raw.message_id())
+        if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
+            return False
+        self.dropped += 1
+        _log.info(
+            "letter %s of %s is dropped: its message was handled after it was published",
+            raw.message_id(),
+            raw.topic_name(),
+        )
+        return True
+
+    def settled(self, message_id: Any) -> None:
+        """Take note of a letter, by its raw id, that was acknowledged."""
+        self._window.settled(position_of(message_id))
+
+    def follow(self, message_id: Any, future: Future[None]) -> None:
+        """Take note of a letter that is handed on, when *future* ends."""
+        future.add_done_callback(partial(self._handed_on, message_id))
+
+    def _handed_on(self, message_id: Any, future: Future[None]) -> None:
+        if future.exception() is None:
+            self.settled(message_id)
+
+
+def _envelope(raw: Any) -> tuple[object, ...]:
+    """Return what tells messages apart beside properties and payload."""
+    return (
+        raw.has_null_value(),
+        raw.partition_key(),
+        raw.ordering_key(),
+        raw.event_timestamp(),
+    )

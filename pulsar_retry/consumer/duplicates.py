@@ -1,0 +1,202 @@
+"""Second letters of one message: which of them are superfluous. Pure.
+
+pulsar-client sends acknowledgements in groups, up to a tenth of a second late. A process that is
+killed in that moment leaves its last messages as well as the letters that it has made of them. The
+messages come again, and each has a second letter made of it: from then on it lives twice.
+
+The two letters are equal in all that a message is. The second is superfluous if the first was
+delivered after the second was published, and then settled: whoever wanted the message handled
+again, by a seek or a redrive perhaps, wanted it before the second was published, and has had it
+handled since. So dropping it can lose nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from pulsar_retry.wire.codecs import READ
+from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import (
+    DELAY,
+    DELAY_TIME,
+    FAILURE,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_OLD,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    SYSTEM_PROPERTIES,
+    reconsume_times,
+)
+
+#: Ledger, entry, partition and batch index: what tells a letter from all others of its topic.
+LetterId = tuple[int, int, int, int]
+
+#: Letters that are remembered unless somebody says otherwise.
+DEFAULT_MOST = 10_000
+
+#: Seconds for which one is remembered: more than it takes to start a process again.
+_AGE = 600.0
+
+#: Seconds by which the clocks of those who publish letters may differ from the one here.
+_SKEW = 0.5
+
+#: Letters of one message, by the same count, that are told from each other.
+_TWINS = 4
+
+#: What two letters of one delivery may differ in: they tell of failures at different times.
+_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
+
+#: Ids that are sure to be of one message: with a batch index, or of clients that always write it:
+#: they say that there is no partition by -1, Go by 0. What comes in chunks is in no batch.
+_SURE_ID = re.compile(r"[0-9]+:[0-9]+:(-1|-?[0-9]+(:[0-9]+|;.+))", re.ASCII)
+
+
+def fingerprint(
+    properties: Mapping[str, str],
+    content: bytes,
+    envelope: tuple[object, ...],
+    topics: frozenset[str],
+) -> bytes | None:
+    """Return what is equal for letters of one delivery, and for no others.
+
+    The message's id alone does not do. Applications copy properties from one message to several,
+    the system's with them; and until 2026 the Go client wrote the same id on the letters of all
+    messages of a batch. So all of the letter counts but what tells of its failure, and:
+
+    - it must come from one of *topics*, for elsewhere ids may have been copied;
+    - its id must be of one message alone. Of a message that was in no batch and of a partitioned
+      topic that is known only of first letters with what Go does not write.
+
+    Args:
+        properties: The letter's.
+        content: Its payload.
+        envelope: What else its message has, such as keys and event time.
+        topics: The full names of the topics that are consumed, without partitions.
+
+    Returns:
+        16 bytes; None if the letter is no such letter.
+    """
+    count = reconsume_times(properties)
+    if not count or logical(properties.get(REAL_TOPIC, "")) not in topics:
+        return None
+    origin = properties.get(ORIGIN_MESSAGE_ID)
+    if origin is None or origin != properties.get(ORIGIN_MESSAGE_ID_OLD):
+        return None
+    if not _SURE_ID.fullmatch(origin) and (count > 1 or RETRY_TOPIC not in properties):
+        return None
+    same = sorted(
+        pair
+        for pair in properties.items()
+        if pair[0] not in _VARYING and not pair[0].startswith(FAILURE)
+    )
+    digest = hashlib.blake2b(repr((same, envelope)).encode("utf-8", "replace"), digest_size=16)
+    digest.update(content)
+    return digest.digest()
+
+
+class _Known:
+    """What is known of the letters of one delivery; a plain class, for one is made per letter.
+
+    Attributes:
+        ids: Which of them were seen here, the latest.
+        handled: When the last one that is settled was delivered; 0: none is.
+        seen: When one was seen last.
+    """
+
+    __slots__ = ("handled", "ids", "seen")
+
+    def __init__(self) -> None:
+        self.ids: tuple[LetterId, ...] = ()
+        self.handled = 0.0
+        self.seen = 0.0
+
+
+class LetterWindow:
+    """Remembers the last letters that were delivered here, each in O(1). Thread-safe.
+
+    It knows nothing of letters that others have received: with several consumers of a subscription
+    the two letters of a message meet only where the same consumer gets both.
+    """
+
+    def __init__(
+        self,
+        most: int = DEFAULT_MOST,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make it for *most* letters; *clock* is that of publications, *steady* never set."""
+        self._most = most
+        self._clock = clock
+        self._steady = steady
+        self._ahead = clock() - steady()
+        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # the one seen last is the last
+        self._in_hand: dict[LetterId, tuple[bytes, float]] = {}
+        self._lock = threading.Lock()
+
+    def delivered(self, letter: LetterId, print_: bytes, published: float) -> bool:
+        """Take note of a letter that is about to be delivered; tell whether it is superfluous.
+
+        Then it is to be acknowledged. A letter that was seen here before never is.
+
+        Args:
+            letter: Its id.
+            print_: Its fingerprint.
+            published: When it was published, in seconds since 1970.
+        """
+        with self._lock:
+            now = self._now()
+            known = self._known.get(print_)
+            if known is None:
+                known = self._known[print_] = _Known()
+            else:
+                self._known.move_to_end(print_)
+            is_superfluous = letter not in known.ids and published + _SKEW < known.handled
+            self._see(known, letter, now)
+            if not is_superfluous:
+                self._in_hand[letter] = (print_, now)
+            return is_superfluous
+
+    def settled(self, letter: LetterId) -> None:
+        """Take note of a letter that was acknowledged, or handed on."""
+        with self._lock:
+            found = self._in_hand.pop(letter, None)
+            if found is not None:
+                print_, delivered = found
+                known = self._known[print_]
+                known.handled = max(known.handled, delivered)
+
+    def clear(self) -> None:
+        """Forget all: what was handled is to be handled again."""
+        with self._lock:
+            self._forget_all()
+
+    def _see(self, known: _Known, letter: LetterId, now: float) -> None:
+        known.seen = now
+        if letter not in known.ids:
+            for old in known.ids[: 1 - _TWINS]:
+                self._in_hand.pop(old, None)
+            known.ids = (*known.ids[1 - _TWINS :], letter)
+        while len(self._known) > self._most or self._oldest().seen < now - _AGE:
+            for old in self._known.popitem(last=False)[1].ids:
+                self._in_hand.pop(old, None)
+
+    def _oldest(self) -> _Known:
+        return self._known[next(iter(self._known))]
+
+    def _now(self) -> float:
+        """Return the time. Where the clock was set, no time from before means anything."""
+        now, steady = self._clock(), self._steady()
+        if abs(now - steady - self._ahead) > _SKEW:
+            self._ahead = now - steady
+            self._forget_all()
+        return now
+
+    def _forget_all(self) -> None:
+        self._known.clear()
+        self._in_hand.clear()

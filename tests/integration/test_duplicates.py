@@ -1,0 +1,207 @@
+"""Second letters of one message, as a kill between a letter and its acknowledgement leaves them."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import dying
+import pulsar
+import pytest
+from reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
+
+import pulsar_retry as pr
+from pulsar_retry.replay import seek
+
+COUNT = 100
+
+#: Seconds of a letter's delay in which those who were killed have others in their place.
+DELAY = 8.0
+
+BATCHED = {"batching_enabled": True, "batching_max_publish_delay_ms": 50}
+
+
+@pytest.fixture
+def letters(client: pr.Client, topic: str) -> Callable[..., None]:
+    """Return a function that publishes equal letters of one message."""
+
+    def letters(count: int = 2, due: float = 1.0, **properties: str) -> None:
+        producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY")
+        letter = {
+            "REAL_TOPIC": topic,
+            "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
+            "ORIGIN_MESSAGE_ID": "12:34:-1",
+            "RECONSUMETIMES": "1",
+            **properties,
+        }
+        for _ in range(count):
+            producer.send(b"order", letter, deliver_after=timedelta(seconds=due))
+        producer.close()
+
+    return letters
+
+
+def redelivered(consumer: pr.Consumer) -> Iterator[pulsar.Message]:
+    """Yield what comes of the topic, and not of the retry topic."""
+    while True:
+        try:
+            message = consumer.receive(NEVER)
+        except pulsar.Timeout:
+            return
+        assert 1 == pr.attempt_of(message), "the letters are due already: is the machine so busy?"
+        yield message
+
+
+def letters_of(consumer: pr.Consumer, count: int) -> Counter[bytes]:
+    """Receive and acknowledge *count* letters, those included that are dropped."""
+    received: Counter[bytes] = Counter()
+    deadline = time.monotonic() + 60
+    while received.total() + consumer.dropped_duplicates < count:
+        assert time.monotonic() < deadline, f"{received.total()} of {count}"
+        with suppress(pulsar.Timeout):
+            message = consumer.receive(NEVER)
+            consumer.acknowledge(message)
+            received[message.data()] += 1
+    return received
+
+
+@pytest.mark.parametrize("options", [{}, BATCHED], ids=["unbatched", "batched"])
+def test_a_killed_process_leaves_one_letter_of_a_message(
+    broker, client, admin, subscribe, topic, options
+):
+    """What was handed on without its acknowledgement is handed on again, and then told."""
+    retrying = {"dead_letter_policy": pr.DeadLetterPolicy(9)}
+    subscribe(**retrying).close()
+    producer = client.create_producer(topic, **options)
+    again: list[str] = []
+    while not again:  # its acknowledgements may just have been sent when it was killed
+        for number in range(COUNT):
+            producer.send_async(b"%d" % number, lambda *_: None)
+        producer.flush()
+        arguments = [broker.service_url, topic, str(COUNT), str(DELAY)]
+        subprocess.run([sys.executable, dying.__file__, *arguments], check=False, timeout=120)
+        consumer = subscribe(**retrying)
+        for message in redelivered(consumer):
+            consumer.reconsume_later(message, delay=DELAY)
+            again.append(str(message.message_id()))
+        received = letters_of(consumer, COUNT + len(again))
+        assert set(received.values()) == {1}
+        assert COUNT == len(received)
+        assert len(again) == consumer.dropped_duplicates
+        eventually(lambda: admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION) == 0)
+        consumer.close()
+
+
+def test_a_second_letter_is_acknowledged_and_not_delivered(
+    subscribe, letters, admin, topic, caplog
+):
+    """And counted, and logged without what is in it."""
+    consumer = subscribe()
+    letters(3)
+
+    with caplog.at_level(logging.INFO, "pulsar_retry"):
+        assert [b"order"] == receive_all(consumer, SOON // 4)
+
+    assert 2 == consumer.dropped_duplicates
+    eventually(lambda: admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION) == 0)
+    said = [each.getMessage() for each in caplog.records if "is dropped" in each.getMessage()]
+    assert 2 == len(said)
+    assert "order" not in " ".join(said).replace(topic, "")
+
+
+def test_it_can_be_turned_off(subscribe, letters):
+    """With no letters remembered each is delivered."""
+    consumer = subscribe(dedupe_letters=0)
+    letters()
+    assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
+    assert 0 == consumer.dropped_duplicates
+
+
+def test_batch_receive_tells_too(subscribe, letters):
+    """What is in a later batch than the first."""
+    consumer = subscribe()
+    letters(1)
+    letters(1, due=4)
+    letters(1, due=5, RECONSUMETIMES="2")
+    found: list[str] = []
+    while "2" not in found:
+        for message in consumer.batch_receive():
+            consumer.acknowledge(message)
+            found.append(message.properties()["RECONSUMETIMES"])
+    assert ["1", "2"] == found
+    assert 1 == consumer.dropped_duplicates
+
+
+def test_a_listener_gets_one(subscribe, letters):
+    """The second is dropped before it is called."""
+    got: list[bytes] = []
+    last = threading.Event()
+
+    def listen(consumer: pr.Consumer, message: pulsar.Message) -> None:
+        consumer.acknowledge(message)
+        got.append(message.data())
+        if message.properties()["RECONSUMETIMES"] == "2":
+            last.set()
+
+    consumer = subscribe(message_listener=listen)
+    letters()
+    letters(1, RECONSUMETIMES="2")
+
+    assert last.wait(SOON / 1000)
+    eventually(lambda: consumer.dropped_duplicates == 1)
+    assert 2 == len(got)
+
+
+def test_a_letter_that_was_handed_on_is_settled(subscribe, letters):
+    """Its second is dropped, its successor delivered."""
+    consumer = subscribe()
+    letters()
+
+    consumer.reconsume_later(consumer.receive(SOON), delay=0.5)
+    message = consumer.receive(SOON)
+
+    assert "2" == message.properties()["RECONSUMETIMES"]
+    assert 1 == consumer.dropped_duplicates
+
+
+def test_while_the_first_is_in_hand_the_second_is_delivered(subscribe, letters):
+    """The first might never be settled. So is the first again, after a nack."""
+    consumer = subscribe()
+    letters()
+
+    first = consumer.receive(SOON)
+    second = consumer.receive(SOON)
+    consumer.acknowledge(second)
+    consumer.negative_acknowledge(first, delay=0)
+    again = consumer.receive(SOON)
+
+    assert first.message_id() == again.message_id()
+    assert first.message_id() != second.message_id()
+    assert 0 == consumer.dropped_duplicates
+
+
+def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription):
+    """Its new letter is equal to one that was settled, but it was made later."""
+    consumer = subscribe(initial_position=pulsar.InitialPosition.Earliest)
+    publish()
+    for _ in range(3):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+        letter = consumer.receive(SOON)
+        assert "1" == letter.properties()["RECONSUMETIMES"]
+        consumer.acknowledge(letter)
+        seek(subscription, "earliest")
+    assert 0 == consumer.dropped_duplicates
+
+
+def test_letters_of_another_topic_are_delivered(subscribe, letters):
+    """Their ids may have been copied from one message to several."""
+    consumer = subscribe()
+    letters(REAL_TOPIC="persistent://public/default/elsewhere")
+    assert [b"order", b"order"] == receive_all(consumer, SOON // 4)

@@ -1,0 +1,38 @@
+"""A program that hands messages on and is killed before its acknowledgements are out.
+
+Its arguments: URL, topic, how many messages, seconds of the letters' delay.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pulsar
+from reading import SOON, SUBSCRIPTION
+
+import pulsar_retry as pr
+
+
+def main() -> None:
+    """Hand so many messages on, wait for the receipts, and die."""
+    url, topic, count, delay = sys.argv[1:]
+    consumer = pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)).subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        enable_retry=True,
+    )
+    futures = [
+        consumer.reconsume_later_async(consumer.receive(SOON), delay=float(delay))
+        for _ in range(int(count))
+    ]
+    for future in futures:
+        future.result()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Which letters are second ones, without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.consumer.duplicates import LetterId, LetterWindow, fingerprint
+
+TOPIC = "persistent://public/default/orders"
+TOPICS = frozenset({TOPIC})
+
+FIRST = (1, 1, -1, -1)
+SECOND = (1, 2, -1, -1)
+THIRD = (1, 3, -1, -1)
+PRINT = b"p"
+
+
+class Clock:
+    """The two clocks of a machine: one that may be set, and one that may not."""
+
+    now = 1000.0
+    was_set_by = 0.0
+
+    def wall(self) -> float:
+        """Return the seconds since 1970."""
+        return self.now + self.was_set_by
+
+    def steady(self) -> float:
+        """Return the seconds since the machine was started."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Give clocks that stand still."""
+    return Clock()
+
+
+def window_of(clock: Clock, most: int = 100) -> LetterWindow:
+    """Return a window."""
+    return LetterWindow(most, clock=clock.wall, steady=clock.steady)
+
+
+@pytest.fixture
+def window(clock: Clock) -> LetterWindow:
+    """Give one to which the first letter was delivered at 1000, and settled; it is 1010."""
+    window = window_of(clock)
+    assert not window.delivered(FIRST, PRINT, 990.0)
+    window.settled(FIRST)
+    clock.now = 1010.0
+    return window
+
+
+def test_a_letter_published_before_the_first_was_delivered_is_superfluous(
+    window: LetterWindow,
+) -> None:
+    """Its message was handled since."""
+    assert window.delivered(SECOND, PRINT, 999.0)
+
+
+@pytest.mark.parametrize("published", [999.5, 1000.0, 1005.0])
+def test_one_published_later_is_news(window: LetterWindow, published: float) -> None:
+    """A seek or a redrive made it, perhaps. Half a second is for clocks that differ."""
+    assert not window.delivered(SECOND, PRINT, published)
+
+
+def test_another_messages_letter_is_news(window: LetterWindow) -> None:
+    """It has another fingerprint."""
+    assert not window.delivered(SECOND, b"another", 999.0)
+
+
+def test_a_redelivered_letter_is_delivered(window: LetterWindow) -> None:
+    """Also after it was settled: the acknowledgement was lost, or the subscription set back."""
+    assert not window.delivered(FIRST, PRINT, 990.0)
+
+
+def test_a_dropped_letter_that_comes_again_is_delivered(window: LetterWindow) -> None:
+    """Somebody may want it."""
+    window.delivered(SECOND, PRINT, 999.0)
+    assert not window.delivered(SECOND, PRINT, 999.0)
+
+
+def test_a_letter_is_delivered_while_the_first_is_in_hand(clock: Clock) -> None:
+    """The first may fail to be settled."""
+    window = window_of(clock)
+    window.delivered(FIRST, PRINT, 990.0)
+    assert not window.delivered(SECOND, PRINT, 991.0)
+
+
+def test_settling_what_was_not_delivered_does_nothing(window: LetterWindow) -> None:
+    """A letter without a fingerprint, or forgotten."""
+    window.settled(THIRD)
+    assert window.delivered(SECOND, PRINT, 999.0)
+
+
+def test_it_forgets_after_a_while(window: LetterWindow, clock: Clock) -> None:
+    """Ten minutes."""
+    clock.now = 1601.0
+    window.delivered(THIRD, b"another", 1600.0)
+    assert not window.delivered(SECOND, PRINT, 999.0)
+
+
+def test_it_forgets_the_oldest(clock: Clock) -> None:
+    """It remembers as many as it is told, also of those in hand."""
+    window = window_of(clock, most=2)
+    for number in range(3):
+        window.delivered((1, number, -1, -1), b"%d" % number, 990.0)
+    for number in range(3):
+        window.settled((1, number, -1, -1))
+    assert window.delivered((2, 2, -1, -1), b"2", 991.0)
+    assert not window.delivered((2, 0, -1, -1), b"0", 991.0)
+
+
+@pytest.mark.parametrize("change", [-3600.0, -1.0, 1.0, 3600.0])
+def test_it_forgets_when_the_clock_is_set(
+    window: LetterWindow, clock: Clock, change: float
+) -> None:
+    """No time from before tells what was first."""
+    clock.was_set_by = change
+    assert not window.delivered(SECOND, PRINT, 999.0)
+
+
+def test_it_forgets_when_it_is_told(window: LetterWindow) -> None:
+    """Its consumer seeks."""
+    window.clear()
+    assert not window.delivered(SECOND, PRINT, 999.0)
+
+
+LETTERS = st.integers(0, 5)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["publish", "deliver", "settle"]), LETTERS, st.floats(0.0, 2.0)),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, most=st.integers(1, 4))
+def test_what_is_dropped_was_handled_after_it_was_published(
+    steps: list[tuple[str, int, float]], most: int
+) -> None:
+    """Whatever is delivered, redelivered and settled in whatever order: nothing is lost.
+
+    Of six letters three at a time are equal. Each may be dropped once, and then an equal one was
+    delivered after its publication and is settled.
+    """
+    clock = Clock()
+    window = window_of(clock, most)
+    published: dict[int, float] = {}
+    handed_out: dict[int, float] = {}
+    handled: list[tuple[int, float]] = []
+    dropped: set[int] = set()
+    for step, letter, seconds in steps:
+        clock.now += seconds
+        letter_id: LetterId = (1, letter, -1, -1)
+        if step == "publish":
+            published.setdefault(letter, clock.now)
+        elif step == "deliver" and letter in published:
+            if window.delivered(letter_id, b"%d" % (letter % 2), published[letter]):
+                assert letter not in handed_out
+                assert letter not in dropped
+                assert any(
+                    other % 2 == letter % 2 and when > published[letter] for other, when in handled
+                )
+                dropped.add(letter)
+            else:
+                handed_out[letter] = clock.now
+        elif step == "settle" and letter in handed_out:
+            window.settled(letter_id)
+            handled.append((letter, handed_out[letter]))
+    assert len(window._known) <= most
+    assert len(window._in_hand) <= 4 * most
+
+
+def letter(**changes: str | None) -> dict[str, str]:
+    """Return a letter's properties."""
+    properties: dict[str, str | None] = {
+        "colour": "red",
+        "REAL_TOPIC": TOPIC,
+        "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
+        "ORIGIN_MESSAGE_ID": "12:34:-1",
+        "REAL_SUBSCRIPTION": "billing",
+        "RETRY_TOPIC": f"{TOPIC}-billing-RETRY",
+        "RECONSUMETIMES": "2",
+        "DELAY_TIME": "1000",
+        **changes,
+    }
+    return {name: text for name, text in properties.items() if text is not None}
+
+
+def origin(text: str) -> dict[str, str]:
+    """Return an origin's id under both of its names."""
+    return {"ORIGIN_MESSAGE_IDY_TIME": text, "ORIGIN_MESSAGE_ID": text}
+
+
+def print_of(properties: dict[str, str], content: bytes = b"x", key: str = "k") -> bytes | None:
+    """Return a fingerprint."""
+    return fingerprint(properties, content, (key,), TOPICS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"DELAY_TIME": "7"},
+        {"DELAY": "-1"},
+        {"FAILURE_WRITER": "another.1", "FAILURE_TIME": "2026-01-01T00:00:00Z"},
+    ],
+)
+def test_what_tells_of_the_failure_does_not_count(changes: dict[str, str]) -> None:
+    """It differs between two letters of one delivery."""
+    assert print_of(letter()) is not None
+    assert print_of(letter()) == print_of(letter(**changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RECONSUMETIMES": "3"},
+        {"colour": "blue"},
+        {"REDRIVE_COUNT": "1"},
+        {"REDRIVEN_FROM": "a 1:2:-1"},
+        {"DEDUPE_ID": "7"},
+        origin("12:35:-1"),
+        origin("12:34:-1:0"),
+    ],
+)
+def test_all_else_counts(changes: dict[str, str]) -> None:
+    """Another attempt, a redriven message, another message."""
+    assert print_of(letter()) != print_of(letter(**changes))
+    assert print_of(letter(**changes)) is not None
+
+
+def test_payload_and_keys_count() -> None:
+    """An application may have copied the properties to another message."""
+    prints = {print_of(letter()), print_of(letter(), b"y"), print_of(letter(), key="l")}
+    assert 3 == len(prints)
+    assert None not in prints
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RECONSUMETIMES": None},
+        {"RECONSUMETIMES": "many"},
+        {"REAL_TOPIC": None},
+        {"REAL_TOPIC": "persistent://public/default/elsewhere"},
+        {"ORIGIN_MESSAGE_ID": None},
+        {"ORIGIN_MESSAGE_ID": "12:35:-1"},
+        origin("12:34:0"),
+        {**origin("12:34:0"), "RECONSUMETIMES": "1", "RETRY_TOPIC": None},
+        origin("garbage"),
+    ],
+)
+def test_what_may_be_several_messages_letters_is_never_dropped(changes: dict[str, Any]) -> None:
+    """Go wrote one id for all messages of a batch, with partition 0 where there is none."""
+    assert print_of(letter(**changes)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        origin("12:34:0:0"),
+        origin("12:34:-1:7"),
+        origin("12:34:0;12:36:0"),
+        {**origin("12:34:3"), "RECONSUMETIMES": "1"},
+        {"REAL_TOPIC": f"{TOPIC}-partition-3"},
+    ],
+)
+def test_ids_of_one_message_are_known(changes: dict[str, Any]) -> None:
+    """In a batch, of chunks, and of a partition where it is the first letter and not Go's."""
+    assert print_of(letter(**changes)) is not None
+
+
+@given(
+    first=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3),
+    second=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3),
+    contents=st.tuples(st.binary(max_size=3), st.binary(max_size=3)),
+)
+def test_different_letters_have_different_fingerprints(
+    first: dict[str, str], second: dict[str, str], contents: tuple[bytes, bytes]
+) -> None:
+    """Whatever the properties hold."""
+    same = first == second and contents[0] == contents[1]
+    prints = [print_of(first | letter(), contents[0]), print_of(second | letter(), contents[1])]
+    assert same is (prints[0] == prints[1])
