@@ -30,6 +30,7 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.observe.hooks import Hooks, SettleEvent
 from pulsar_retry.observe.serving import MetricsServer, register_metrics, start_metrics_server
+from pulsar_retry.observe.tracing import process_span
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.decide import decide
@@ -121,6 +122,7 @@ __all__ = [
     "decide",
     "delivery_attempt",
     "explain",
+    "process_span",
     "register_metrics",
     "start_metrics_server",
 ]

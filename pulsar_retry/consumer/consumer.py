@@ -23,6 +23,7 @@ from pulsar_retry.consumer.raw import id_of, publish_time, raw_of, whole_of
 from pulsar_retry.consumer.watched import WatchedConsumer
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
@@ -211,7 +212,7 @@ class Consumer(WatchedConsumer):
         """
         wish, raw = self._wish(delay, level), whole_of(message)
         letter = reconsumed(self._plan, wish, raw.properties(), self._origin(raw), properties)
-        return self._hand_on(raw, letter)
+        return self._hand_on(raw, settling(letter, message, self._plan.subscription))
 
     def reconsume_later_cumulative(
         self,
@@ -287,7 +288,7 @@ class Consumer(WatchedConsumer):
         letter = dead_lettered(
             self._plan, carried, origin, custom=properties, reason=reason, told=told
         )
-        return self._hand_on(raw, letter)
+        return self._hand_on(raw, settling(letter, message, self._plan.subscription))
 
     def _wish(self, delay: Duration | None, level: int | None) -> Wish:
         try:

@@ -16,6 +16,7 @@ from pulsar_retry.consumer.nacks import Checker
 from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer
 from pulsar_retry.observe.counting import LANE
+from pulsar_retry.observe.tracing import settling
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
@@ -100,7 +101,7 @@ class Handover:
         )
         if self._plan.shared:  # elsewhere the broker delays nothing
             letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
-        return self._consumer._hand_on(raw, letter)
+        return self._hand_on(message, raw, letter)
 
     def dead(
         self, message: Any, action: DeadLetter, failure: Failure, *, failures: int
@@ -112,7 +113,10 @@ class Handover:
             letter = used_up(self._plan, carried, origin, failures=failures, told=told)
         else:
             letter = dead_lettered(self._plan, carried, origin, reason=action.reason, told=told)
-        return self._consumer._hand_on(raw, letter)
+        return self._hand_on(message, raw, letter)
+
+    def _hand_on(self, message: Any, raw: Any, letter: Letter) -> Future[None]:
+        return self._consumer._hand_on(raw, settling(letter, message, self._plan.subscription))
 
     def _parts(
         self, message: Any, failure: Failure, failures: int

@@ -9,6 +9,7 @@ import attrs
 
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.watch import HandOffSpan
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,
     DeadLetter,
@@ -45,6 +46,7 @@ class Letter:
         reason: Why it is dead, for those who watch, as the next two are; None: its count says so.
         attempt: Which attempt has failed; None: what the message says.
         error: What was raised; None: nothing, or nobody has said so.
+        span: The span of the hand-off; None: nobody traces it.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class Letter:
     reason: str | None = attrs.field(default=None, eq=False)
     attempt: int | None = attrs.field(default=None, eq=False)
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
+    span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen

@@ -25,6 +25,13 @@ _MOST_TOPICS = 3
 _MOST_ERRORS = 20
 
 
+class HandOffSpan(Protocol):
+    """The span of a hand-off."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End it."""
+
+
 class LetterFacts(Protocol):
     """A letter, as far as others are told of it."""
 
@@ -51,6 +58,10 @@ class LetterFacts(Protocol):
     @property
     def error(self) -> BaseException | None:
         """What was raised."""
+
+    @property
+    def span(self) -> HandOffSpan | None:
+        """The span of its hand-off."""
 
 
 def topic_label(topic: Any) -> str:
@@ -144,6 +155,8 @@ class Watch:
 
     def handed_on(self, raw: Any, letter: LetterFacts) -> None:
         """Count a message whose letter is out, and which is acknowledged."""
+        if letter.span is not None:
+            letter.span.end()
         facts = {"error": letter.error, "letter_topic": letter.topic}
         if not letter.dead:
             self.ledger.count("deliveries", counting.RETRIED)
@@ -158,6 +171,8 @@ class Watch:
 
     def failed(self, raw: Any, letter: LetterFacts, error: BaseException) -> None:
         """Count a message that could not be handed on."""
+        if letter.span is not None:
+            letter.span.end(error)
         known = isinstance(error, LetterPublishError | AcknowledgeError)
         self.ledger.count("settle_failures", type(error).__name__ if known else counting.OTHER)
         if self._hooks.on_settle_failed is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.pull.async_workers import LoopThread
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.guarding import guarded, guarded_async
@@ -29,6 +30,8 @@ def hire(
                 options.quarantine,
                 counts_redeliveries=options.redelivery == LETTERS,
             )
+        if (spans := spans_of(options.subscription)) is not None:
+            handler = spans.traced_async(handler)
         loop = LoopThread(
             board,
             settler,
@@ -62,6 +65,9 @@ def _worker(options: Options, board: Board, settler: Settler, clock: Clock) -> W
 
 
 def _guarded(handler: Callable[[Any], Any], options: Options) -> Callable[[Any], Any]:
-    if options.quarantine is None:
-        return handler
-    return guarded(handler, options.quarantine, counts_redeliveries=options.redelivery == LETTERS)
+    if options.quarantine is not None:
+        handler = guarded(
+            handler, options.quarantine, counts_redeliveries=options.redelivery == LETTERS
+        )
+    spans = spans_of(options.subscription)
+    return handler if spans is None else spans.traced(handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, cast
 
 import pulsar
@@ -11,6 +12,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import AlreadySettledError, LeaseExpired
+from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Work
@@ -56,6 +58,7 @@ class Puller:
             settler = self._opened()
             self._pulls += 1
         deliveries: list[Delivery] = []
+        spans, began = spans_of(self._options.subscription), time.time_ns()
         try:
             end = self._now() + timeout
             while len(deliveries) < max_messages:
@@ -71,6 +74,8 @@ class Puller:
                 self._pulls -= 1
                 self._used_at = self._now()
                 self._check_later()
+        if spans is not None and deliveries:
+            spans.received([each.message for each in deliveries], began)
         return deliveries
 
     def _delivery(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import attrs
 
+from pulsar_retry.observe.tracing import outgoing
 from pulsar_retry.push.body import (
     Header,
     Pushed,
@@ -145,6 +146,9 @@ class Pusher:
             )
             headers += own
             self._tell(left_out)
+        taken = {name.lower() for name, _ in headers}
+        traced = ((name.encode(), value.encode()) for name, value in outgoing().items())
+        headers += [each for each in traced if each[0].lower() not in taken]
         audience = form.audience or poster.endpoint.url
         for signer in form.signers:
             headers += signer.headers(audience, pushed.key, body)

@@ -52,6 +52,8 @@ FAILURE_EXTRA = "FAILURE_EXTRA"
 #: Which process has published a letter, and how many worker processes its message has killed.
 FAILURE_WRITER = "FAILURE_WRITER"
 FAILURE_CRASHES = "FAILURE_CRASHES"
+#: The span of the message's first attempt, as W3C's Trace Context writes it.
+FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"
 #: How many bytes a payload had that was cut to fit.
 FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
 #: Equal for messages that stand for the same failure, so that duplicates can be told.

@@ -1,0 +1,224 @@
+"""Spans of OpenTelemetry, by its semantic conventions for messaging. Needs the extra ``otel``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from pulsar_retry._version import __version__
+from pulsar_retry.policy.outcomes import Outcome, outcome_of, unwrapped
+from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import (
+    FAILURE_TRACEPARENT,
+    REAL_SUBSCRIPTION,
+    attempt_of,
+    message_id_text,
+)
+
+_W3C = TraceContextTextMapPropagator()
+
+#: Links of one span: a pull may return thousands of messages.
+_MOST_LINKS = 128
+
+
+def tracer() -> trace.Tracer | None:
+    """Return what makes spans; None: nobody wants them, for no provider is configured."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    return provider.get_tracer("pulsar_retry", __version__)
+
+
+class Spans:
+    """Makes the spans of one subscription. Thread-safe."""
+
+    def __init__(self, tracer: trace.Tracer, subscription: str | None) -> None:
+        self._tracer = tracer
+        self._subscription = subscription
+
+    @contextlib.contextmanager
+    def process(self, message: Any) -> Iterator[Span]:
+        """Give the current span of one attempt at *message*, a `pulsar.Message`.
+
+        It is a child of the producer's span; within another span it is a child of that and has a
+        link to the producer's. Each attempt has a link to the first one.
+        """
+        carried = _carried(message)
+        producer, parent = producer_of(carried), trace.get_current_span().get_span_context()
+        first = _first_of(carried)
+        links = [Link(first, {"pulsar_retry.link": "first_attempt"})] if first else []
+        if parent.is_valid and producer is not None:
+            links.append(Link(producer, {"pulsar_retry.link": "producer"}))
+        context = None if parent.is_valid else propagate.extract(carried)
+        with self._tracer.start_as_current_span(
+            f"process {logical(message.topic_name())}",
+            context,
+            SpanKind.CONSUMER,
+            self._attributes(message, "process", "process"),
+            links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            # The message takes it to wherever its letter is made, on whichever thread that is.
+            message.__dict__[_OWN] = span.get_span_context()
+            try:
+                yield span
+            except BaseException as error:
+                _failed(span, error)
+                raise
+
+    def traced(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return *handler* with a span around it."""
+
+        def handle(message: Any) -> Any:
+            with self.process(message) as span:
+                return _judged(span, handler(message))
+
+        return handle
+
+    def traced_async(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Any]:
+        """Return *handler*, which is ``async def``, with a span around it."""
+
+        async def handle(message: Any) -> Any:
+            with self.process(message) as span:
+                return _judged(span, await handler(message))
+
+        return handle
+
+    def received(self, messages: Iterable[Any], began: int) -> None:
+        """Make the span of a pull that *began* then (nanoseconds), with a link to each producer."""
+        pulled = list(messages)
+        producers = [producer_of(_carried(each)) for each in pulled[:_MOST_LINKS]]
+        attributes: dict[str, Any] = {"messaging.batch.message_count": len(pulled)}
+        topics = {logical(each.topic_name()) for each in pulled}
+        name = "receive"
+        if len(topics) == 1:
+            attributes["messaging.destination.name"] = topics.pop()
+            name = f"receive {attributes['messaging.destination.name']}"
+        self._tracer.start_span(
+            name,
+            None,
+            SpanKind.CLIENT,
+            self._common("receive", "receive") | attributes,
+            [Link(each) for each in producers if each is not None],
+            start_time=began,
+        ).end()
+
+    def _attributes(self, message: Any, kind: str, name: str) -> dict[str, Any]:
+        topic = message.topic_name()
+        attributes = self._common(kind, name) | {
+            "messaging.destination.name": logical(topic),
+            "messaging.message.id": message_id_text(message.message_id()),
+            "messaging.message.body.size": message._message.length(),  # noqa: SLF001 - it copies nothing
+            "pulsar_retry.attempt": _attempt(message),
+        }
+        if topic != logical(topic):
+            attributes["messaging.destination.partition.id"] = topic.rpartition("-")[2]
+        if self._subscription is None and (name := _carried(message).get(REAL_SUBSCRIPTION, "")):
+            attributes["messaging.destination.subscription.name"] = name
+        return attributes
+
+    def _common(self, kind: str, name: str) -> dict[str, Any]:
+        common = {
+            "messaging.system": "pulsar",
+            "messaging.operation.type": kind,
+            "messaging.operation.name": name,
+        }
+        if self._subscription is not None:
+            common["messaging.destination.subscription.name"] = self._subscription
+        return common
+
+
+class Settling:
+    """The span of a hand-off, from the making of a letter until its original is acknowledged."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @classmethod
+    def begin(cls, message: Any, letter: Any, subscription: str) -> Settling | None:
+        """Begin it; None where nobody has traced the attempt."""
+        own, makes = message.__dict__.get(_OWN), tracer()
+        if own is None or makes is None:
+            return None
+        name = "dead_letter" if letter.dead else "retry"
+        attributes = Spans(makes, subscription)._attributes(message, "settle", name)  # noqa: SLF001
+        attributes["pulsar_retry.letter_topic"] = letter.topic
+        if letter.dead:
+            attributes["pulsar_retry.reason"] = letter.reason or ""
+        else:
+            attributes["pulsar_retry.delay"] = letter.delay
+        parent = trace.set_span_in_context(trace.NonRecordingSpan(own))
+        topic = attributes["messaging.destination.name"]
+        return cls(makes.start_span(f"{name} {topic}", parent, SpanKind.CLIENT, attributes))
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End it."""
+        if error is not None:
+            _failed(self._span, error)
+        self._span.end()
+
+
+def link_to_first(message: Any) -> dict[str, str]:
+    """Return the property by which later attempts know the first one; empty: they know it."""
+    own = message.__dict__.get(_OWN)
+    if own is None or FAILURE_TRACEPARENT in _carried(message):
+        return {}
+    carrier: dict[str, str] = {}
+    _W3C.inject(carrier, trace.set_span_in_context(trace.NonRecordingSpan(own)))
+    return {FAILURE_TRACEPARENT: carrier["traceparent"]} if "traceparent" in carrier else {}
+
+
+def producer_of(carried: dict[str, str]) -> SpanContext | None:
+    """Return the context that the producer has put into a message's properties."""
+    return _valid(propagate.extract(carried))
+
+
+def _first_of(carried: dict[str, str]) -> SpanContext | None:
+    text = carried.get(FAILURE_TRACEPARENT)
+    return None if text is None else _valid(_W3C.extract({"traceparent": text}))
+
+
+def _valid(context: Any) -> SpanContext | None:
+    found = trace.get_current_span(context).get_span_context()
+    return found if found.is_valid and found.is_remote else None
+
+
+def _carried(message: Any) -> dict[str, str]:
+    try:
+        return dict(message.properties())
+    except UnicodeDecodeError:
+        return {}
+
+
+def _attempt(message: Any) -> int:
+    try:
+        return attempt_of(message)
+    except UnicodeDecodeError:
+        return 1
+
+
+def _judged(span: Span, result: Any) -> Any:
+    if result is not None and (outcome := outcome_of(result)) is not None:
+        _failed(span, outcome)
+    return result
+
+
+def _failed(span: Span, error: BaseException) -> None:
+    """Say in *span* what was raised; what a handler chose is no error."""
+    if isinstance(error, Exception) and isinstance(chosen := unwrapped(error), Outcome):
+        span.set_attribute("pulsar_retry.outcome", type(chosen).__name__.lower())
+        error = chosen.__cause__ or chosen
+        if isinstance(error, Outcome):
+            return
+    span.set_attribute("error.type", type(error).__qualname__)
+    span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
+
+
+#: Where a message keeps the context of the attempt that is made at it.
+_OWN = "_pulsar_retry_span"
