@@ -13,6 +13,7 @@ import click
 import pulsar
 
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._listening import address
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
@@ -144,7 +145,7 @@ def _serve(wishes: _Wishes) -> None:
     except ModuleNotFoundError as error:  # it says what to install
         raise click.ClickException(str(error)) from error
     account, signature = _signers(wishes)
-    host, port = _address(wishes.listen)
+    host, port = address(wishes.listen)
     token = _secret(wishes.control_token_file)
     timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
     client = wishes.cluster.client()
@@ -247,13 +248,6 @@ def _trust(path: Path | None) -> ssl.SSLContext | None:
         raise ConfigError.bad("ca_file", f"{path} ({type(error).__name__})", accepted) from None
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise ConfigError.bad("listen", text, "an address and a port, such as 127.0.0.1:8090")
-    return host.strip("[]"), int(port)
-
-
 # -- saying ---------------------------------------------------------------------------------------
 
 
@@ -278,5 +272,4 @@ def _shown(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-_LAST_PORT = 65_535
 _HOLDS = "a file that holds a secret"

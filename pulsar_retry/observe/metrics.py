@@ -29,7 +29,7 @@ from pulsar_retry.observe.counting import (
 
 PREFIX = "pulsar_retry_"
 
-#: The labels that every metric has.
+#: The labels that the metrics of a subscription have.
 LABELS = ("topic", "subscription")
 
 
@@ -41,10 +41,11 @@ class Spec:
         name: Its name without the prefix, and without the ``_total`` of a counter.
         kind: What it is.
         text: Its help.
-        label: The label that it has beside `LABELS`; None: none.
+        label: The label that it has beside those of its *base*; None: none.
         values: Values of that label that are there from the start, at 0: what begins at 1 shows no
             increase.
         together: How a gauge of several consumers, or of several processes, is added up.
+        base: The labels beside it.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Spec:
     label: str | None = None
     values: tuple[str, ...] = ()
     together: Literal["sum", "max"] = "sum"
+    base: tuple[str, ...] = LABELS
 
     @property
     def full_name(self) -> str:
@@ -62,7 +64,7 @@ class Spec:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of its labels."""
-        return LABELS if self.label is None else (*LABELS, self.label)
+        return self.base if self.label is None else (*self.base, self.label)
 
 
 #: What consumers, subscribers and dispatchers export.
@@ -109,6 +111,30 @@ METRICS = (
     Spec("push_paused", "gauge", "Dispatchers that are paused."),
 )
 
+#: What `pulsar-retry metrics` exports, which asks the broker.
+LETTER_METRICS = (
+    Spec("dlq_backlog", "gauge", "Letters in a dead-letter topic.", "letter_topic"),
+    Spec(
+        "dlq_oldest_age_seconds",
+        "gauge",
+        "Since when the oldest dead letter waits; 0: there is none.",
+        "letter_topic",
+    ),
+    Spec("retry_backlog", "gauge", "Letters in a retry topic.", "letter_topic"),
+    Spec(
+        "retry_oldest_age_seconds",
+        "gauge",
+        "Since when the oldest retry letter waits; 0: there is none.",
+        "letter_topic",
+    ),
+    Spec(
+        "exporter_up",
+        "gauge",
+        "Whether the broker has answered for a namespace.",
+        base=("namespace",),
+    ),
+)
+
 
 class LedgerCollector(Collector):
     """Has Prometheus read the ledgers of this process whenever it scrapes. Thread-safe."""
@@ -118,14 +144,14 @@ class LedgerCollector(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without values: no registry needs a scrape to know their names."""
-        return [_family(spec) for spec in METRICS]
+        return [family_of(spec) for spec in METRICS]
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric as it is now."""
         ledgers = self._book.ledgers()
         gauges = {id(ledger): ledger.gauges() for ledger in ledgers}
         for spec in METRICS:
-            family = _family(spec)
+            family = family_of(spec)
             for ledger in ledgers:
                 own = [ledger.topic, ledger.subscription]
                 match family:
@@ -150,7 +176,8 @@ def together(spec: Spec) -> Callable[[Iterable[float]], float]:
     return max if spec.together == "max" else sum
 
 
-def _family(spec: Spec) -> Metric:
+def family_of(spec: Spec) -> Metric:
+    """Return a metric without values."""
     make = {
         "counter": CounterMetricFamily,
         "gauge": GaugeMetricFamily,

@@ -103,9 +103,17 @@ def start_metrics_server(
     """
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MOST:
         raise ConfigError.bad("port", port, f"0 to {_MOST}")
-    served = own_registry() if registry is None else register_metrics(registry)
+    return serve(own_registry() if registry is None else register_metrics(registry), port, addr)
+
+
+def serve(registry: CollectorRegistry, port: int, addr: str) -> MetricsServer:
+    """Serve a registry.
+
+    Raises:
+        PulsarRetryError: it cannot listen there.
+    """
     try:
-        server, thread = start_http_server(port, addr, served)
+        server, thread = start_http_server(port, addr, registry)
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
     return MetricsServer(server, thread)

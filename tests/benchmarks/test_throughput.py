@@ -217,4 +217,5 @@ def test_metrics(benchmark, broker, namespace, batching):
         },
         "enable_retry, not counted",
         ROUNDS,
+        {"enable_retry": 0.97, "enable_retry, scraped": 0.97},
     )

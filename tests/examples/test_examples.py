@@ -150,3 +150,19 @@ def test_readme_names_every_example() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     for example in EXAMPLES.glob("*.py"):
         assert f"[`{example.name}`]({example.name}): " in readme
+
+
+def test_observed(broker: RunningBroker) -> None:
+    """A retry, a recovery and a dead letter: told by hooks, counted, and traced."""
+    output = run("observed.py", broker)
+    lines = output.splitlines()
+    assert {
+        "retried after attempt 1: TimeoutError('no answer')",
+        "recovered at attempt 2",
+        "dead at attempt 1: invalid-price",
+    } <= set(lines)
+    counted = dict(re.findall(r'deliveries_total\{outcome="(\w+)",\S* (\S+)', output))
+    assert {"acknowledged": "2.0", "dead_lettered": "1.0", "retried": "1.0"} == counted
+    spans = [line.split()[1] for line in lines if line.startswith("span ")]
+    assert ["dead_letter", *["process"] * 4, "retry"] == sorted(spans)
+    assert 1 == output.count(", linked to 1")

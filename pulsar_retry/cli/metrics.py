@@ -1,0 +1,95 @@
+"""`pulsar-retry metrics`: what waits in retry and dead-letter topics, for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+import click
+from prometheus_client import CollectorRegistry, generate_latest
+
+from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._listening import address
+from pulsar_retry.cli._output import show_json
+from pulsar_retry.observe.serving import serve
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.exporting import LetterCollector
+from pulsar_retry.replay.overview import letter_topics
+
+__all__ = ["command"]
+
+
+@click.command(
+    short_help="Tell Prometheus what waits in letter topics.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry metrics
+  pulsar-retry metrics shop/orders shop/returns --listen 0.0.0.0:9469
+  pulsar-retry metrics --once""",
+)
+@click.argument("namespaces", nargs=-1, metavar="[NAMESPACE]...")
+@click.option(
+    "--listen",
+    default="127.0.0.1:9469",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to be scraped; port 0: any.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(1),
+    default=15.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to ask the broker.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics and end.")
+@json_option
+@cluster_options
+def command(
+    *,
+    cluster: Cluster,
+    namespaces: tuple[str, ...],
+    listen: str,
+    every: float,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Serve how many letters wait in retry and dead-letter topics of each NAMESPACE, and how long.
+
+    Without NAMESPACE: of public/default. One process serves a whole cluster, and no consumer is
+    needed for it; consumers serve their own metrics. Looking consumes nothing. Ctrl-C ends it.
+    """
+    host, port = address(listen)
+    asked = namespaces or ("public/default",)
+    with cluster.admin() as admin:
+        if once:
+            found = {each: letter_topics(admin, each) for each in asked}
+            if as_json:
+                show_json([each.facts() for topics in found.values() for each in topics])
+            else:
+                click.echo(_text(LetterCollector(found.__getitem__, asked)), nl=False)
+            return
+        collector = LetterCollector(lambda each: letter_topics(admin, each), asked, every)
+        registry = CollectorRegistry()
+        registry.register(collector)
+        ended = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        collector.start()
+        with serve(registry, port, host) as server:
+            url = f"http://{host}:{server.port}/metrics"
+            told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
+            click.echo(told)
+            ended.wait()
+        collector.stop()
+
+
+def _text(collector: LetterCollector) -> str:
+    collector.ask()
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry).decode()

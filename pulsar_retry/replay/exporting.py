@@ -1,0 +1,108 @@
+"""What waits in retry and dead-letter topics, for Prometheus. Nothing here consumes a letter."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from pulsar_retry.observe.metrics import LETTER_METRICS, PREFIX, family_of
+from pulsar_retry.replay.overview import LetterTopic
+
+_log = logging.getLogger("pulsar_retry")
+
+#: The broker has peace for so many times what asking took.
+_PEACE = 5
+
+
+@attrs.frozen
+class _Answer:
+    """What is known of a namespace.
+
+    Attributes:
+        found: Its letter topics; None: the broker has not answered.
+        at: When it was asked, by the monotonic clock.
+    """
+
+    found: tuple[LetterTopic, ...] | None
+    at: float
+
+
+class LetterCollector(Collector):
+    """Knows how many letters wait, and since when. Thread-safe.
+
+    The broker is asked now and then, however often Prometheus scrapes. What it does not answer for
+    is not shown: an old number would hide that.
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[str], Sequence[LetterTopic]],
+        namespaces: Sequence[str],
+        interval: float = 15.0,
+    ) -> None:
+        """Prepare; nothing is asked.
+
+        Args:
+            ask: Returns the letter topics of a namespace.
+            namespaces: Which.
+            interval: Seconds between two times, more where asking takes long.
+        """
+        self._ask, self._namespaces, self._interval = ask, namespaces, interval
+        self._answers: dict[str, _Answer] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pulsar-retry-letters", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask, on a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+
+    def ask(self) -> None:
+        """Ask for each namespace, once."""
+        for namespace in self._namespaces:
+            began = time.monotonic()
+            found: tuple[LetterTopic, ...] | None = None
+            try:
+                found = tuple(self._ask(namespace))
+            except Exception as error:  # noqa: BLE001 - the next time it may work; until then it shows
+                _log.warning("nothing is known of %s: %s", namespace, error)
+            self._answers[namespace] = _Answer(found, began)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._ended.wait(wait):
+            began = time.monotonic()
+            self.ask()
+            wait = max(self._interval, _PEACE * (time.monotonic() - began))
+
+    def describe(self) -> list[Metric]:
+        """Return the metrics without values."""
+        return [family_of(spec) for spec in LETTER_METRICS]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is known."""
+        families = {family.name.removeprefix(PREFIX): family for family in self.describe()}
+
+        def add(name: str, labels: Sequence[str], value: float) -> None:
+            families[name].add_metric(labels, value)  # type: ignore[attr-defined]  # a gauge's
+
+        now = time.monotonic()
+        for namespace, answer in list(self._answers.items()):
+            add("exporter_up", [namespace], answer.found is not None)
+            for each in answer.found or ():
+                kind = "dlq" if each.kind == "dead_letter" else "retry"
+                labels = [each.main_topic or "", each.subscription or "", each.topic]
+                waits = each.oldest_age_seconds
+                add(f"{kind}_backlog", labels, each.backlog)
+                age = 0.0 if waits is None else waits + (now - answer.at)
+                add(f"{kind}_oldest_age_seconds", labels, age)
+        yield from families.values()
