@@ -15,6 +15,7 @@ from pulsar_retry.errors import (
     BatchSettleError,
     ConfigError,
     ConsumerClosedError,
+    EventLoopError,
     ForkedError,
     HandlerError,
     LeaseExpired,
@@ -79,6 +80,7 @@ __all__ = [
     "Delivery",
     "Drop",
     "Envelope",
+    "EventLoopError",
     "Exponential",
     "Failure",
     "FileClaims",
@@ -129,6 +131,7 @@ __all__ = [
 
 if typing.TYPE_CHECKING:
     from pulsar_retry import admin as admin
+    from pulsar_retry import asyncio as asyncio
     from pulsar_retry import push as push
     from pulsar_retry import replay as replay
 else:

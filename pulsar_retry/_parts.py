@@ -6,7 +6,7 @@ import importlib
 from types import ModuleType
 
 #: What few programs need, and what imports more than pulsar-client.
-_PARTS = frozenset({"admin", "push", "replay"})
+_PARTS = frozenset({"admin", "asyncio", "push", "replay"})
 
 
 def part(name: str) -> ModuleType:

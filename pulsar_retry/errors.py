@@ -8,6 +8,7 @@
     │   ├── AdminForbiddenError              … because this role may not, or is not known
     │   └── AdminNotFoundError               … because there is no such thing
     ├── ConfigError (also a ValueError)      an argument, before anything is opened
+    ├── EventLoopError (also a RuntimeError) a consumer used on another event loop than its own
     ├── ForkedError (also a RuntimeError)    a client used in a forked child process
     ├── SettleError (a PulsarException)      a message could not be handed on; it will come back
     │   ├── LetterPublishError               … because its letter was not published
@@ -46,6 +47,7 @@ __all__ = [
     "BatchSettleError",
     "ConfigError",
     "ConsumerClosedError",
+    "EventLoopError",
     "ForkedError",
     "HandlerError",
     "LeaseExpired",
@@ -115,6 +117,10 @@ class AdminForbiddenError(AdminError):
 
 class AdminNotFoundError(AdminError):
     """There is no such tenant, namespace, topic, subscription or message."""
+
+
+class EventLoopError(PulsarRetryError, RuntimeError):
+    """A consumer, producer or reader of `pulsar_retry.asyncio` was used on another event loop."""
 
 
 class ForkedError(PulsarRetryError, RuntimeError):

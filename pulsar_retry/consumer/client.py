@@ -18,10 +18,10 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
-from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.letters import NewMessage
 from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 from pulsar_retry.consumer.old_names import with_old_names
@@ -273,7 +273,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         The retry topic is always Shared, for only there does the broker delay, and read from its
         start.
         """
-        limits = _batch_limits(main_only["batch_receive_policy"])
+        limits = batch_limits(main_only["batch_receive_policy"])
         plan = with_old_names(plan, self)
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._nacks)
@@ -366,7 +366,7 @@ def _close_all() -> None:
             client.close()
 
 
-def _batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
+def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
     """Return the count, bytes and milliseconds of a batch receive policy."""
     if policy is None:
         return DEFAULT_BATCH_LIMITS

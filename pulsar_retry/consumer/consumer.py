@@ -7,33 +7,34 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from functools import lru_cache, partial
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import fork
-from pulsar_retry.consumer.letter import Letter, Told, Wish, dead_lettered, reconsumed
+from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
+from pulsar_retry.consumer.making import LetterMaker
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, publish_time, raw_of, whole_of
+from pulsar_retry.consumer.raw import id_of, raw_of
 from pulsar_retry.consumer.watched import WatchedConsumer
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
-from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
 
 _log = logging.getLogger("pulsar_retry")
 
 #: When a message comes back whose letter could not be published: at once, then later and later,
 #: so that a broken retry topic neither spins nor uses up the redeliveries in a moment.
 _COME_BACK = Exponential(0.1, 30)
+
+Handed = TypeVar("Handed", bound=Future[None] | None)
 
 
 class Consumer(WatchedConsumer):
@@ -61,8 +62,7 @@ class Consumer(WatchedConsumer):
         self._closed = False
         self._closing = threading.RLock()
         self._opened = self._clock.event()
-        # Most callers ask for one of a few delays: check each once.
-        self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
+        self._letters = LetterMaker(plan, self._clock)
         self._worker = Worker("pulsar-retry-dead-letters", self._clock)
         self._router: LetterRouter | None = None
         if plan.policy is not None:
@@ -180,7 +180,7 @@ class Consumer(WatchedConsumer):
             ConsumerClosedError: the consumer is closed.
         """
         if isinstance(message, list | tuple):
-            self._wish(delay, level)
+            self._letters.wish(delay, level)
             settle_each(
                 message,
                 partial(
@@ -210,9 +210,7 @@ class Consumer(WatchedConsumer):
             callbacks run on a thread of pulsar-client's or ours, or here: they must not block or
             call this method.
         """
-        wish, raw = self._wish(delay, level), whole_of(message)
-        letter = reconsumed(self._plan, wish, raw.properties(), self._origin(raw), properties)
-        return self._hand_on(raw, settling(letter, message, self._plan.subscription))
+        return self._hand_on(*self._letters.retry(message, delay, level, properties))
 
     def reconsume_later_cumulative(
         self,
@@ -232,13 +230,17 @@ class Consumer(WatchedConsumer):
             ConfigError: the subscription is Shared or Key_Shared, or as `reconsume_later`.
             LetterPublishError: the letter was not published, and nothing was acknowledged.
         """
+        acknowledge = self._cumulatively(message)
+        self.reconsume_later(message, delay=delay, level=level, properties=properties)
+        acknowledge()
+
+    def _cumulatively(self, message: Any) -> Callable[[], None]:
+        """Return what acknowledges everything up to *message* once its letter is out."""
         if self._plan.shared:
             raise ConfigError(
                 "reconsume_later_cumulative needs an Exclusive or Failover subscription"
             )
-        acknowledge = self._up_to(message)
-        self.reconsume_later(message, delay=delay, level=level, properties=properties)
-        acknowledge()
+        return self._up_to(message)
 
     def _up_to(self, message: Any) -> Callable[[], None]:
         """Return what acknowledges everything up to *message* as of now."""
@@ -282,30 +284,23 @@ class Consumer(WatchedConsumer):
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        raw = whole_of(message)
-        told = Told(error, attempt_of(raw), self._clock.now(), publish_time(raw))
-        carried, origin = raw.properties(), self._origin(raw)
-        letter = dead_lettered(
-            self._plan, carried, origin, custom=properties, reason=reason, told=told
-        )
-        return self._hand_on(raw, settling(letter, message, self._plan.subscription))
-
-    def _wish(self, delay: Duration | None, level: int | None) -> Wish:
-        try:
-            return self._wishes(delay, level)
-        except TypeError:  # what cannot be hashed is no delay either, and this says so
-            return Wish.of(self._plan, delay, level)
-
-    def _origin(self, raw: Any) -> Origin:
-        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
+        return self._hand_on(*self._letters.dead(message, reason, error, properties))
 
     def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
+        return self._handed_on(self._open_router().hand_on, raw, letter)
+
+    def _hand_on_now(self, raw: Any, letter: Letter) -> Future[None] | None:
+        """Hand *raw* on if that does not block; else return None."""
+        return self._handed_on(self._open_router().hand_on_now, raw, letter)
+
+    def _open_router(self) -> LetterRouter:
         if self._closed or self._router is None:
             raise ConsumerClosedError("the consumer is closed")
+        return self._router
+
+    def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
         was_letter = self._is_letter(raw)
-        return self._router.hand_on(
-            raw, self._source(letter=was_letter), letter, was_letter=was_letter
-        )
+        return hand_on(raw, self._source(letter=was_letter), letter, was_letter=was_letter)
 
     # -- the nack path's dead letters ---------------------------------------------------------
 
@@ -325,14 +320,14 @@ class Consumer(WatchedConsumer):
         if self._closed:
             return True  # the broker redelivers it
         try:
-            letter = dead_lettered(self._plan, raw.properties(), self._origin(raw))
+            letter = self._letters.redelivered(raw)
         except UnicodeDecodeError:
             _log.warning("a message with properties that are no text is not dead-lettered")
             return False
-        if self._router is not None and self._router.is_ready(letter.topic, raw):
-            log_failure(self._hand_on(raw, letter))
-            return True
-        self._worker.submit(lambda: log_failure(self._hand_on(raw, letter)))
+        if (future := self._hand_on_now(raw, letter)) is not None:
+            log_failure(future)
+        else:
+            self._worker.submit(lambda: log_failure(self._hand_on(raw, letter)))
         return True
 
     def redeliver_unacknowledged_messages(self) -> None:

@@ -131,4 +131,4 @@ class Handover:
             codec=self._codec,
             redact=self._redact,
         )
-        return raw, raw.properties(), self._consumer._origin(raw), told
+        return raw, raw.properties(), self._consumer._letters.origin(raw), told

@@ -22,18 +22,16 @@ from typing import Any
 import _pulsar
 import attrs
 
+from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.results import error_of
-
-#: Count, bytes and milliseconds of a batch when no policy is given (pulsar-client's defaults).
-DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
 #: Seconds between two looks for signals in an endless wait, as in pulsar-client. The system may
 #: deliver a signal to another thread, which does not interrupt the wait.
 _SIGNAL_INTERVAL = 0.1
 
 #: Seconds between two looks at the retry topic where messages must not wait here.
-_POLL_INTERVAL = 0.05
+POLL_INTERVAL = 0.05
 
 #: Seconds for closed consumers to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
@@ -55,8 +53,8 @@ class _Source:
 
 
 @attrs.frozen
-class _Item:
-    """A message that waits here.
+class Item:
+    """A message that waits here, or was taken.
 
     Attributes:
         source: Where it came from.
@@ -70,11 +68,16 @@ class _Item:
 
 
 class Inbox:
-    """Receives from *main* and *retry* in turn, blocking until either has a message.
+    """Receives from *main* and *retry* in turn.
 
-    Thread-safe: any number of threads may receive.
+    Thread-safe: any number of threads may receive. `receive` and `receive_batch` block until there
+    is a message; whoever must not block calls `take`, and again when `told` is called.
 
     Attributes:
+        arms: Whether messages may wait here. Where they may not, `told` is not called, and whoever
+            waits asks again every `POLL_INTERVAL`.
+        told: Called when `take` may return or raise something, on one of pulsar-client's threads:
+            it must not raise.
         express: *main*'s own receive while it flows and nothing waits here, else None. Whoever
             receives may call it with 0 instead of `receive`, and falls back to that when it is
             empty; so the usual case costs no more than a bare consumer.
@@ -88,28 +91,33 @@ class Inbox:
         *,
         arms: bool = True,
         clock: Clock = SYSTEM,
+        polls: bool = True,
     ) -> None:
-        """Make the inbox of two raw consumers.
+        """Make the inbox of two raw consumers, or of one.
 
         Args:
             main: The topic's.
-            retry: The retry topic's.
+            retry: The retry topic's; None: there is none.
             letter_seen: Told of each retry letter before it is handed out.
             arms: Whether messages may wait here. Not so with an acknowledgement time-out, which
                 runs from the moment they leave pulsar-client; then `receive` polls.
             clock: Tells the time.
+            polls: Whether *main* can be asked for what it holds. Not so without a receiver queue.
         """
         self._clock = clock
-        self._arms = arms
+        self.arms = arms
+        self.told: Callable[[], None] = _nobody
+        self._polls = polls
         self.express: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
-        self._retry = _Source(retry, letters=True)
+        # One that is not there counts as one in which a receive waits for ever.
+        self._retry = _Source(retry, letters=True, armed=retry is None)
         self._turn = (self._main, self._retry)
         self._letter_seen = letter_seen
         # Guards all below and `express`; never held while pulsar-client is called, for it may
         # call back at once.
         self._changed = clock.condition(threading.Lock())
-        self._ready: deque[_Item] = deque()
+        self._ready: deque[Item] = deque()
         self._waiting = 0
         self._unanswered = 0
         self._closed: Exception | None = None
@@ -130,27 +138,41 @@ class Inbox:
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
         """
-        count, size, wait = limits
-        deadline = self._clock.monotonic() + wait / 1000 if wait > 0 else None
-        batch: list[_Item] = []
-        length = 0
+        batch: Batch[Item] = Batch(limits, self._clock.monotonic())
         try:
-            while (count <= 0 or len(batch) < count) and (size <= 0 or length < size):
-                left = self._until(deadline)
-                if batch and left == 0:
+            while not batch.is_full(now := self._clock.monotonic()):
+                item = self._take() or self._wait(batch.left(now))
+                if not batch.add(item, item.message.length()):
+                    self.put_back([item])
                     break
-                item = self._take() or self._wait(left)
-                length += item.message.length()
-                if batch and 0 < size < length:
-                    self._put_back([item])
-                    break
-                batch.append(item)
         except _pulsar.Timeout:
             pass
         except BaseException:
-            self._put_back(batch)
+            self.put_back(batch.items)
             raise
-        return [item.message for item in batch]
+        return [item.message for item in batch.items]
+
+    def take(self) -> Item | None:
+        """Return the next message if one is here, else None. Never waits.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        item = self._take()
+        if item is None and self._closed is not None:
+            raise self._closed
+        return item
+
+    def put_back(self, items: list[Item]) -> None:
+        """Give messages that were taken to the next call, before all others."""
+        with self._changed:
+            self._ready.extendleft(attrs.evolve(item, armed=False) for item in reversed(items))
+            self.express = None
+            self._changed.notify_all()
+
+    def holds(self) -> bool:
+        """Tell whether a message waits here."""
+        return bool(self._ready)
 
     def drop(self, *, letters: bool = True) -> None:
         """Forget the messages that wait here, of the retry topic only if *letters*.
@@ -175,7 +197,7 @@ class Inbox:
         while self._unanswered and self._clock.monotonic() < deadline:
             self._clock.sleep(0.001)
 
-    def _take(self) -> _Item | None:
+    def _take(self) -> Item | None:
         """Return a message that is here already, else None; both sources get their turn."""
         if self._ready and (item := self._pop()) is not None:
             return item
@@ -187,8 +209,11 @@ class Inbox:
                 return item
         return None if first.armed else self._poll(first)
 
-    def _poll(self, source: _Source) -> _Item | None:
+    def _poll(self, source: _Source) -> Item | None:
         """Return a message that pulsar-client holds, or arm *source* when it holds none."""
+        if not self._polls:
+            self._arm(source)
+            return None
         try:
             message = source.raw.receive(0)
         except _pulsar.Timeout:
@@ -200,12 +225,12 @@ class Inbox:
             with self._changed:
                 if self._retry.armed and not self._ready:
                     self.express = source.raw.receive
-        return _Item(source, message, armed=False)
+        return Item(source, message, armed=False)
 
-    def _wait(self, timeout: float | None) -> _Item:
+    def _wait(self, timeout: float | None) -> Item:
         """Return the next message that is brought here."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        if not self._arms:
+        if not self.arms:
             return self._wait_by_polling(deadline)
         with self._changed:
             self._waiting += 1
@@ -229,18 +254,18 @@ class Inbox:
             with self._changed:
                 self._waiting -= 1
 
-    def _wait_by_polling(self, deadline: float | None) -> _Item:
+    def _wait_by_polling(self, deadline: float | None) -> Item:
         """Do what `_wait` does, with nothing that could bring a message here meanwhile."""
         while (item := self._take()) is None:
             left = self._until(deadline)
             if left == 0:
                 raise error_of(_pulsar.Result.Timeout)
-            pause = _POLL_INTERVAL if left is None else min(left, _POLL_INTERVAL)
+            pause = POLL_INTERVAL if left is None else min(left, POLL_INTERVAL)
             with contextlib.suppress(_pulsar.Timeout):
-                return _Item(self._main, self._main.raw.receive(round(pause * 1000)), armed=False)
+                return Item(self._main, self._main.raw.receive(round(pause * 1000)), armed=False)
         return item
 
-    def _pop(self) -> _Item | None:
+    def _pop(self) -> Item | None:
         with self._changed:
             if not self._ready:
                 return None
@@ -251,18 +276,11 @@ class Inbox:
             self._letter_seen(item.message)
         return item
 
-    def _taken(self, item: _Item) -> None:
+    def _taken(self, item: Item) -> None:
         """Take note that *item* is no longer here. Call with the lock held."""
         if item.armed:
             item.source.armed = False
             self.express = None  # the retry topic would not be looked at
-
-    def _put_back(self, items: list[_Item]) -> None:
-        """Give messages to the next call, before all others."""
-        with self._changed:
-            self._ready.extendleft(attrs.evolve(item, armed=False) for item in reversed(items))
-            self.express = None
-            self._changed.notify_all()
 
     def _arm_for_waiting(self) -> None:
         """Arm for other threads what this one has just disarmed."""
@@ -273,7 +291,7 @@ class Inbox:
     def _arm(self, source: _Source) -> None:
         """Let an asynchronous receive wait in *source*, unless one does."""
         with self._changed:
-            if source.armed or self._closed is not None or not self._arms:
+            if source.armed or self._closed is not None or not self.arms:
                 return
             source.armed = True
             self._unanswered += 1
@@ -295,13 +313,18 @@ class Inbox:
         with self._changed:
             self._unanswered -= 1
             if result == _pulsar.Result.Ok:
-                self._ready.append(_Item(source, message, armed=True))
+                self._ready.append(Item(source, message, armed=True))
                 self.express = None
                 self._changed.notify()
             else:
                 self._closed = error_of(result)
                 self._changed.notify_all()
+        self.told()
 
     def _until(self, deadline: float | None) -> float | None:
         """Return the seconds that are left, 0 or more; None for ever."""
         return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+
+
+def _nobody() -> None:
+    """Whom the inbox tells where nobody has asked."""

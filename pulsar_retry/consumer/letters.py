@@ -17,6 +17,7 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
@@ -245,6 +246,32 @@ class LetterRouter:
             ConsumerClosedError: the consumer is closed.
         """
         self.permits.acquire()
+        return self._launch(raw, source, letter, was_letter=was_letter, future=future)
+
+    def hand_on_now(
+        self, raw: Any, source: Any, letter: Letter, *, was_letter: bool
+    ) -> Future[None] | None:
+        """Do what `hand_on` does, but only if that will not block; else None, and nothing is done.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        if self.producers.ready(letter.topic, self._schema_key(raw)) is None:
+            return None
+        if not self.permits.take():
+            return None
+        return self._launch(raw, source, letter, was_letter=was_letter)
+
+    def _launch(
+        self,
+        raw: Any,
+        source: Any,
+        letter: Letter,
+        *,
+        was_letter: bool,
+        future: LetterFuture | None = None,
+    ) -> Future[None]:
+        """Do what `hand_on` does, with a permit in hand."""
         if self._closed:
             self.permits.release()
             raise ConsumerClosedError("the consumer is closed")
@@ -267,13 +294,6 @@ class LetterRouter:
             flight.fail(error)
             raise
         return flight.future
-
-    def is_ready(self, topic: str, raw: Any) -> bool:
-        """Tell whether a letter to *topic* can be sent without blocking."""
-        return (
-            self.permits.available
-            and self.producers.ready(topic, self._schema_key(raw)) is not None
-        )
 
     def _schema_key(self, raw: Any) -> Any:
         """Return what tells the schema that *raw* was written with from others."""
@@ -349,36 +369,3 @@ def log_failure(future: Future[None]) -> None:
             _log.warning("a message was not handed on and will be redelivered: %s", error)
 
     future.add_done_callback(done)
-
-
-def build_letter(
-    raw: Any, letter: Letter, builder: Any = None, clock: Callable[[], float] = SYSTEM.time
-) -> Any:
-    """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message."""
-    builder = builder or _pulsar.MessageBuilder()
-    if raw.has_null_value():
-        builder.set_null_value()
-    else:
-        builder.content(raw.data())
-    builder.properties(letter.properties)
-    try:
-        key, ordering_key = raw.partition_key(), raw.ordering_key()
-    except UnicodeDecodeError:
-        key, ordering_key = _text_or_bytes(raw.partition_key), _text_or_bytes(raw.ordering_key)
-    if key:
-        builder.partition_key(key)
-    if ordering_key:
-        builder.ordering_key(ordering_key)
-    if moment := raw.event_timestamp():
-        builder.event_timestamp(moment)
-    if letter.delay:
-        builder.deliver_at(round((clock() + letter.delay) * 1000))
-    return builder.build()
-
-
-def _text_or_bytes(read: Callable[[], str]) -> str | bytes:
-    """Return what *read* returns; Java may have put bytes there that are no text."""
-    try:
-        return read()
-    except UnicodeDecodeError as error:
-        return error.object

@@ -21,14 +21,23 @@ def settle_each(messages: Sequence[Any], settle: Callable[[Any], Future[None]]) 
             outcomes.append(settle(message))
         except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
             outcomes.append(error)
-    failures: dict[int, Exception] = {}
-    for position, outcome in enumerate(outcomes):
-        failure = outcome.exception() if isinstance(outcome, Future) else outcome
-        if isinstance(failure, Exception):
-            failures[position] = failure
+    raise_failures([each.exception() if isinstance(each, Future) else each for each in outcomes])
+
+
+def raise_failures(outcomes: Sequence[BaseException | None]) -> None:
+    """Raise what became of a list of messages, if not all of it is well.
+
+    Raises:
+        BatchSettleError: as `settle_each`.
+    """
+    failures = {
+        position: outcome
+        for position, outcome in enumerate(outcomes)
+        if isinstance(outcome, Exception)
+    }
     if failures:
         raise BatchSettleError(
-            f"{len(failures)} of {len(messages)} messages could not be handed on",
+            f"{len(failures)} of {len(outcomes)} messages could not be handed on",
             list(failures.values()),
             list(failures),
         )

@@ -36,17 +36,20 @@ class Permits:
                     self._waiting -= 1
             self._free -= 1
 
+    def take(self) -> bool:
+        """Take one if one is free; never waits."""
+        with self._lock:
+            if self._free == 0:
+                return False
+            self._free -= 1
+            return True
+
     def release(self) -> None:
         """Give one back."""
         with self._lock:
             self._free += 1
             if self._waiting and self._free >= self._enough:
                 self._changed.notify_all()
-
-    @property
-    def available(self) -> bool:
-        """Whether one could be taken at once."""
-        return self._free > 0
 
     def wait_for_all(self, timeout: float) -> int:
         """Wait until all are given back, *timeout* seconds at most; return how many are missing."""

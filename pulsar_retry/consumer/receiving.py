@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import _pulsar
@@ -13,10 +12,11 @@ import pulsar
 from pulsar import Message
 
 from pulsar_retry.consumer import fork
-from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.consumer import Consumer, Handed
 from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
-from pulsar_retry.consumer.inbox import DEFAULT_BATCH_LIMITS, Inbox
+from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.plan import Plan
@@ -79,6 +79,20 @@ class CountingConsumer(Consumer):
 
     def _next_batch(self) -> list[Any]:
         return self._consumer.batch_receive()  # type: ignore[no-any-return]
+
+
+def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
+    """Return the inbox of *consumer*, made now where it needs none itself.
+
+    Args:
+        consumer: Open, and used by nobody else.
+        polls: Whether it has a receiver queue.
+    """
+    if isinstance(consumer, RetryConsumer):
+        return consumer._inbox  # type: ignore[no-any-return]  # noqa: SLF001
+    arms = not (consumer._plan.ack_timeout and polls)  # noqa: SLF001
+    raw, clock = consumer._consumer, consumer._clock  # noqa: SLF001
+    return Inbox(raw, None, lambda _: None, arms=arms, polls=polls, clock=clock)
 
 
 class RetryConsumer(CountingConsumer):
@@ -239,14 +253,14 @@ class RetryConsumer(CountingConsumer):
 
         return acknowledge
 
-    def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
+    def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
         if not self._is_letter(raw):
-            return super()._hand_on(raw, letter)
+            return super()._handed_on(hand_on, raw, letter)
         message_id = raw.message_id()
         if self._in_hand is not None:
             self._in_hand.remove(message_id)  # where it fails, the redelivery adds it again
-        future = super()._hand_on(raw, letter)
-        if self._deduper is not None:
+        future = super()._handed_on(hand_on, raw, letter)
+        if self._deduper is not None and future is not None:
             self._deduper.follow(message_id, future)
         return future
 

@@ -19,14 +19,15 @@ class Worker:
         self._executor: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def submit(self, task: Callable[[], object]) -> None:
-        """Run *task* soon, or never once this is closed."""
+    def submit(self, task: Callable[[], object]) -> bool:
+        """Run *task* soon, or never once this is closed; tell which."""
         with self._lock:
             if self._closed:
-                return
+                return False
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, self._name)
             self._executor.submit(self._clock.counted(task))
+            return True
 
     def close(self) -> None:
         """Wait for the tasks and end the thread."""

@@ -1,4 +1,4 @@
-"""Handlers that are ``async def``: many at a time on one event loop, which has its own thread."""
+"""Handlers that are ``async def``: many at a time on one event loop, of their own or not."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ _LOW = 32
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
-class LoopThread:
-    """An event loop on which *concurrency* messages are handled at a time."""
+#: The board of the message that a handler, or a task of its own, is called with.
+HANDLED_BY: ContextVar[Board | None] = ContextVar("HANDLED_BY", default=None)
+
+
+class LoopWorkers:
+    """On one event loop, *concurrency* messages are handled at a time."""
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class LoopThread:
         around: AbstractAsyncContextManager[object] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make a loop that does not run yet.
+        """Make workers that do not run yet.
 
         Args:
             board: Where messages are taken from.
@@ -63,12 +67,28 @@ class LoopThread:
         # There may be thousands, all on one thread: the first one counts for them all.
         self._till = self._slots[0]
         board.counting = [self._till]
-        self.thread = threading.Thread(target=self._run, name="pulsar-retry-loop", daemon=True)
+        self._lost: Callable[[], None] = _is_never_lost
 
-    def _run(self) -> None:
-        asyncio.run(self._work())
+    def thread(self) -> threading.Thread:
+        """Return a thread that runs them on a loop of its own."""
+        return threading.Thread(
+            target=lambda: asyncio.run(self._work()), name="pulsar-retry-loop", daemon=True
+        )
+
+    def run_on(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
+        """Run them on *loop*; *lost* is called if that ends before they do. Thread-safe."""
+        self._lost = lost
+        work = self._work()
+        try:
+            running = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            lost()
+            return
+        running.add_done_callback(lambda _: None if self._board.closed else lost())
 
     async def _work(self) -> None:
+        HANDLED_BY.set(self._board)
         async with self._around:
             await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
 
@@ -86,8 +106,11 @@ class LoopThread:
         def wake() -> None:
             if not board.closed:
                 self._clock.begin(slot)
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            try:
                 loop.call_soon_threadsafe(awake.set)
+            except RuntimeError:  # the loop has ended
+                self._clock.end(slot)
+                self._lost()
 
         while not board.closed:
             try:
@@ -135,7 +158,10 @@ class LoopThread:
         settler = self._settler
         try:
             result = await handling
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # it is the worker that is cancelled: its loop ends, no attempt has failed
             await self._failed(slot, item, error)
             return
         if result is not None and (outcome := outcome_of(result)) is not None:
@@ -159,3 +185,7 @@ class LoopThread:
 
 async def _awaited(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
     return await handler(message)
+
+
+def _is_never_lost() -> None:
+    """A loop of their own ends when they do."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.async_workers import LoopThread
+from pulsar_retry.pull.async_workers import LoopWorkers
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.guarding import guarded, guarded_async
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
@@ -18,9 +18,17 @@ from pulsar_retry.pull.workers import WorkerThread
 
 
 def hire(
-    options: Options, board: Board, settler: Settler, clock: Clock = SYSTEM
+    options: Options,
+    board: Board,
+    settler: Settler,
+    clock: Clock = SYSTEM,
+    *,
+    lost: Callable[[], None],
 ) -> list[threading.Thread]:
-    """Start the workers of a subscriber; return the threads on which handlers are called."""
+    """Start the workers of a subscriber; return the threads on which handlers are called.
+
+    *lost* is called if an event loop that is not theirs ends under the workers.
+    """
     assert options.handler is not None  # noqa: S101 - it was checked
     if options.workers == LOOP:
         handler = options.handler
@@ -32,7 +40,7 @@ def hire(
             )
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
-        loop = LoopThread(
+        workers = LoopWorkers(
             board,
             settler,
             handler,
@@ -41,12 +49,16 @@ def hire(
             around=options.around,
             clock=clock,
         )
-        loop.thread.start()
-        return [loop.thread]
-    workers = [_worker(options, board, settler, clock) for _ in range(options.concurrency)]
-    for worker in workers:
+        if options.loop is not None:
+            workers.run_on(options.loop, lost)
+            return []
+        thread = workers.thread()
+        thread.start()
+        return [thread]
+    crew = [_worker(options, board, settler, clock) for _ in range(options.concurrency)]
+    for worker in crew:
         worker.thread.start()
-    return [worker.thread for worker in workers]
+    return [worker.thread for worker in crew]
 
 
 def _worker(options: Options, board: Board, settler: Settler, clock: Clock) -> WorkerThread:

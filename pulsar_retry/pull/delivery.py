@@ -42,6 +42,9 @@ class Desk(Protocol):
     def modify(self, pulled: Pulled, duration: Duration) -> None:
         """Have its lease end *duration* from now."""
 
+    def hand_back(self, pulled: Pulled) -> None:
+        """Have a message delivered again at once."""
+
 
 class Delivery:
     """A message that `Client.pull` returned, to be settled once. Thread-safe.
@@ -131,3 +134,12 @@ class Delivery:
             ConfigError: it is no duration.
         """
         self._desk.modify(self._pulled, seconds)
+
+    def hand_back(self) -> None:
+        """Have the message delivered again at once: nobody has tried it.
+
+        Raises:
+            AlreadySettledError: it was settled before.
+            LeaseExpired: it was in hand for too long; it comes back anyway.
+        """
+        self._desk.hand_back(self._pulled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 from collections.abc import Callable
@@ -71,6 +72,8 @@ class Options:
     #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
     valve: Valve | None = None
     around: AbstractAsyncContextManager[object] | None = None
+    #: The event loop of handlers that are ``async def``; None: one of their own.
+    loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def letters(self) -> DeadLetterPolicy:

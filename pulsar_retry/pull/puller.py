@@ -110,6 +110,11 @@ class Puller:
                 self._too_late(pulled)
             self._check_later()
 
+    def hand_back(self, pulled: Pulled) -> None:
+        """Have a message delivered again at once, which is no attempt."""
+        if (settler := self._ended(pulled)) is not None:
+            settler.consumer.negative_acknowledge(pulled.work.message, delay=0)
+
     def _ended(self, pulled: Pulled) -> Settler | None:
         """End a delivery; return what settles it, None if it is too late and that is ignored."""
         with self._lock:

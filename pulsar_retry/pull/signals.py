@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 #: What asks a process to end.
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
     before = {}
     if threading.current_thread() is threading.main_thread():
         before = {
-            each: signal.signal(each, lambda number, _: queue.put(number)) for each in _SIGNALS
+            each: signal.signal(each, lambda number, _: queue.put(number)) for each in SIGNALS
         }
     threading.Thread(target=wait_for_the_end, name="pulsar-retry-end", daemon=True).start()
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
+from concurrent.futures import Future
 from typing import Any, Self
 
 import attrs
@@ -17,6 +19,7 @@ from pulsar_retry.consumer.plan import topic_list
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.async_workers import HANDLED_BY
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import hire
@@ -69,6 +72,9 @@ class Subscriber:
         self._clock = clock = client._clock  # noqa: SLF001
         self._opened = clock.event()
         self._ended = clock.event()
+        # The same, for those who must not wait on a thread.
+        self._opening: Future[None] = Future()
+        self._ending: Future[None] = Future()
         self._board = Board(clock)
         self._settler: Settler | None = None
         self._workers: list[threading.Thread] = []
@@ -85,15 +91,27 @@ class Subscriber:
         Raises:
             RuntimeError: it was started before.
         """
+        self._begin()
+        self._opened.wait()
+        return self
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Do what `start` does, but wait for nothing.
+
+        Args:
+            loop: The event loop of handlers that are ``async def``; None: one of their own.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("a subscriber runs once; make another one")
+            self._options = attrs.evolve(self._options, loop=loop)
             self._thread = self._clock.thread(
                 target=self._run, name="pulsar-retry-intake", daemon=True
             )
             self._thread.start()
-        self._opened.wait()
-        return self
 
     def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
@@ -108,7 +126,7 @@ class Subscriber:
             ConfigError: an argument is not acceptable.
             Exception: whatever has ended the subscription.
         """
-        _checked(mode, timeout)
+        checked(mode, timeout)
         with awaiting_signals(self._ended) as next_signal:
             self.start()
             if next_signal() is not None:
@@ -134,15 +152,21 @@ class Subscriber:
         Raises:
             ConfigError: an argument is not acceptable.
         """
-        _checked(mode, timeout)
+        checked(mode, timeout)
         with self._lock:
             if self._thread is None:
                 return None
         self._ask(mode, timeout)
-        if any(each is threading.current_thread() for each in self._workers):
+        if self._is_handling():
             return None
         self._ended.wait()
         return self._report
+
+    def _is_handling(self) -> bool:
+        """Tell whether a handler of this subscriber is asking."""
+        return HANDLED_BY.get() is self._board or any(
+            each is threading.current_thread() for each in self._workers
+        )
 
     def result(self, timeout: Duration | None = None) -> Report:
         """Wait until the subscription has ended, and return how.
@@ -205,6 +229,7 @@ class Subscriber:
     # -- the receiving thread -------------------------------------------------------------------
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
+        """Do what `stop` does, but wait for nothing."""
         now = self._clock.monotonic()
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
         self._board.notify()
@@ -224,8 +249,9 @@ class Subscriber:
                     with contextlib.suppress(pulsar.PulsarException):
                         consumer.close()
             finally:
-                self._opened.set()
+                self._tell_opened()
                 self._ended.set()
+                self._ending.set_result(None)
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, board, clock = self._options, self._board, self._clock
@@ -261,14 +287,19 @@ class Subscriber:
             self._settler = settler
         gauges = Gauges(board, options.flow_control, intake.clock)
         settler.handover.watch.ledger.attach(gauges)
-        self._workers = hire(options, board, settler, clock)
-        self._opened.set()
+        self._workers = hire(options, board, settler, clock, lost=lambda: self._ask("abandon", 0))
+        self._tell_opened()
         try:
             intake.run(lambda: self._stop is not None)
         finally:
             handed_back = self._wind_up(intake)
             settler.handover.watch.ledger.detach(gauges)
         self._report = self._reported(settler, handed_back)
+
+    def _tell_opened(self) -> None:
+        self._opened.set()
+        if not self._opening.done():
+            self._opening.set_result(None)
 
     def _probe(self) -> None:
         """Ask the broker for the topics.
@@ -319,6 +350,11 @@ class Subscriber:
         )
 
 
-def _checked(mode: Any, timeout: Duration) -> None:
+def checked(mode: Any, timeout: Duration) -> None:
+    """Check how to stop.
+
+    Raises:
+        ConfigError: an argument is not acceptable.
+    """
     one_of("mode", mode, MODES)
     seconds("timeout", timeout)

@@ -11,7 +11,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import letter as consumer_letter
-from pulsar_retry.consumer.letters import build_letter
+from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.errors import LetterPublishError

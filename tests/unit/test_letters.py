@@ -108,6 +108,10 @@ class Rig:
         """Hand a message on."""
         return self.router.hand_on(raw or original(), self.world, letter, was_letter=was_letter)
 
+    def hand_on_now(self) -> Future[None] | None:
+        """Hand a message on, if that does not block."""
+        return self.router.hand_on_now(original(), self.world, LETTER, was_letter=False)
+
     def permits(self) -> int:
         """Return how many more letters may be sent."""
         return self.router.permits._free
@@ -257,14 +261,14 @@ def test_letters_in_flight_are_bounded(
     wait_until(lambda: rig.world.events.count("publish") == 3)
 
 
-def test_readiness_is_a_producer_and_room(rig: Rig) -> None:
-    """Then handing on does not block, which pulsar-client's threads must not."""
-    raw = original()
-    assert not rig.router.is_ready(RETRY, raw)
+def test_what_must_not_block_is_handed_on_with_a_producer_and_room(rig: Rig) -> None:
+    """Otherwise nothing is done: pulsar-client's threads and event loops must not wait."""
+    assert rig.hand_on_now() is None
+    assert [] == rig.world.events
     rig.hand_on()
-    assert rig.router.is_ready(RETRY, raw)
-    rig.hand_on()
-    assert not rig.router.is_ready(RETRY, raw)
+    assert rig.hand_on_now() is not None
+    assert rig.hand_on_now() is None
+    assert 2 == rig.world.events.count("publish")
 
 
 def test_a_stopped_router_takes_nothing_more(rig: Rig) -> None:

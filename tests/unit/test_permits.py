@@ -24,7 +24,7 @@ def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:
     waiter.join(20)
 
     assert not waiter.is_alive()
-    assert permits.available
+    assert permits.take()
 
 
 def test_one_permit_is_a_lock(wait_until: Any) -> None:
@@ -34,7 +34,7 @@ def test_one_permit_is_a_lock(wait_until: Any) -> None:
     waiter = threading.Thread(target=permits.acquire, daemon=True)
     waiter.start()
     wait_until(lambda: permits._waiting)
-    assert not permits.available
+    assert not permits.take()
 
     permits.release()
     waiter.join(20)

@@ -1,0 +1,137 @@
+"""Waiting for an inbox on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.asyncio.bridge import Bridge, finish
+from pulsar_retry.asyncio.failing import failure, of_result
+from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.batching import Batch
+from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
+from pulsar_retry.errors import PulsarRetryError
+
+#: Seconds after which a receive that finds messages without waiting lets the rest of the loop run.
+_TURN = 0.001
+
+
+class Arrivals:
+    """Receives from *inbox*. On its loop only; any number of tasks may receive.
+
+    No message is ever on its way to one task: who waits is told that something has come, and takes
+    it then, in one step. So a cancelled or timed-out receive has either returned a message or left
+    it for the next one.
+
+    Attributes:
+        express: As the inbox's, but None too when it is time to let the rest of the loop run.
+    """
+
+    def __init__(self, inbox: Inbox, bridge: Bridge) -> None:
+        self.inbox = inbox
+        self._bridge = bridge
+        # Those who wait, in order.
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._turn_ends = 0.0
+        self._closed = False
+        fork.guard(self, "inbox")
+        inbox.told = lambda: bridge.post(self.look)
+
+    @property
+    def express(self) -> Callable[[int], Any] | None:
+        """Return what takes a message at once, or None if it is time for `receive`."""
+        return self.inbox.express if time.monotonic() < self._turn_ends else None
+
+    async def receive(self, timeout: float | None) -> Any:
+        """Return the next raw message, within *timeout* seconds (None: for ever).
+
+        Raises:
+            pulsar.Timeout: none came.
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        item = await self._next(timeout)
+        return item.message
+
+    async def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
+        """Return messages as `Inbox.receive_batch` does. Cancelled, it leaves them all here.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        batch: Batch[Item] = Batch(limits, time.monotonic())
+        try:
+            while not batch.is_full(now := time.monotonic()):
+                item = await self._next(batch.left(now))
+                if not batch.add(item, item.message.length()):
+                    self._put_back([item])
+                    break
+        except _pulsar.Timeout:
+            pass
+        except BaseException:
+            self._put_back(batch.items)
+            raise
+        return [item.message for item in batch.items]
+
+    def look(self) -> None:
+        """Have the first who waits look whether something is there."""
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def close(self) -> None:
+        """Let all who wait raise that it is closed."""
+        self._closed = True
+        self.look()
+
+    def _put_back(self, items: list[Item]) -> None:
+        self.inbox.put_back(items)
+        self.look()
+
+    async def _next(self, timeout: float | None) -> Item:
+        deadline = None if timeout is None else self._bridge.loop.time() + timeout
+        if time.monotonic() >= self._turn_ends:
+            await asyncio.sleep(0)
+            self._turn_ends = time.monotonic() + _TURN
+        try:
+            while (item := self._take()) is None:
+                await self._wait(deadline)
+        except (pulsar.PulsarException, PulsarRetryError) as error:
+            raise failure(error) from None
+        finally:
+            # Whoever was told, looks; there may be more than one message, or none for any of them.
+            self.look()
+        return item
+
+    def _take(self) -> Item | None:
+        if self._closed:
+            raise of_result(_pulsar.Result.AlreadyClosed)
+        return self.inbox.take()
+
+    async def _wait(self, deadline: float | None) -> None:
+        """Wait until something may be there.
+
+        Raises:
+            pulsar.Timeout: nothing is, and *deadline* is over.
+        """
+        loop = self._bridge.loop
+        now = loop.time()
+        if deadline is not None and deadline <= now:
+            raise of_result(_pulsar.Result.Timeout)
+        end = deadline
+        if not self.inbox.arms and (end is None or now + POLL_INTERVAL < end):
+            end = now + POLL_INTERVAL
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters[waiter] = None
+        timer = None if end is None else loop.call_at(end, finish, waiter)
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]
+            if timer is not None:
+                timer.cancel()

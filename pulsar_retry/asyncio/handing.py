@@ -1,0 +1,130 @@
+"""Handing messages on without blocking the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from pulsar_retry.asyncio.bridge import Bridge, fail, finish
+from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.lists import raise_failures
+from pulsar_retry.consumer.raw import whole_of
+from pulsar_retry.errors import ConfigError, ConsumerClosedError
+
+Ended = asyncio.Future[None]
+
+
+class Handing:
+    """Hands messages of *consumer* on, as many at a time as may be in flight. On its loop only.
+
+    What is asked for is either done, whether its caller still waits or not, or the message comes
+    back.
+    """
+
+    def __init__(self, consumer: Consumer, bridge: Bridge) -> None:
+        self._consumer = consumer
+        self._bridge = bridge
+        # The router's own permits block. These are asked for first, so that it has one left.
+        self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)  # noqa: SLF001
+
+    async def hand_on(self, raw: Any, letter: Letter) -> Ended:
+        """Wait for room, then publish *letter* and acknowledge the message *raw*.
+
+        Returns:
+            A future that ends when the message is acknowledged, or with what kept it from that.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        consumer = self._consumer
+        try:
+            await self._room.acquire()
+        except asyncio.CancelledError:
+            self.ask_back(raw)
+            raise
+        ended: Ended = self._bridge.loop.create_future()
+        try:
+            flight = consumer._hand_on_now(raw, letter)  # noqa: SLF001
+            if flight is None:
+                placed = self._hand_on_elsewhere(raw, letter, ended)
+            else:
+                placed = None
+                self._bridge.follow(flight, partial(self._end, ended))
+        except BaseException:
+            self._room.release()
+            raise
+        if placed is not None:
+            await placed
+        return ended
+
+    async def all(
+        self,
+        wishes: Sequence[tuple[Any, ...]],
+        make: Callable[..., tuple[Any, Letter]],
+    ) -> None:
+        """Hand on what *make* makes of each of *wishes*, a message and more, and wait for them all.
+
+        Raises:
+            BatchSettleError: some failed, with the error of each; the others are settled.
+        """
+        started: list[Ended | Exception] = []
+        try:
+            for wish in wishes:
+                try:
+                    started.append(await self.hand_on(*make(*wish)))
+                except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
+                    started.append(error)
+        except asyncio.CancelledError:
+            for message, *_ in wishes[len(started) + 1 :]:
+                with contextlib.suppress(ConfigError):  # it is no message
+                    self.ask_back(whole_of(message))
+            raise
+        if futures := [each for each in started if isinstance(each, asyncio.Future)]:
+            await asyncio.wait(futures)
+        raise_failures(
+            [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
+        )
+
+    def ask_back(self, raw: Any) -> None:
+        """Have a message redelivered that was to be handed on and was not."""
+        consumer = self._consumer
+        if not consumer._closed:  # noqa: SLF001 - else it comes anyway
+            consumer._come_back(raw, consumer._is_letter(raw))  # noqa: SLF001
+
+    def _hand_on_elsewhere(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
+        """Hand on where it may block, as it does while the first producer is made.
+
+        Returns:
+            A future that ends when the letter is in flight, or has failed.
+        """
+        consumer, bridge, end = self._consumer, self._bridge, partial(self._end, ended)
+        placed: asyncio.Future[None] = bridge.loop.create_future()
+
+        def hand_on() -> None:
+            try:
+                flight = consumer._hand_on(raw, letter)  # noqa: SLF001
+            except Exception as error:  # noqa: BLE001 - the caller is told
+                flight = Future()
+                flight.set_exception(error)
+            bridge.post(partial(finish, placed))
+            bridge.follow(flight, end)
+
+        if not consumer._worker.submit(hand_on):  # noqa: SLF001
+            raise ConsumerClosedError("the consumer is closed")
+        return placed
+
+    def _end(self, ended: Ended, flight: Future[None]) -> None:
+        self._room.release()
+        error = flight.exception()
+        if error is None:
+            finish(ended)
+        else:
+            fail(ended, failure(error) if isinstance(error, Exception) else error)
+            if not ended.cancelled():
+                ended.exception()  # whoever drops it has chosen not to be told

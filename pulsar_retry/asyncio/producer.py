@@ -1,0 +1,135 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import _pulsar
+import pulsar
+import pulsar.asyncio
+
+from pulsar_retry.asyncio.bridge import Bridge
+from pulsar_retry.consumer import fork
+
+
+class Producer(pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.asyncio.Producer`.
+
+    Made by `Client.create_producer`; it belongs to the event loop on which that was awaited, and
+    raises `EventLoopError` on another one. Receipts that come together cross to the loop together.
+    ``async with`` closes it.
+    """
+
+    _producer: Any
+    _schema: Any
+
+    def __init__(self, producer: Any, most: int | None) -> None:
+        super().__init__(producer._producer, producer._schema)  # noqa: SLF001 - one producer in two
+        self._inner = producer
+        self._bridge = Bridge()
+        self._room = asyncio.Semaphore(most) if most else None
+        fork.guard(self, "_producer")
+
+    async def send(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
+        self,
+        content: Any,
+        properties: dict[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: list[str] | None = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> pulsar.MessageId:
+        """Publish a message and return its id; see `pulsar.Producer.send` for the arguments.
+
+        With ``block_if_queue_full`` it waits while ``max_pending_messages`` have no receipt. A call
+        that is cancelled meanwhile sends nothing; later, the message may be published all the same.
+
+        Args:
+            content: None publishes a null value, as in `pulsar.Producer.send`.
+
+        Raises:
+            pulsar.PulsarException: it was not published, as far as is known.
+        """
+        self._bridge.check()
+        message = self._inner._build_msg(  # noqa: SLF001 - the one place that knows them all
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            bool(disable_replication),
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        if self._room is None:
+            sent = await self._bridge.ask(self._producer.send_async, message)
+        else:
+            await self._room.acquire()
+            sent = await self._bridge.ask(self._send, message, self._room.release)
+        return pulsar.MessageId.wrap(sent)
+
+    def _send(
+        self, message: Any, landed: Callable[[], None], told: Callable[[_pulsar.Result, Any], None]
+    ) -> None:
+        """Send, and have *landed* called on the loop when *message* is no longer in the queue."""
+
+        def receipt(result: _pulsar.Result, message_id: Any) -> None:
+            self._bridge.post(landed)
+            told(result, message_id)
+
+        self._producer.send_async(message, receipt)
+
+    async def flush(self) -> None:
+        """Wait until everything that was sent before has its receipt.
+
+        Raises:
+            pulsar.PulsarException: the producer is closed.
+        """
+        self._bridge.check()
+        await self._bridge.ask(self._producer.flush_async)
+
+    async def close(self) -> None:
+        """Close the producer.
+
+        Raises:
+            pulsar.PulsarException: the broker could not be told.
+        """
+        self._bridge.check()
+        await self._bridge.ask(self._producer.close_async)
+
+    def topic(self) -> str:
+        """Return the topic that it publishes to."""
+        return str(self._producer.topic())
+
+    def producer_name(self) -> str:
+        """Return its name, as given or made up by the broker."""
+        return str(self._producer.producer_name())
+
+    def last_sequence_id(self) -> int:
+        """Return the sequence id of the last message with a receipt, -1 if there was none."""
+        return int(self._producer.last_sequence_id())
+
+    def is_connected(self) -> bool:
+        """Tell whether it is connected to the broker."""
+        return bool(self._producer.is_connected())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

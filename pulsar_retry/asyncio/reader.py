@@ -1,0 +1,118 @@
+"""The reader for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import pulsar
+import pulsar.asyncio
+
+from pulsar_retry.asyncio.arrivals import Arrivals
+from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.raw import message_of
+from pulsar_retry.errors import ConfigError
+
+
+@attrs.frozen
+class _Source:
+    """A raw reader as an inbox sees it."""
+
+    reader: Any
+
+    def receive(self, timeout_millis: int) -> Any:
+        return self.reader.read_next(timeout_millis)
+
+    def receive_async(self, callback: Callable[[Any, Any], None]) -> None:
+        self.reader.read_next_async(callback)
+
+
+class Reader(pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.asyncio.Reader` of which a cancelled or timed-out read loses no message.
+
+    Made by `Client.create_reader`; it belongs to the event loop on which that was awaited, and
+    raises `EventLoopError` on another one. ``async for message in reader`` reads until it is
+    closed; ``async with`` closes it.
+    """
+
+    _reader: Any
+    _schema: Any
+
+    def __init__(self, reader: Any, pool: Pool) -> None:
+        super().__init__(reader._reader, reader._schema)  # noqa: SLF001 - one reader in two
+        self._inner = reader
+        self._pool = pool
+        self._bridge = Bridge()
+        self._arrivals = Arrivals(Inbox(_Source(self._reader), None, lambda _: None), self._bridge)
+        fork.guard(self, "_reader")
+
+    async def read_next(self, timeout_millis: int | None = None) -> Any:
+        """Return the next message, a plain `pulsar.Message`.
+
+        Args:
+            timeout_millis: How long to wait, in milliseconds; None: for ever.
+
+        Raises:
+            pulsar.Timeout: none came in time.
+            pulsar.AlreadyClosed: the reader is closed.
+        """
+        self._bridge.check()
+        if timeout_millis is not None and not isinstance(timeout_millis, int):
+            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
+        timeout = None if timeout_millis is None else max(0, timeout_millis) / 1000
+        return message_of(await self._arrivals.receive(timeout), self._schema)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self.read_next()
+        except pulsar.AlreadyClosed:
+            raise StopAsyncIteration from None
+
+    async def has_message_available(self) -> bool:
+        """Tell whether there is a message to read now.
+
+        Raises:
+            pulsar.PulsarException: the broker was not reached.
+        """
+        self._bridge.check()
+        if self._arrivals.inbox.holds():
+            return True
+        return bool(await self._bridge.ask(self._reader.has_message_available_async))
+
+    async def seek(self, messageid: Any) -> None:
+        """Move the reader to a message id or a time (milliseconds since 1970).
+
+        Raises:
+            pulsar.PulsarException: the broker refused.
+        """
+        self._bridge.check()
+        self._arrivals.inbox.drop()
+        await self._pool.run(self._inner.seek, messageid)
+
+    async def close(self) -> None:
+        """Close the reader. Reads that wait raise `pulsar.AlreadyClosed`.
+
+        Raises:
+            pulsar.PulsarException: the broker could not be told.
+        """
+        self._bridge.check()
+        self._arrivals.close()
+        await self._bridge.ask(self._reader.close_async)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,201 @@
+# ruff: noqa: SLF001 - the blocking subscriber does the work of this one
+"""The managed subscriber for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+from pulsar_retry.asyncio.bridge import Bridge, finish
+from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull import subscriber as threaded
+from pulsar_retry.pull.report import Report, StopMode
+from pulsar_retry.pull.signals import SIGNALS
+
+
+class Subscriber:
+    """Calls a handler with every message of a subscription, and does the rest.
+
+    Made by `Client.subscriber`. It is a `pulsar_retry.Subscriber` whose ``async def`` handlers run
+    on the event loop on which it is started, ``concurrency`` at a time; ``def`` handlers run on
+    threads of their own, as there. One thread receives; it is the only one that it takes for
+    itself. A subscriber runs once.
+
+    When its event loop ends before it does, it abandons what is in hand: that is redelivered.
+    """
+
+    def __init__(self, subscriber: threaded.Subscriber) -> None:
+        self._inner = subscriber
+        self._bridge: Bridge | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    async def start(self) -> Self:
+        """Subscribe and begin; return when messages can come.
+
+        Where subscribing fails, `result` raises the reason. Cancelled, it is stopped.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
+        if self._bridge is not None:
+            raise RuntimeError("a subscriber runs once; make another one")
+        bridge = self._bridge = Bridge()
+        ended = self._ended = bridge.loop.create_future()
+        opened: asyncio.Future[None] = bridge.loop.create_future()
+        inner = self._inner
+        inner._begin(bridge.loop)
+        bridge.follow(inner._opening, lambda _: finish(opened))
+        bridge.follow(inner._ending, lambda _: finish(ended))
+        try:
+            await opened
+        except asyncio.CancelledError:
+            inner._ask("abandon", 0)
+            raise
+        return self
+
+    async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
+        """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
+
+        A second signal abandons what is still in hand. Signals are handled where the event loop is
+        that of the main thread; their earlier handlers are put back at the end. Cancelled, it stops
+        in the same way, and raises `asyncio.CancelledError` then; cancelled again, it abandons what
+        is in hand.
+
+        Returns:
+            The report.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+            Exception: whatever has ended the subscription.
+        """
+        threaded.checked(mode, timeout)
+        asked: list[int] = []
+
+        def signalled() -> None:
+            asked.append(1)
+            if len(asked) == 1:
+                self._inner._ask(mode, timeout)
+            else:
+                self._inner._ask("abandon", 0)
+
+        with _signals(signalled):
+            try:
+                await self.start()
+                await self._until_the_end()
+            except asyncio.CancelledError:
+                await self._stop_in_spite(mode, timeout)
+                raise
+            return await self.result()
+
+    async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
+        """Stop, and wait until that is done; see `pulsar_retry.Subscriber.stop`.
+
+        Cancelled, it goes on stopping without its caller.
+
+        Args:
+            mode: ``"drain"``, ``"hand_back"`` or ``"abandon"``.
+            timeout: Seconds or a timedelta for the first two; then what is left is abandoned.
+
+        Returns:
+            The report; None if it had not been started, is stopped by its own handler, which cannot
+            wait for itself, or has ended by itself. Then `result` tells the reason.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        threaded.checked(mode, timeout)
+        if self._bridge is None:
+            return None
+        self._inner._ask(mode, timeout)
+        if self._inner._is_handling():
+            return None
+        await self._until_the_end()
+        return self._inner._report
+
+    async def result(self, timeout: Duration | None = None) -> Report:
+        """Wait until the subscription has ended, and return how.
+
+        Args:
+            timeout: Seconds or a timedelta; None: for ever.
+
+        Raises:
+            TimeoutError: it goes on, or was not started.
+            Exception: what has ended it, if it was not `stop`.
+        """
+        wait = None if timeout is None else seconds("timeout", timeout)
+        async with asyncio.timeout(wait):
+            await self._until_the_end()
+        try:
+            return self._inner.result(0)
+        except Exception as error:  # noqa: BLE001 - whatever has ended it
+            raise failure(error) from error.__cause__
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._inner.running
+
+    def update_policy(self, retry_policy: RetryPolicy) -> None:
+        """Judge failures by another policy from now on; see `pulsar_retry.Subscriber`.
+
+        Raises:
+            ConfigError: it is no policy.
+        """
+        self._inner.update_policy(retry_policy)
+
+    def describe(self) -> tuple[Setting, ...]:
+        """Return each value of the retry policy with its origin."""
+        return self._inner.describe()
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many messages it holds, and how many bytes: what flow control limits."""
+        return self._inner.in_hand
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _until_the_end(self) -> None:
+        if self._bridge is None or self._ended is None:
+            await asyncio.Event().wait()  # for ever: it was not started
+            return
+        self._bridge.check()
+        await asyncio.shield(self._ended)
+
+    async def _stop_in_spite(self, mode: StopMode, timeout: Duration) -> None:
+        """Stop, though the caller is cancelled; cancelled again, abandon."""
+        self._inner._ask(mode, timeout)
+        try:
+            await self._until_the_end()
+        except asyncio.CancelledError:
+            self._inner._ask("abandon", 0)
+            await self._until_the_end()
+
+
+@contextlib.contextmanager
+def _signals(signalled: Any) -> Iterator[None]:
+    """Have *signalled* called on the running loop for each signal that asks to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, before = asyncio.get_running_loop(), {}
+    for number in SIGNALS:
+        before[number] = signal.getsignal(number)
+        loop.add_signal_handler(number, signalled)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)

@@ -1,0 +1,85 @@
+"""Making letters of messages as they were received, for every shell of a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.consumer.letter import Letter, Told, Wish, dead_lettered, reconsumed
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.raw import publish_time, whole_of
+from pulsar_retry.observe.tracing import settling
+from pulsar_retry.policy.durations import Duration
+from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
+
+
+class LetterMaker:
+    """Makes the letters of one subscription. Thread-safe; sends nothing."""
+
+    def __init__(self, plan: Plan, clock: Clock = SYSTEM) -> None:
+        self._plan = plan
+        self._clock = clock
+        # Most callers ask for one of a few delays: check each once.
+        self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
+
+    def wish(self, delay: Duration | None, level: int | None) -> Wish:
+        """Check when a message is to come back.
+
+        Raises:
+            ConfigError: `Wish.of` says why.
+        """
+        try:
+            return self._wishes(delay, level)
+        except TypeError:  # what cannot be hashed is no delay either, and this says so
+            return Wish.of(self._plan, delay, level)
+
+    def retry(
+        self,
+        message: Any,
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, Letter]:
+        """Return the raw *message* and the letter that `Consumer.reconsume_later` makes of it.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        wish = self.wish(delay, level)
+        raw = whole_of(message)
+        letter = reconsumed(self._plan, wish, raw.properties(), self.origin(raw), properties)
+        return raw, settling(letter, message, self._plan.subscription)
+
+    def dead(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, Letter]:
+        """Return the raw *message* and the letter that `Consumer.dead_letter` makes of it.
+
+        Raises:
+            ConfigError: an argument is not acceptable.
+        """
+        raw = whole_of(message)
+        told = Told(error, attempt_of(raw), self._clock.now(), publish_time(raw))
+        carried, origin = raw.properties(), self.origin(raw)
+        letter = dead_lettered(
+            self._plan, carried, origin, custom=properties, reason=reason, told=told
+        )
+        return raw, settling(letter, message, self._plan.subscription)
+
+    def redelivered(self, raw: Any) -> Letter:
+        """Return the dead letter of *raw*, whose redeliveries are used up.
+
+        Raises:
+            UnicodeDecodeError: pulsar-client cannot read its properties.
+        """
+        return dead_lettered(self._plan, raw.properties(), self.origin(raw))
+
+    def origin(self, raw: Any) -> Origin:
+        """Return where *raw* was delivered from."""
+        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)

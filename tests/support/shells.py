@@ -1,0 +1,93 @@
+"""One face for both shells, so that one scenario is played on each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+SHELLS = ("threads", "asyncio")
+
+#: What is made by a shell, and has methods that a scenario awaits.
+_THINGS = (
+    pulsar.Client,
+    pulsar.Consumer,
+    pulsar.Producer,
+    pulsar.Reader,
+    pr.Subscriber,
+    pr.Delivery,
+    pr.asyncio.Client,
+    pr.asyncio.Consumer,
+    pr.asyncio.Producer,
+    pr.asyncio.Reader,
+    pr.asyncio.Subscriber,
+    pr.asyncio.Delivery,
+)
+
+
+class Face:
+    """A client or what it makes, with every method awaitable.
+
+    Attributes:
+        thing: What is behind it.
+    """
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.thing, name)
+        return self._awaitable(member) if callable(member) else member
+
+    def _awaitable(self, method: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if type(self.thing).__module__.startswith("pulsar_retry.asyncio"):
+                result = method(*args, **kwargs)
+                if inspect.isawaitable(result):
+                    result = await result
+            else:
+                result = await asyncio.to_thread(method, *args, **kwargs)
+            return _faced(result)
+
+        return call
+
+
+def _faced(result: Any) -> Any:
+    if isinstance(result, list):
+        return [_faced(each) for each in result]
+    if isinstance(result, Future):
+        return asyncio.wrap_future(result)
+    return Face(result) if isinstance(result, _THINGS) else result
+
+
+def opened(kind: str, url: str) -> Face:
+    """Return a client of the shell *kind*."""
+    return Face((pr.asyncio.Client if kind == "asyncio" else pr.Client)(url, logger=QUIET))
+
+
+def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make a test of a scenario that takes a client, a topic and, maybe, the broker's REST API."""
+    more = list(inspect.signature(scenario).parameters)[2:]
+
+    def test(shell: str, broker: Any, topic: str, admin: Any) -> None:
+        async def play() -> None:
+            client = opened(shell, broker.service_url)
+            try:
+                await asyncio.wait_for(scenario(client, topic, *[admin for _ in more]), 60)
+            finally:
+                with suppress(pulsar.AlreadyClosed):
+                    await client.close()
+
+        asyncio.run(play())
+
+    test.__doc__, test.__name__ = scenario.__doc__, scenario.__name__
+    return pytest.mark.parametrize("shell", SHELLS)(test)
