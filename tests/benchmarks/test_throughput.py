@@ -15,33 +15,15 @@ from datetime import timedelta
 import pulsar
 import pytest
 from comparing import Stopwatch, compare
+from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.receiving import RetryConsumer
 from pulsar_retry.observe.serving import metrics_text
 
-MESSAGES = 20_000
-ROUNDS = 7
-PAYLOAD = b"x" * 200
 IN_FLIGHT = 1_000
 
 SHARED = pulsar.ConsumerType.Shared
-QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-
-
-def fill(url: str, topic: str, batching: bool) -> None:
-    """Publish MESSAGES messages to *topic*."""
-    client = pulsar.Client(url, logger=QUIET)
-    producer = client.create_producer(
-        topic,
-        block_if_queue_full=True,
-        max_pending_messages=5_000,
-        batching_enabled=batching,
-    )
-    for _ in range(MESSAGES):
-        producer.send_async(PAYLOAD, lambda *_: None)
-    producer.flush()
-    client.close()
 
 
 def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
@@ -49,13 +31,6 @@ def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Co
     return client.subscribe(
         topic, "bench", SHARED, initial_position=pulsar.InitialPosition.Earliest, **options
     )
-
-
-def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
-    """Settle everything, one message at a time."""
-    receive, acknowledge = consumer.receive, consumer.acknowledge
-    for _ in range(MESSAGES):
-        acknowledge(receive(10_000))
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])

@@ -1,0 +1,32 @@
+"""The topics that benchmarks of consumers read, and the loop that reads them."""
+
+from __future__ import annotations
+
+import pulsar
+
+MESSAGES = 20_000
+ROUNDS = 7
+PAYLOAD = b"x" * 200
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+def fill(url: str, topic: str, batching: bool) -> None:
+    """Publish MESSAGES messages to *topic*."""
+    client = pulsar.Client(url, logger=QUIET)
+    producer = client.create_producer(
+        topic,
+        block_if_queue_full=True,
+        max_pending_messages=5_000,
+        batching_enabled=batching,
+    )
+    for _ in range(MESSAGES):
+        producer.send_async(PAYLOAD, lambda *_: None)
+    producer.flush()
+    client.close()
+
+
+def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
+    """Settle everything, one message at a time."""
+    receive, acknowledge = consumer.receive, consumer.acknowledge
+    for _ in range(MESSAGES):
+        acknowledge(receive(10_000))
