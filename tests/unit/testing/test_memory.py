@@ -1,0 +1,373 @@
+"""What the broker in memory gives tests beyond what tests/contract holds it to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.testing import (
+    MemoryBroker,
+    assert_dead_lettered,
+    assert_redelivered,
+    assert_retried,
+)
+
+DAY = 86_400
+RETRY, DLQ = "orders-billing-RETRY", "orders-billing-DLQ"
+
+
+def fail(_message: Any) -> None:
+    """Handle a message in vain."""
+    raise TimeoutError("no answer")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give an empty broker."""
+    memory = MemoryBroker()
+    yield memory
+    memory.close()
+
+
+def consumer_of(memory: MemoryBroker, **options: Any) -> pr.Consumer:
+    """Return a consumer that retries."""
+    return memory.client().subscribe(
+        "orders",
+        "billing",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        enable_retry=True,
+        **options,
+    )
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+def test_a_day_of_retries(memory: MemoryBroker, redelivery: str) -> None:
+    """The whole schedule of a policy, at its virtual times."""
+    policy = pr.RetryPolicy(max_attempts=8, backoff=pr.Exponential(600, 4 * 3600))
+    waits = [600, 1200, 2400, 4800, 9600, 14400, 14400]
+    began = memory.clock.time()
+    called: list[float] = []
+
+    def handle(message: Any) -> None:
+        called.append(memory.clock.time() - began)
+        fail(message)
+
+    client = memory.client()
+    with client.subscriber("orders", "billing", handle, retry_policy=policy, redelivery=redelivery):
+        memory.send("orders", b"x")
+        memory.join("orders", "billing")
+    expected = [float(sum(waits[:n])) for n in range(8)]
+    assert pytest.approx(expected, abs=0.01) == called
+    if redelivery == "letters":
+        assert_retried(memory, "orders", "billing", delays=waits)
+    else:
+        assert_retried(memory, "orders", "billing", delays=[])
+        assert_redelivered(memory, "orders", "billing", delays=waits)
+    assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="retries-exhausted")
+
+
+def test_handlers_that_are_coroutines(memory: MemoryBroker) -> None:
+    """Take part in virtual time, too."""
+    calls = []
+
+    async def handle(message: Any) -> None:
+        calls.append(message.data())
+        raise pr.Retry(delay=DAY)
+
+    policy = pr.RetryPolicy(max_attempts=3)
+    client = memory.client()
+    with client.subscriber("orders", "billing", handle, retry_policy=policy):
+        for number in range(5):
+            memory.send("orders", b"%d" % number)
+        memory.join("orders", "billing")
+    assert 15 == len(calls)
+    assert_retried(memory, "orders", "billing", delays=[DAY, DAY], data=b"3")
+
+
+def test_a_lease_expires_in_virtual_time(memory: MemoryBroker) -> None:
+    """A handler that sleeps by the clock is late by the clock."""
+    calls = []
+
+    def handle(_message: Any) -> None:
+        calls.append(memory.clock.time())
+        if len(calls) == 1:
+            memory.clock.sleep(2 * 3600)
+
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(60))
+    lease = pr.Lease(minimum=10, maximum=20, max_total=60)
+    client = memory.client()
+    with client.subscriber(
+        "orders", "billing", handle, retry_policy=policy, lease=lease, concurrency=2
+    ) as subscriber:
+        memory.send("orders", b"x")
+        memory.join("orders", "billing")
+        report = subscriber.stop()
+    assert (2, 1) == (len(calls), report.expired if report else None)
+    assert 115 < calls[1] - calls[0] < 130
+
+
+def test_lanes_retry_in_virtual_time(memory: MemoryBroker) -> None:
+    """On an ordered subscription a failed message holds up those behind it."""
+    calls = []
+
+    def handle(message: Any) -> None:
+        calls.append((message.data(), memory.clock.time()))
+        if len(calls) < 3:
+            fail(message)
+
+    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(100))
+    client = memory.client()
+    with client.subscriber(
+        "orders",
+        "billing",
+        handle,
+        retry_policy=policy,
+        consumer_type=pulsar.ConsumerType.Failover,
+    ):
+        memory.send("orders", b"a")
+        memory.send("orders", b"b")
+        memory.join("orders", "billing")
+    assert [b"a", b"a", b"a", b"b"] == [data for data, _ in calls]
+    assert pytest.approx(200, abs=0.1) == calls[3][1] - calls[0][1]
+
+
+def test_a_pull_has_deadlines(memory: MemoryBroker) -> None:
+    """What is not settled in time counts as failed, by the clock."""
+    client = memory.client()
+    memory.send("orders", b"x")
+    policy = pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate())
+    (delivery,) = client.pull("orders", "billing", ack_deadline=60, retry_policy=policy)
+    assert 1 == delivery.attempt
+    memory.clock.advance(120)
+    (again,) = client.pull("orders", "billing", retry_policy=policy)
+    assert 2 == again.attempt
+    again.ack()
+    memory.clock.settle()
+    assert 0 == memory.backlog("orders", "billing") + memory.backlog(RETRY, "billing")
+
+
+def test_waiting_for_what_does_not_end(memory: MemoryBroker) -> None:
+    """It says what is left."""
+    consumer = consumer_of(memory)
+    memory.send("orders", b"x")
+    with pytest.raises(TimeoutError, match="1 messages of billing on orders are left"):
+        memory.join("orders", "billing", timeout=DAY)
+    consumer.acknowledge(consumer.receive(1000))
+    memory.join("orders", "billing")
+
+
+# -- faults ---------------------------------------------------------------------------------------
+
+
+def test_the_second_send_fails(memory: MemoryBroker) -> None:
+    """And no other."""
+    memory.faults.fail_send("orders", nth=2, error=pulsar.TopicTerminated)
+    producer = memory.client().create_producer("orders")
+    producer.send(b"1")
+    with pytest.raises(pulsar.TopicTerminated):
+        producer.send(b"2")
+    producer.send(b"3")
+    assert [b"1", b"3"] == [message.data() for message in memory.messages("orders")]
+    assert 0 == memory.faults.pending()
+
+
+def test_a_letter_that_is_not_stored_loses_nothing(memory: MemoryBroker) -> None:
+    """The caller gets the error, and the message comes back."""
+    memory.faults.fail_send(RETRY)
+    consumer = consumer_of(memory)
+    memory.send("orders", b"x")
+    with pytest.raises(pr.LetterPublishError):
+        consumer.reconsume_later(consumer.receive(1000), delay=1)
+    message = consumer.receive(1000)
+    assert 1 == message.redelivery_count()
+    consumer.reconsume_later(message, delay=1)
+    assert_retried(memory, "orders", "billing", delays=[1])
+
+
+def test_a_lost_receipt_leaves_a_duplicate(memory: MemoryBroker) -> None:
+    """The letter is out, nobody knows, and the message comes back after the time-out."""
+    memory.faults.lose_receipt(RETRY)
+    consumer = consumer_of(memory, letter_send_timeout=30)
+    memory.send("orders", b"x")
+    message, began = consumer.receive(1000), memory.clock.monotonic()
+    with pytest.raises(pr.LetterPublishError):
+        consumer.reconsume_later(message, delay=1)
+    assert 30 <= memory.clock.monotonic() - began < 33
+    got = [consumer.receive(60_000) for _ in range(2)]
+    assert {"persistent://public/default/orders", f"persistent://public/default/{RETRY}"} == {
+        each.topic_name() for each in got
+    }
+
+
+def test_a_crash_between_the_letter_and_the_acknowledgement(memory: MemoryBroker) -> None:
+    """Both are there for the next process; nothing of the dead one gets through."""
+    memory.faults.crash_after_send(RETRY)
+    consumer = consumer_of(memory)
+    memory.send("orders", b"x")
+    message = consumer.receive(1000)
+    with pytest.raises(pr.LetterPublishError):
+        consumer.reconsume_later(message, delay=1)
+    for use in (lambda: consumer.receive(0), lambda: consumer.acknowledge(message)):
+        with pytest.raises(pulsar.AlreadyClosed):
+            use()
+    assert (1, 1) == (memory.backlog("orders", "billing"), memory.backlog(RETRY, "billing"))
+    successor = consumer_of(memory)
+    assert 2 == len([successor.receive(60_000) for _ in range(2)])
+
+
+def test_a_killed_subscriber_hands_everything_to_another(memory: MemoryBroker) -> None:
+    """Also what it was handling."""
+    doomed, seen = memory.client(), []
+    held = memory.clock.event()
+
+    def hang(_message: Any) -> None:
+        held.wait(DAY)
+
+    subscriber = doomed.subscriber("orders", "billing", hang, concurrency=2).start()
+    for number in range(5):
+        memory.send("orders", b"%d" % number)
+    memory.clock.settle()
+    doomed.kill()
+    with pytest.raises(pulsar.AlreadyClosed):
+        subscriber.result(DAY)
+    with memory.client().subscriber("orders", "billing", lambda m: seen.append(m.data())):
+        memory.join("orders", "billing")
+    assert [b"0", b"1", b"2", b"3", b"4"] == sorted(seen)
+
+
+def test_a_refused_subscription_ends_a_subscriber(memory: MemoryBroker) -> None:
+    """With the broker's reason."""
+    memory.faults.refuse_subscribe(RETRY, error=pulsar.AuthorizationError)
+    subscriber = memory.client().subscriber("orders", "billing", fail)
+    subscriber.start()
+    with pytest.raises(pulsar.AuthorizationError):
+        subscriber.result(60)
+
+
+def test_faults_can_be_forgotten(memory: MemoryBroker) -> None:
+    """And are counted until then."""
+    memory.faults.fail_send()
+    memory.faults.lose_receipt(nth=3, times=2)
+    assert 2 == memory.faults.pending()
+    memory.faults.clear()
+    memory.client().create_producer("orders").send(b"x")
+    assert 0 == memory.faults.pending()
+
+
+@pytest.mark.parametrize(
+    ("bad", "argument"),
+    [
+        ({"nth": 0}, "nth"),
+        ({"times": True}, "times"),
+        ({"error": ValueError}, "error"),
+        ({"error": pulsar.PulsarException}, "error"),
+        ({"topic": "a/b"}, "topic"),
+    ],
+)
+def test_a_bad_fault_is_refused(memory: MemoryBroker, bad: dict[str, Any], argument: str) -> None:
+    """It names the argument."""
+    with pytest.raises(pr.ConfigError, match=argument):
+        memory.faults.fail_send(**bad)
+
+
+# -- topics and messages --------------------------------------------------------------------------
+
+
+def test_partitions(memory: MemoryBroker) -> None:
+    """Keys stay in a partition, a consumer reads them all, and its letters have one topic."""
+    memory.create_topic("orders", partitions=3)
+    client = memory.client()
+    assert 3 == len(client.get_topic_partitions("orders"))
+    producer = client.create_producer("orders")
+    for number in range(12):
+        producer.send(b"%d" % number, partition_key=str(number % 4))
+    consumer = consumer_of(memory)
+    by_key: dict[str, set[str]] = {}
+    for _ in range(12):
+        message = consumer.receive(1000)
+        by_key.setdefault(message.partition_key(), set()).add(message.topic_name())
+        consumer.reconsume_later(message, delay=1)
+    assert [1] * 4 == [len(topics) for topics in by_key.values()]
+    assert 12 == len(memory.retry_letters("orders", "billing"))
+    assert 12 == len(memory.messages("orders"))
+
+
+def test_a_batch_that_waits_is_sent_after_its_delay(memory: MemoryBroker) -> None:
+    """As pulsar-client does it."""
+    producer = memory.client().create_producer(
+        "orders", batching_enabled=True, batching_max_publish_delay_ms=500
+    )
+    for number in range(3):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    assert [] == memory.messages("orders")
+    memory.clock.advance(1)
+    assert 3 == len(memory.messages("orders"))
+
+
+def test_what_is_sent_without_a_producer(memory: MemoryBroker) -> None:
+    """Carries what it is given."""
+    sent = memory.send("orders", b"x", properties={"a": "1"}, key="k", ordering_key="o", delay=5)
+    (message,) = memory.messages("orders")
+    assert (str(sent), b"x", {"a": "1"}, "k", "o") == (
+        str(message.message_id()),
+        message.data(),
+        message.properties(),
+        message.partition_key(),
+        message.ordering_key(),
+    )
+
+
+def test_a_topic_that_nobody_named_is_empty(memory: MemoryBroker) -> None:
+    """And asking makes none."""
+    assert [] == memory.dead_letters("orders", "billing")
+    assert 0 == memory.backlog("orders", "billing")
+    assert [] == memory.deliveries("orders", "billing")
+
+
+def test_table_views_are_refused(memory: MemoryBroker) -> None:
+    """Rather than half there."""
+    with pytest.raises(NotImplementedError, match="table views"):
+        memory.client().create_table_view("orders")
+
+
+def test_a_closed_broker_ends_what_runs(memory: MemoryBroker) -> None:
+    """Threads of subscribers that a test forgot to stop end."""
+    before = set(threading.enumerate())
+    memory.client().subscriber("orders", "billing", fail, concurrency=2).start()
+    memory.close()
+    memory.clock.advance(60)
+    started = set(threading.enumerate()) - before
+    for thread in started:
+        thread.join(20)
+    assert not [thread for thread in started if thread.is_alive()]
+
+
+# -- assertions -----------------------------------------------------------------------------------
+
+
+def test_an_assertion_says_what_it_found(memory: MemoryBroker) -> None:
+    """In words that one can read."""
+    consumer = consumer_of(memory)
+    memory.send("orders", b"x")
+    consumer.reconsume_later(consumer.receive(1000), delay=90)
+    with pytest.raises(AssertionError, match=r"\[0:01:00\], but they are \[0:01:30\]"):
+        assert_retried(memory, "orders", "billing", delays=[60])
+    with pytest.raises(AssertionError, match=r"\[\], but they are"):
+        assert_retried(memory, "orders", "billing", delays=[])
+    with pytest.raises(AssertionError, match=r"after \[0:00:01\], but they came after \[\]"):
+        assert_redelivered(memory, "orders", "billing", delays=[1])
+    consumer.dead_letter(consumer.receive(100_000), reason="spam")
+    with pytest.raises(AssertionError, match=r"expected the dead letters \[\]"):
+        assert_dead_lettered(memory, "orders", "billing", data=[])
+    with pytest.raises(AssertionError, match=r"some give \['spam'\]"):
+        assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="other")
+    assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="spam")
