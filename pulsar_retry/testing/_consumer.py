@@ -65,6 +65,7 @@ class RawConsumer:
         self._consumed = 0
         # What is left to acknowledge of batches, as pulsar-client keeps it.
         self._left: dict[tuple[int, int], set[int]] = {}
+        self._nacked: set[tuple[int, int]] = set()
         self._is_closed = False
         self._is_paused = False
 
@@ -251,10 +252,16 @@ class RawConsumer:
             if self._is_closed or subscription is None:
                 return
             number = message_id.entry_id()
-            self._clock.call_at(
-                self._clock.monotonic() + self._nack_delay,
-                lambda: self._redeliver(subscription, number),
-            )
+            entry = (subscription.topic.ledger, number)
+            if entry in self._nacked:
+                return  # another message of the same batch was
+
+            def come() -> None:
+                self._nacked.discard(entry)
+                self._redeliver(subscription, number)
+
+            self._nacked.add(entry)
+            self._clock.call_at(self._clock.monotonic() + self._nack_delay, come)
 
     def _redeliver(self, subscription: Subscription, number: int) -> None:
         with self._guard:
@@ -294,7 +301,7 @@ class RawConsumer:
             self._check_open()
             for subscription in self._sources.values():
                 if len(subscription.consumers) > 1:
-                    raise error_of(_Result.UnknownError)
+                    raise error_of(_Result.BrokerMetadataError)
             for subscription in self._sources.values():
                 del subscription.topic.subscriptions[subscription.name]
             self.lose()

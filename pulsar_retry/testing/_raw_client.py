@@ -51,7 +51,8 @@ class RawClient:
     def subscribe_topics(self, topics: Sequence[str], subscription: str, conf: Any) -> RawConsumer:
         """Subscribe to several topics."""
         found = {each.name: each for topic in topics for each in self.world.partitions(topic)}
-        name = f"TopicsConsumer-{subscription}"
+        stem = f"{_full(topics[0])}-TopicsConsumerFakeName" if topics else "MultiTopicsConsumer"
+        name = self.world.new_name(stem)
         return self._subscribe(name, list(found.values()), subscription, conf)
 
     def subscribe_pattern(self, pattern: str, subscription: str, conf: Any) -> RawConsumer:

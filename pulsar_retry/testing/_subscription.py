@@ -123,8 +123,7 @@ class Subscription:
         held = [number for number, holder in self._pending.items() if holder is consumer]
         for number in held:
             del self._pending[number]
-            self._replay.add(number)
-            self._counts[number] += self.is_shared
+            self._replay.add(number)  # which counts as no redelivery
         if not self.consumers:
             self._counts.clear()  # the broker's memory of them ends with the last consumer
         if not self.is_shared and was_active:

@@ -8,7 +8,7 @@ from typing import Any
 import _pulsar
 import pulsar
 import pytest
-from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, publish_batch, rest, take, texts
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
@@ -166,6 +166,24 @@ def test_a_key_stays_with_a_consumer_and_in_order(place: Place) -> None:
     assert {f"key-{k}": [k, k + 20, k + 40] for k in range(20)} == order
 
 
+def test_a_key_is_not_given_away_before_it_is_settled(place: Place) -> None:
+    """A consumer that joins gets keys of another when that one is through with them."""
+    first = place.subscribe("KeyShared")
+    producer = place.client().create_producer(place.topic)
+    for number in range(20):
+        producer.send(b"old", partition_key=str(number))
+    held = take(first, 20)
+    second = place.subscribe("KeyShared")
+    for number in range(20):
+        producer.send(b"new", partition_key=str(number))
+    assert [] == rest(second)
+    for message in held:
+        first.acknowledge(message)
+    got = [*take(second, 1)]
+    assert ["new"] * 19 == rest(first) + rest(second)
+    assert ["new"] == texts(got)
+
+
 def test_a_full_queue_leaves_the_rest_to_others(place: Place) -> None:
     """A consumer that takes nothing gets as many as its queue holds."""
     small = place.subscribe(receiver_queue_size=2)
@@ -206,20 +224,10 @@ def test_an_exclusive_subscription_delays_nothing(place: Place) -> None:
     assert ["later", "now"] == texts(take(consumer, 2))
 
 
-def _batch(place: Place, *contents: str) -> None:
-    """Publish messages as one batch."""
-    producer = place.client().create_producer(
-        place.topic, batching_enabled=True, batching_max_publish_delay_ms=10_000
-    )
-    for content in contents:
-        producer.send_async(content.encode(), lambda *_: None)
-    producer.flush()
-
-
 def test_a_batch_is_one_entry(place: Place) -> None:
     """Its messages have one entry id and an index each."""
     consumer = place.subscribe()
-    _batch(place, "a", "b", "c")
+    publish_batch(place, "a", "b", "c")
     messages = take(consumer, 3)
     ids = [message.message_id() for message in messages]
     assert (["a", "b", "c"], 1, [0, 1, 2]) == (
@@ -233,7 +241,7 @@ def test_a_batch_is_one_entry(place: Place) -> None:
 def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[str]) -> None:
     """Unless its messages are acknowledged by index."""
     with place.subscribe(batch_index_ack_enabled=by_index) as consumer:
-        _batch(place, "a", "b", "c")
+        publish_batch(place, "a", "b", "c")
         consumer.acknowledge(take(consumer, 3)[1])
     assert back == rest(place.subscribe(batch_index_ack_enabled=by_index))
 
@@ -258,6 +266,15 @@ def test_seeking_to_the_start_delivers_everything_again(place: Place) -> None:
         texts(messages),
         [message.redelivery_count() for message in messages],
     )
+
+
+def test_seeking_to_the_end(place: Place) -> None:
+    """What is there is skipped."""
+    consumer = place.subscribe()
+    place.publish("a", "b")
+    consumer.seek(pulsar.MessageId.latest)
+    place.publish("c")
+    assert ["c"] == rest(consumer)
 
 
 def test_seeking_to_a_message(place: Place) -> None:

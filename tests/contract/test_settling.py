@@ -6,7 +6,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, publish_batch, rest, take, texts
 
 import pulsar_retry as pr
 
@@ -114,14 +114,16 @@ def test_redelivering_everything(place: Place) -> None:
 
 
 def test_closing_hands_back(place: Place) -> None:
-    """What was received and what was only prefetched; the other consumer sees a redelivery."""
+    """What was received and what was only prefetched; the broker does not count that."""
     first = place.subscribe()
     place.publish("a", "b", "c")
     take(first, 2)
     second = place.subscribe()
     first.close()
     messages = take(second, 3)
-    assert ["a", "b", "c"] == sorted(texts(messages))
+    assert [("a", 0), ("b", 0), ("c", 0)] == sorted(
+        (message.data().decode(), message.redelivery_count()) for message in messages
+    )
 
 
 def test_a_nacked_message_comes_at_once_when_its_consumer_closes(place: Place) -> None:
@@ -142,6 +144,41 @@ def test_an_acknowledgement_time_out(place: Place) -> None:
     take(consumer, 1)
     (message,) = take(consumer, 1)
     assert 1 == message.redelivery_count()
+
+
+def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
+    """They are the broker's memory."""
+    with place.subscribe() as consumer:
+        place.publish("a")
+        consumer.negative_acknowledge(take(consumer, 1)[0], delay=0)
+        assert 1 == take(consumer, 1)[0].redelivery_count()
+    assert 0 == take(place.subscribe(), 1)[0].redelivery_count()
+
+
+@pytest.mark.parametrize(
+    ("by_index", "back"), [(False, [("a", 1), ("b", 1), ("c", 1)]), (True, [("b", 1), ("c", 1)])]
+)
+def test_a_nack_brings_back_the_batch(
+    place: Place, by_index: bool, back: list[tuple[str, int]]
+) -> None:
+    """Whole, or what of it is not acknowledged."""
+    consumer = place.subscribe(batch_index_ack_enabled=by_index)
+    publish_batch(place, "a", "b", "c")
+    messages = take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1], delay=0)
+    again = take(consumer, len(back))
+    assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
+    assert [] == rest(consumer)
+
+
+def test_unsubscribing_needs_to_be_alone(place: Place) -> None:
+    """It is refused while others are connected, and changes nothing."""
+    consumers = [place.subscribe() for _ in range(2)]
+    with pytest.raises(pulsar.PulsarException, match="BrokerMetadataError"):
+        consumers[0].unsubscribe()
+    place.publish("a")
+    assert ["a"] == rest(consumers[0]) + rest(consumers[1])
 
 
 def test_unsubscribing_forgets(place: Place) -> None:

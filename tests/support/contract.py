@@ -83,3 +83,13 @@ def rest(consumer: Any, wait: int = NEVER) -> list[str]:
             found.append(consumer.receive(wait).data().decode())
     except pulsar.Timeout:
         return found
+
+
+def publish_batch(place: Place, *contents: str) -> None:
+    """Publish messages as one batch."""
+    producer = place.client().create_producer(
+        place.topic, batching_enabled=True, batching_max_publish_delay_ms=10_000
+    )
+    for content in contents:
+        producer.send_async(content.encode(), lambda *_: None)
+    producer.flush()
