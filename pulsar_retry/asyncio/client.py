@@ -27,6 +27,7 @@ from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.receiving import inbox_of
+from pulsar_retry.consumer.unsettled import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff
@@ -172,6 +173,7 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
         letter_send_timeout: Duration = 30.0,
         hooks: Hooks | None = None,
         dedupe_letters: int = DEFAULT_MOST,
+        max_unacked_messages: int = DEFAULT_LIMIT,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with the same arguments and more.
 
@@ -189,6 +191,7 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
                 failed.
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
             dedupe_letters: Letters from the retry topic that are remembered.
+            max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``; 0: none.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.

@@ -76,6 +76,7 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
             with contextlib.suppress(_pulsar.PulsarException):  # below it is asked again
                 raw = express(0)
                 if not inner._is_surplus(raw):  # noqa: SLF001
+                    inner._took(1)  # noqa: SLF001
                     return message_of(raw, self._schema)
         if timeout_millis is None:
             timeout = None
@@ -87,6 +88,7 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         deadline = None if timeout is None else loop.time() + timeout
         while inner._is_surplus(raw := await self._arrivals.receive(timeout)):  # noqa: SLF001
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
+        inner._took(1)  # noqa: SLF001
         return message_of(raw, self._schema)
 
     async def batch_receive(self) -> list[Any]:
@@ -99,11 +101,10 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         """
         self._bridge.check()
         batch = await self._arrivals.receive_batch(self._batch_limits)
-        return [
-            message_of(raw, self._schema)
-            for raw in batch
-            if not self._inner._is_surplus(raw)  # noqa: SLF001
-        ]
+        inner = self._inner
+        wanted = [raw for raw in batch if not inner._is_surplus(raw)]  # noqa: SLF001
+        inner._took(len(wanted))  # noqa: SLF001
+        return [message_of(raw, self._schema) for raw in wanted]
 
     def __aiter__(self) -> Self:
         return self
@@ -257,6 +258,19 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
     def dropped_duplicates(self) -> int:
         """Second letters of one delivery that were acknowledged here, and not delivered."""
         return self._inner.dropped_duplicates
+
+    @property
+    def pending_nacks(self) -> int:
+        """How many nacked messages wait here for their delay. The broker holds them as unacked."""
+        return self._inner.pending_nacks
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages were received and are neither settled nor redelivered, about.
+
+        See `pulsar_retry.Consumer.unsettled`.
+        """
+        return self._inner.unsettled
 
     # -- the rest -------------------------------------------------------------------------------
 

@@ -19,14 +19,16 @@ import pulsar
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.consumer.letters import NewMessage
-from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
+from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.unsettled import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError, ForkedError
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.backoff import Backoff
@@ -97,8 +99,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         """
         self._io_threads = io_threads
         self._clock = clock
-        self._nacks = NackTimer(clock)
-        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._nacks)
+        self._timer = Timer(clock)
+        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._timer)
         self._dropped.atexit = False  # then `_close_all` is gentler
         _open_clients.add(self)
         fork.guard(self, "_client")
@@ -159,6 +161,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         letter_send_timeout: Duration = 30.0,
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
+        max_unacked_messages: int = DEFAULT_LIMIT,
     ) -> Consumer:
         """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
 
@@ -182,6 +185,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 about 500 bytes each. A second letter of the same delivery, which a killed process
                 leaves, is acknowledged and not delivered. 0: off.
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
+            max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``, beyond which it
+                delivers nothing (0: there is none). The consumer warns when it comes near.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
@@ -205,6 +210,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             unacked_messages_timeout_ms=unacked_messages_timeout_ms,
             dedupe_letters=dedupe_letters,
             hooks=self._hooks if hooks is None else hooks,
+            max_unacked_messages=max_unacked_messages,
         )
         common = {
             "schema": schema,
@@ -240,7 +246,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 warnings.warn(_NO_DELAY, RuntimeWarning, stacklevel=2)
             return self._subscribe_both(plan, consumer_type, message_listener, common, main_only)
         kind = Consumer if plan.policy is None else CountingConsumer
-        consumer = kind(self, schema, plan, self._nacks)
+        consumer = kind(self, schema, plan, self._timer)
         with consumer._opening():  # noqa: SLF001
             raw = self._subscribe_raw(
                 topic,
@@ -276,7 +282,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         limits = batch_limits(main_only["batch_receive_policy"])
         plan = with_old_names(plan, self)
         assert plan.topics is not None  # noqa: S101 - this plan has retries
-        consumer = RetryConsumer(self, common["schema"], plan, self._nacks)
+        consumer = RetryConsumer(self, common["schema"], plan, self._timer)
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
             retry = self._subscribe_raw(
                 plan.topics.retry,
@@ -312,7 +318,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                     consumer.close()
         self._dropped.detach()
         _open_clients.discard(self)
-        self._nacks.close()
+        self._timer.close()
         super().close()
 
     def shutdown(self) -> None:
@@ -320,7 +326,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
         Letters in flight fail, for pulsar-client forgets them without a word.
         """
-        self._nacks.close()
+        self._timer.close()
         super().shutdown()
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
@@ -339,7 +345,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             self.close()
 
 
-def _shut_down(pid: int, raw: Any, nacks: NackTimer) -> None:
+def _shut_down(pid: int, raw: Any, timer: Timer) -> None:
     """End a client that was dropped without being closed.
 
     pulsar-client ends the process when a consumer is destroyed in which a receive waits.
@@ -347,7 +353,7 @@ def _shut_down(pid: int, raw: Any, nacks: NackTimer) -> None:
     if os.getpid() != pid:
         fork.keep_for_ever(raw)
         return
-    nacks.close()
+    timer.close()
     with contextlib.suppress(pulsar.PulsarException):
         raw.shutdown()
 

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self, TypeVar
 
-import _pulsar
 import pulsar
 
 from pulsar_retry.consumer import fork
@@ -18,21 +17,16 @@ from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.making import LetterMaker
-from pulsar_retry.consumer.nacks import NackTimer
+from pulsar_retry.consumer.nacking import NackGauges
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, raw_of
+from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.watched import WatchedConsumer
 from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.policy.actions import last_delivery, surplus_delivery
-from pulsar_retry.policy.backoff import Exponential
-from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.policy.actions import surplus_delivery
+from pulsar_retry.policy.durations import Duration
 
 _log = logging.getLogger("pulsar_retry")
-
-#: When a message comes back whose letter could not be published: at once, then later and later,
-#: so that a broken retry topic neither spins nor uses up the redeliveries in a moment.
-_COME_BACK = Exponential(0.1, 30)
 
 Handed = TypeVar("Handed", bound=Future[None] | None)
 
@@ -50,15 +44,16 @@ class Consumer(WatchedConsumer):
     _schema: Any
     _client: Any
 
-    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
         self._client = client
         self._clock = client._clock  # noqa: SLF001
         self._consumer = None
         self._schema = schema
-        self._plan = plan
+        self._set_up(plan, timer)
         self._watch = plan.watch(self._clock.time)
         self._ledger = self._watch.ledger
-        self._nacks = nacks
+        self._gauges = NackGauges(self)
+        self._ledger.attach(self._gauges)
         self._closed = False
         self._closing = threading.RLock()
         self._opened = self._clock.event()
@@ -72,14 +67,14 @@ class Consumer(WatchedConsumer):
                 max_pending=plan.max_pending_letters,
                 send_timeout=plan.letter_send_timeout,
                 dead_letter_subscription=plan.policy.initial_subscription_name,
-                come_back=self._come_back,
-                timer=nacks,
+                come_back=self._not_handed_on,
+                timer=timer,
                 watch=self._watch,
                 one_thread=client._io_threads == 1,  # noqa: SLF001
                 clock=self._clock,
                 new_message=client._new_message,  # noqa: SLF001
             )
-        fork.guard(self, "_consumer", "_router", "_nacks")
+        fork.guard(self, "_consumer", "_router", "_timer", "_nacks")
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:
@@ -91,7 +86,7 @@ class Consumer(WatchedConsumer):
 
     def _attach(self, raw: Any) -> None:
         """Take the raw consumer once it is open."""
-        self._consumer = raw
+        self._consumer = self._nacks.raw = raw
 
     def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
         """Return *listener* as pulsar-client is to call it."""
@@ -99,56 +94,14 @@ class Consumer(WatchedConsumer):
         def deliver(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message may be here before `subscribe` has returned
             if not self._is_surplus(message._message):  # noqa: SLF001
+                self._took(1)
                 listener(self, message)
 
         return deliver
 
-    def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
-        """Have *message* redelivered later.
-
-        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of its last
-        delivery (redelivery count N) sends it to the dead-letter topic instead.
-
-        Args:
-            message: A message. A message id works too, but has no count: the backoff starts anew
-                and its dead letter takes one redelivery more.
-            delay: Seconds or a timedelta; 0 means now. None: by ``negative_ack_backoff``, else by
-                ``negative_ack_redelivery_delay_ms``.
-
-        Raises:
-            ConfigError: *delay* is not acceptable.
-        """
-        wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
-        raw = raw_of(message)
-        counted, limit = isinstance(raw, _pulsar.Message), self._plan.limit
-        count = raw.redelivery_count() if counted else 0
-        is_last = counted and limit is not None and last_delivery(count, limit)
-        if is_last and self._dead_letter_redelivered(raw):
-            return
-        if wait is None:
-            wait = self._plan.nack_backoff.delay(count + 1)
-        message_id = id_of(raw)
-        if not isinstance(message_id, _pulsar.MessageId):
-            raise TypeError(f"expected a message or a message id, not {message!r}")
-        self._nacks.add(self, message_id, wait, letter=self._is_letter(raw))
-        self._watch.nacked(raw, wait)
-
-    def _is_letter(self, message: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
-        """Tell whether *message*, or the message of this id, came from the retry topic."""
-        return False
-
     def _source(self, *, letter: bool) -> Any:  # noqa: ARG002 - for the consumer of two topics
         """Return the raw consumer of the retry topic or of the main one."""
         return self._consumer
-
-    def _redeliver(self, message_id: Any, *, letter: bool) -> None:
-        self._source(letter=letter).negative_acknowledge(message_id)
-
-    def _come_back(self, raw: Any, letter: bool) -> None:
-        """Have a message redelivered that could not be handed on."""
-        self._nacks.add(
-            self, raw.message_id(), _COME_BACK.delay(raw.redelivery_count() + 1), letter=letter
-        )
 
     # -- handing on ---------------------------------------------------------------------------
 
@@ -300,7 +253,13 @@ class Consumer(WatchedConsumer):
 
     def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
         was_letter = self._is_letter(raw)
-        return hand_on(raw, self._source(letter=was_letter), letter, was_letter=was_letter)
+        if self._has_nacks():
+            self._take_back(raw)
+        self._settled += 1  # where that fails, it comes back
+        handed = hand_on(raw, self._source(letter=was_letter), letter, was_letter=was_letter)
+        if handed is None:
+            self._settled -= 1
+        return handed
 
     # -- the nack path's dead letters ---------------------------------------------------------
 
@@ -309,7 +268,10 @@ class Consumer(WatchedConsumer):
         limit = self._plan.limit
         if limit is None or not surplus_delivery(raw.redelivery_count(), limit):
             return False
-        return self._dead_letter_redelivered(raw)
+        if self._dead_letter_redelivered(raw):
+            self._took(1)
+            return True
+        return False
 
     def _dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
@@ -329,11 +291,6 @@ class Consumer(WatchedConsumer):
         else:
             self._worker.submit(lambda: log_failure(self._hand_on(raw, letter)))
         return True
-
-    def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything that is not acknowledged redelivered now, also what was nacked."""
-        self._nacks.discard(self)
-        super().redeliver_unacknowledged_messages()
 
     def unsubscribe(self) -> None:
         """Remove the subscription, from the retry topic too. Letters in flight are waited for.
@@ -379,7 +336,8 @@ class Consumer(WatchedConsumer):
 
     def _settle(self) -> None:
         """Wait for letters in flight, then close what they needed."""
-        self._nacks.discard(self)
+        self._close_nacks()
+        self._ledger.detach(self._gauges)
         self._worker.close()
         if self._router is not None:
             self._router.stop()

@@ -12,9 +12,9 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
-from pulsar_retry.consumer.nacks import Checker
 from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer
+from pulsar_retry.consumer.timer import Checker
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.observe.watch import Watch
@@ -55,12 +55,12 @@ class Handover:
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
+        self._consumer._took(1)
         return message_of(raw, self._schema)
 
     def check_later(self, owner: Checker, delay: float) -> None:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""
-        # Later than asked, never earlier: pulsar-client's lead (`nacks`) is taken off there.
-        self._consumer._nacks.check_later(owner, delay + 0.1)
+        self._consumer._timer.check_later(owner, delay)
 
     @property
     def watch(self) -> Watch:

@@ -21,10 +21,10 @@ from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.nacks import NackTimer
 from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
+from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import (
     AcknowledgeError,
     ConsumerClosedError,
@@ -174,7 +174,7 @@ class LetterRouter:
         send_timeout: float,
         dead_letter_subscription: str | None,
         come_back: Callable[[Any, bool], None],
-        timer: NackTimer,
+        timer: Timer,
         one_thread: bool,
         keep_writer_schema: bool = False,
         clock: Clock = SYSTEM,

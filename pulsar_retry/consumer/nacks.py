@@ -1,160 +1,166 @@
 """Negative acknowledgements with delays of their own.
 
 pulsar-client has one delay per consumer, and its timer starts anew with every nack, so that
-frequent nacks keep older ones from ever being redelivered. Here a heap holds what is due when; due
-messages are handed to pulsar-client in bursts, far enough apart for its own timer to run.
+frequent nacks keep older ones from ever being redelivered. Here is kept what is due when; due
+messages are handed to pulsar-client in bursts (`bursts`).
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
-import weakref
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from typing import Any
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.consumer.bursts import AHEAD, PAUSE, Burst, decide, first_look
+from pulsar_retry.consumer.pending import Entry, PendingNacks
+from pulsar_retry.consumer.timer import Timer
 
-#: What pulsar-client adds at least (its floor, in milliseconds); we ask that much earlier.
-CLIENT_DELAY_MS = 100
+#: How many are handed over before the time is looked at.
+_CHUNK = 256
 
-_LEAD = CLIENT_DELAY_MS / 1000
-#: Seconds that a burst may take: pulsar-client redelivers nothing while more is handed to it, so
-#: the first of very many must not wait for the last.
-_BURST = 0.15
-#: Seconds between two bursts: longer than pulsar-client's floor plus one of its ticks.
-_BURST_GAP = 0.15
-#: Seconds that the thread stays when nothing is pending, so that a slow stream of nacks
-#: does not start a thread each.
-_LINGER = 1.0
+#: Seconds that a burst may take: pulsar-client redelivers nothing meanwhile, so the first of very
+#: many must not wait for the last, nor other consumers for this one.
+_BURST = 0.1
+
+#: Seconds that handing one over takes, until it is known.
+_COST = 4e-6
+
+#: How much of what a chunk has shown goes into what is expected of the next ones.
+_WEIGHT = 0.1
 
 _log = logging.getLogger("pulsar_retry")
 
 
-class Redeliverer(Protocol):
-    """A consumer, as far as its nacks are concerned."""
-
-    def _redeliver(self, message_id: Any, *, letter: bool) -> None:
-        """Hand a due message to pulsar-client."""
+def place_of(message_id: Any) -> tuple[Entry, int]:
+    """Return the entry of a raw message id and its index in it."""
+    return (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
 
 
-class Checker(Protocol):
-    """Something that wants to be called later."""
+class NackQueue:
+    """The pending nacks of one of pulsar-client's consumers. Thread-safe.
 
-    def _check(self) -> None:
-        """Do what is due."""
-
-
-class _Pending(NamedTuple):
-    """An entry of the heap: a tuple is compared in C, and never beyond its number."""
-
-    due: float
-    number: int
-    owner: weakref.ref[Any]
-    #: None: the owner is to be checked.
-    message_id: Any
-    letter: bool
-
-
-class NackTimer:
-    """Redelivers messages when they are due; one per client, shared by its consumers.
-
-    Thread-safe. Its thread runs only while something is pending, and holds no consumer alive.
+    Attributes:
+        raw: The consumer.
+        pending: What is pending.
+        redelivered: How many messages were handed to pulsar-client, to be redelivered.
     """
 
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock.monotonic
-        self._new_thread = clock.thread
-        self._heap: list[_Pending] = []
-        self._numbers = itertools.count()
-        self._changed = clock.condition()
-        self._thread: threading.Thread | None = None
+    def __init__(self, timer: Timer) -> None:
+        self.raw: Any = None
+        self.pending = PendingNacks()
+        self.redelivered = 0
+        self._timer = timer
+        # Reentrant, for a collection may settle messages in the midst of anything.
+        self._lock = threading.RLock()
+        self._looks = float("inf")
+        self._cost = _COST
+        self._holds_until = 0.0
+        self._quiet_until = 0.0
         self._closed = False
 
-    def add(self, owner: Redeliverer, message_id: Any, delay: float, *, letter: bool) -> None:
-        """Have *owner* redeliver *message_id* in *delay* seconds; *letter*: of its retry topic."""
-        self._push(owner, message_id, delay, letter=letter)
-
-    def check_later(self, owner: Checker, delay: float) -> None:
-        """Have *owner* checked in about *delay* seconds; never earlier than a tenth before."""
-        self._push(owner, None, delay, letter=False)
-
-    def _push(self, owner: Any, message_id: Any, delay: float, *, letter: bool) -> None:
-        # A user's backoff may return anything: neither inf nor NaN may end the thread.
-        delay = min(max(0.0, delay), threading.TIMEOUT_MAX)
-        pending = _Pending(
-            self._clock() + delay, next(self._numbers), weakref.ref(owner), message_id, letter
-        )
-        with self._changed:
+    def add(self, message_id: Any, delay: float) -> None:
+        """Have a message redelivered in *delay* seconds."""
+        entry, index = place_of(message_id)
+        # A user's backoff may return anything.
+        due = self._timer.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
+        with self._lock:
             if self._closed:
-                return
-            heapq.heappush(self._heap, pending)
-            if self._thread is None:
-                thread = self._new_thread(target=self._run, name="pulsar-retry-nacks", daemon=True)
-                thread.start()  # where it cannot, the next one may
-                self._thread = thread
-            elif self._heap[0] is pending:
-                self._changed.notify()
+                return  # the broker has redelivered it
+            is_first = self.pending.add(entry, index, message_id, due)
+            if is_first or not len(self.pending) % 1024:  # very many are begun with earlier
+                self._look_in_time()
 
-    def discard(self, owner: Redeliverer) -> None:
-        """Forget what *owner* has pending: it closes, and the broker redelivers at once."""
-        with self._changed:
-            self._heap = [entry for entry in self._heap if entry.owner() not in (owner, None)]
-            heapq.heapify(self._heap)
-            self._changed.notify()
+    def cancel(self, message_id: Any) -> None:
+        """Forget the nack of a message, if there is one."""
+        entry, index = place_of(message_id)
+        with self._lock:
+            self.pending.cancel(entry, index)
+
+    def cancel_up_to(self, message_id: Any, *, one_topic: bool) -> None:
+        """Forget the nacks up to a message.
+
+        Args:
+            message_id: Its id.
+            one_topic: Whether this is the consumer of one topic, so that another ledger is of the
+                same topic if the partition is the same.
+        """
+        entry, index = place_of(message_id)
+        partition = message_id.partition()
+        with self._lock:
+            self.pending.cancel_up_to(
+                entry, index, lambda each: one_topic and each.partition() == partition
+            )
+
+    def clear(self) -> None:
+        """Forget all: the broker redelivers them by itself, or they are no longer wanted."""
+        with self._lock:
+            self.pending.clear()
 
     def close(self) -> None:
-        """Forget everything and end the thread."""
-        with self._changed:
+        """Forget all, and what is added later."""
+        with self._lock:
             self._closed = True
-            self._heap = []  # a new one: a collection may call this in the midst of a `_pop`
-            self._changed.notify()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            self.pending.clear()
+        self._timer.discard(self)
 
-    def _run(self) -> None:
-        while self._wait():
-            self._burst()
-
-    def _wait(self) -> bool:
-        """Wait until something is due; False ends the thread."""
-        with self._changed:
-            while not self._closed:
-                heap = self._heap
-                wait = heap[0].due - _LEAD - self._clock() if heap else _LINGER
-                if wait <= 0:
-                    return True
-                if not self._changed.wait(wait) and not self._heap:
-                    break
-            self._thread = None
-            return False
-
-    def _burst(self) -> None:
-        """Release what is due, the oldest first, then give pulsar-client time for it."""
-        began = self._clock()
-        while (pending := self._pop(began)) is not None:
-            self._release(pending)
-            if self._clock() - began >= _BURST:
-                break
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, _BURST_GAP)
-
-    def _pop(self, now: float) -> _Pending | None:
-        """Take one at a time, so that nacks and closing consumers need not wait for a burst."""
-        with self._changed:
-            heap = self._heap
-            return heapq.heappop(heap) if heap and heap[0].due - _LEAD <= now else None
-
-    def _release(self, pending: _Pending) -> None:
-        owner = pending.owner()
-        if owner is None:
+    def _look_in_time(self) -> None:
+        """Have the timer call when the next burst is to begin. Call with the lock held."""
+        head = self.pending.head()
+        if head is None:
             return
+        when = first_look(head, len(self.pending.entries), self._cost)
+        self._look_at(max(when, self._quiet_until))
+
+    def _look_at(self, when: float) -> None:
+        if when < self._looks:
+            self._looks = when
+            self._timer.check_later(self, when - self._timer.now())
+
+    def _check(self) -> None:
+        """Hand over what it is time for; called by the timer."""
+        clock = self._timer.now
+        with self._lock:
+            self._looks = float("inf")
+            now = clock()
+            burst = decide(now, self._upcoming(now), self._cost, self._holds_until)
+            self._holds_until = burst.holds_until
+            left = burst.count
+        while left > 0 and clock() - now < _BURST:
+            with self._lock:
+                held = len(self.pending)
+                ids = self.pending.take(min(left, _CHUNK))
+                self.redelivered += held - len(self.pending)
+            if not ids:
+                break
+            left -= len(ids)
+            self._hand_over(ids)
+        with self._lock:
+            self._plan(burst, now)
+
+    def _upcoming(self, now: float) -> list[tuple[float, int]]:
+        head = self.pending.head()
+        return [] if head is None else self.pending.upcoming(max(now + AHEAD, head))
+
+    def _plan(self, burst: Burst, began: float) -> None:
+        """Say when to look again. Call with the lock held."""
+        now = self._timer.now()
+        if burst.holds_until:
+            self._look_at(began + burst.wait)
+        elif burst.count:
+            self._quiet_until = now + burst.wait  # also for what is added now
+            self._look_in_time()
+        elif (head := self.pending.head()) is not None:
+            when = first_look(head, len(self.pending.entries), self._cost)
+            self._look_at(when if when > now else now + min(burst.wait, PAUSE))
+
+    def _hand_over(self, ids: list[Any]) -> None:
+        """Have pulsar-client redeliver these: in C, for nothing else is fast enough."""
+        began = self._timer.now()
         try:
-            if pending.message_id is None:
-                owner._check()  # noqa: SLF001
-            else:
-                owner._redeliver(pending.message_id, letter=pending.letter)  # noqa: SLF001
-        except Exception:  # noqa: BLE001 - one consumer's trouble must not stop the others' nacks
-            _log.warning("what was due could not be done", exc_info=True)
+            deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
+        except Exception:  # noqa: BLE001 - the others are to come back all the same
+            _log.warning("nacked messages could not be redelivered", exc_info=True)
+        if len(ids) == _CHUNK:
+            took = (self._timer.now() - began) / _CHUNK
+            self._cost += (took - self._cost) * _WEIGHT

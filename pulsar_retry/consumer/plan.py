@@ -42,6 +42,7 @@ class Plan:
         ack_timeout: Whether messages in hand are redelivered after a time.
         dedupe_letters: Letters that are remembered to tell duplicates; 0: none.
         hooks: Who wants to be told what becomes of messages.
+        max_unacked_messages: The broker's limit to be warned of; 0: none.
     """
 
     topic: Any
@@ -58,6 +59,7 @@ class Plan:
     ack_timeout: bool = False
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
+    max_unacked_messages: int = 0
 
     @property
     def limit(self) -> int | None:
@@ -99,6 +101,7 @@ def make_plan(
     unacked_messages_timeout_ms: Any = None,
     dedupe_letters: Any = DEFAULT_MOST,
     hooks: Any = None,
+    max_unacked_messages: Any = 0,
 ) -> Plan:
     """Check the arguments of `Client.subscribe` and work out the plan.
 
@@ -117,6 +120,7 @@ def make_plan(
     dialect = Naming.of(naming)
     _check_whole("max_pending_letters", max_pending_letters, 1)
     _check_whole("dedupe_letters", dedupe_letters, 0)
+    _check_whole("max_unacked_messages", max_unacked_messages, 0)
     send_timeout = seconds("letter_send_timeout", letter_send_timeout)
     if send_timeout <= 0:
         raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
@@ -128,10 +132,12 @@ def make_plan(
         topics = _letter_topics(topic, subscription, policy, dialect)
     elif policy is not None and policy.dead_letter_topic is not None:
         TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
+    shared = consumer_type in SHARED_TYPES
+    ack_timeout = bool(unacked_messages_timeout_ms)
     return Plan(
         topic=topic,
         subscription=subscription,
-        shared=consumer_type in SHARED_TYPES,
+        shared=shared,
         retry=enable_retry,
         policy=policy,
         topics=topics,
@@ -140,9 +146,11 @@ def make_plan(
         nack_backoff=_nack_backoff(negative_ack_redelivery_delay_ms, negative_ack_backoff),
         max_pending_letters=max_pending_letters,
         letter_send_timeout=send_timeout,
-        ack_timeout=bool(unacked_messages_timeout_ms),
+        ack_timeout=ack_timeout,
         dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
+        # The broker limits no other subscriptions, and what it takes back is not told.
+        max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
     )
 
 

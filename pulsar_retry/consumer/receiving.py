@@ -18,9 +18,10 @@ from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.nacks import NackTimer
+from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, message_of, raw_of
+from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import SUPERSEDED
 
@@ -28,8 +29,8 @@ from pulsar_retry.observe.counting import SUPERSEDED
 class CountingConsumer(Consumer):
     """Dead-letters on receipt what was redelivered too often, as the Java client does."""
 
-    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
-        super().__init__(client, schema, plan, nacks)
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
+        super().__init__(client, schema, plan, timer)
         self._limit = sys.maxsize if plan.limit is None else plan.limit
 
     def receive(self, timeout_millis: int | None = None) -> Any:
@@ -71,6 +72,7 @@ class CountingConsumer(Consumer):
         return self._consumer.receive  # type: ignore[no-any-return]
 
     def _wrap(self, raw: Any) -> Any:
+        self._took(1)
         return message_of(raw, self._schema)
 
     def batch_receive(self) -> list[Any]:
@@ -98,23 +100,26 @@ def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
 class RetryConsumer(CountingConsumer):
     """Reads a topic and its retry topic as one."""
 
-    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, nacks: NackTimer) -> None:
-        super().__init__(client, schema, plan, nacks)
+    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
+        super().__init__(client, schema, plan, timer)
         self._retry: Any = None
+        self._letter_nacks = NackQueue(timer)
         self._inbox: Any = None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         self._letter_topics: set[str] = set()
         self._letter_ledgers: set[int] = set()
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
-        fork.guard(self, "_consumer", "_router", "_nacks", "_retry", "_inbox")
+        fork.guard(
+            self, "_consumer", "_router", "_timer", "_nacks", "_letter_nacks", "_retry", "_inbox"
+        )
 
     # -- opening --------------------------------------------------------------------------------
 
     def _attach_both(self, main: Any, retry: Any, batch_limits: tuple[int, int, int]) -> None:
         """Take the raw consumers once they are open."""
-        self._consumer = main
-        self._retry = retry
+        self._consumer = self._nacks.raw = main
+        self._retry = self._letter_nacks.raw = retry
         self._inbox = Inbox(
             main, retry, self._letter_seen, arms=not self._plan.ack_timeout, clock=self._clock
         )
@@ -128,6 +133,7 @@ class RetryConsumer(CountingConsumer):
             raw = message._message  # noqa: SLF001
             self._letter_seen(raw)
             if not self._is_surplus(raw):
+                self._took(1)
                 listener(self, message)
 
         return deliver
@@ -151,6 +157,12 @@ class RetryConsumer(CountingConsumer):
     def _source(self, *, letter: bool) -> Any:
         return self._retry if letter else self._consumer
 
+    def _queue(self, *, letter: bool) -> NackQueue:
+        return self._letter_nacks if letter else self._nacks
+
+    def _queues(self) -> tuple[NackQueue, ...]:
+        return (self._nacks, self._letter_nacks)
+
     # -- receiving ------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Any:
@@ -167,6 +179,9 @@ class RetryConsumer(CountingConsumer):
                 pass
             else:
                 if raw.redelivery_count() <= self._limit or not self._is_surplus(raw):
+                    self._received = count = self._received + 1
+                    if count >= self._looks_at:
+                        self._look_at_limit()
                     message = Message()
                     message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
                     message._schema = self._schema  # noqa: SLF001
@@ -195,6 +210,7 @@ class RetryConsumer(CountingConsumer):
     def _is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* is a duplicate, or was delivered N + 1 times; then it is settled."""
         if self._deduper is not None and self._is_letter(raw) and self._deduper.delivered(raw):
+            self._took(1)
             # Where it is closed, the letter comes again.
             with contextlib.suppress(pulsar.PulsarException):
                 self._settle_as(raw, SUPERSEDED)
@@ -208,6 +224,9 @@ class RetryConsumer(CountingConsumer):
         if not self._letter_topics and isinstance(message, Message):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
+            self._settled += 1
+            if self._nacked:
+                self._take_back(raw)
             ledger = self._ledger  # as `WatchedConsumer` does it, written out likewise
             ledger.acknowledged = count = ledger.acknowledged + 1
             if count >= ledger.due:
@@ -221,12 +240,15 @@ class RetryConsumer(CountingConsumer):
 
     def _acknowledge_raw(self, message: Any) -> None:
         if not self._is_letter(message):
-            self._consumer.acknowledge(raw_of(message))
+            super()._acknowledge_raw(message)
             return
         message_id = id_of(message)
         if self._in_hand is not None:
             self._in_hand.remove(message_id)
         self._retry.acknowledge(raw_of(message))
+        self._settled += 1
+        if self._letter_nacks.pending.entries:
+            self._take_back(message)
         if self._deduper is not None:
             self._deduper.settled(message_id)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pulsar
 
+from pulsar_retry.consumer.nacking import NackingConsumer
 from pulsar_retry.consumer.raw import raw_of
 from pulsar_retry.observe.counting import Ledger
 from pulsar_retry.observe.watch import Watch
 
 
-class WatchedConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+class WatchedConsumer(NackingConsumer):
     """A `pulsar.Consumer` whose acknowledgements are counted."""
 
-    _consumer: Any
     _watch: Watch
     _ledger: Ledger
 
@@ -22,6 +22,9 @@ class WatchedConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         """Acknowledge a message, or its id."""
         raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
         self._consumer.acknowledge(raw)
+        self._settled += 1
+        if self._nacked:
+            self._take_back(raw)
         # Written out, for this is what runs once per message.
         ledger = self._ledger
         ledger.acknowledged = count = ledger.acknowledged + 1
@@ -35,6 +38,7 @@ class WatchedConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
         """
         super().acknowledge_cumulative(message)
+        self._take_back_up_to(message)
         self._counted(raw_of(message))
 
     @property
@@ -57,3 +61,6 @@ class WatchedConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def _acknowledge_raw(self, message: Any) -> None:
         """Acknowledge without counting."""
         self._consumer.acknowledge(raw_of(message))
+        self._settled += 1
+        if self._nacked:
+            self._take_back(message)

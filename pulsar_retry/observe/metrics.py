@@ -101,6 +101,8 @@ METRICS = (
     Spec("load_ratio", "gauge", "How much of flow control's limits is used.", together="max"),
     Spec("lease_seconds", "gauge", "How long a lease lasts now.", together="max"),
     Spec("letters_inflight", "gauge", "Letters that have no receipt yet."),
+    Spec("nacks_pending", "gauge", "Nacked messages that wait for their delay."),
+    Spec("unsettled", "gauge", "Messages received, neither settled nor redelivered yet."),
     Spec("push_requests", "counter", "Requests of a dispatcher by what became of them.", "code"),
     Spec("push_acked", "counter", "Messages that the endpoint acknowledged."),
     Spec("push_nacked", "counter", "Deliveries that the endpoint did not acknowledge."),

@@ -234,7 +234,7 @@ class MemoryClient(Client):
 
         Messages that it held go to others. Whatever is called on it raises `pulsar.AlreadyClosed`.
         """
-        self._nacks.close()
+        self._timer.close()
         self._client.lose()
 
 

@@ -1,369 +1,275 @@
-"""The timer of negative acknowledgements: what comes back when, without a broker and a clock."""
+"""The queue of nacks in virtual time, over a model of pulsar-client's own timer."""
 
 from __future__ import annotations
 
-import gc
-import heapq
-import logging
 import math
 import threading
-import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pulsar_retry.consumer import nacks
-from pulsar_retry.consumer.clock import Clock
-from pulsar_retry.consumer.nacks import CLIENT_DELAY_MS, NackTimer
-
-LEAD = CLIENT_DELAY_MS / 1000
-
-pytestmark = pytest.mark.timeout(60)
-
-
-class Owner:
-    """A consumer whose messages come back."""
-
-    def __init__(self) -> None:
-        self.back: list[Any] = []
-        self._changed = threading.Condition()
-
-    def _redeliver(self, message_id: Any, *, letter: bool) -> None:
-        with self._changed:
-            self.back.append((message_id, "letter") if letter else message_id)
-            self._changed.notify_all()
-
-    def wait_for(self, *expected: Any) -> None:
-        """Wait until these are back, in this order and nothing else."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self.back) >= len(expected), 20)
-            assert [*expected] == self.back
-
-
-class SetClock(Clock):
-    """A clock that a test sets; the timer looks at it whenever it wakes."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-
-class Rig:
-    """A timer on a clock of its own."""
-
-    def __init__(self) -> None:
-        self.clock = SetClock()
-        self.timer = NackTimer(self.clock)
-        self.owner = Owner()
-
-    def nack(self, message_id: Any, delay: float, *, letter: bool = False) -> None:
-        """Have a message of the one owner come back."""
-        self.timer.add(self.owner, message_id, delay, letter=letter)
-
-    def at(self, seconds: float) -> None:
-        """Let it be *seconds* after the start."""
-        self.clock.seconds = 1000.0 + seconds
-        with self.timer._changed:
-            self.timer._changed.notify_all()
-
-
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """Give a timer whose thread neither lingers nor pauses for long."""
-    monkeypatch.setattr(nacks, "_BURST_GAP", 0.001)
-    monkeypatch.setattr(nacks, "_LINGER", 0.01)
-    rig = Rig()
-    yield rig
-    rig.timer.close()
-
-
-def test_messages_come_back_when_they_are_due(rig: Rig) -> None:
-    """In that order, however they were nacked; pulsar-client's own delay is asked for earlier."""
-    rig.nack("late", 30)
-    rig.nack("early", 10)
-    rig.nack("middle", 20)
-    rig.at(10 - LEAD)
-    rig.owner.wait_for("early")
-    rig.at(30 - LEAD)
-    rig.owner.wait_for("early", "middle", "late")
-
-
-def test_nothing_comes_back_before_it_is_due(rig: Rig) -> None:
-    """Not even by a moment, beyond what pulsar-client adds."""
-    rig.nack("later", 10)
-    rig.at(10 - LEAD - 0.001)
-    rig.nack("now", 0)
-    rig.owner.wait_for("now")
-    rig.at(10 - LEAD)
-    rig.owner.wait_for("now", "later")
-
-
-def test_a_later_shorter_nack_fires_first(rig: Rig) -> None:
-    """The thread that waits for a long delay is woken for a short one."""
-    rig.nack("long", 3600)
-    rig.nack("now", 0)
-    rig.owner.wait_for("now")
-
-
-def test_equal_delays_come_back_in_the_order_of_their_nacks(rig: Rig) -> None:
-    """The heap does not shuffle them."""
-    for number in range(50):
-        rig.nack(number, 5)
-    rig.at(5)
-    rig.owner.wait_for(*range(50))
-
-
-def test_frequent_nacks_do_not_starve_older_ones(rig: Rig) -> None:
-    """pulsar-client's timer starts anew with every nack; this one does not."""
-    rig.nack("old", 10)
-    for tick in range(100):
-        rig.at(tick / 10)
-        rig.nack("new", 60)
-    rig.at(10)
-    rig.owner.wait_for("old")
-
-
-def test_letters_come_back_as_letters(rig: Rig) -> None:
-    """Their consumer is another one."""
-    rig.nack("message", 0)
-    rig.nack("letter", 0, letter=True)
-    rig.owner.wait_for("message", ("letter", "letter"))
-
-
-def test_what_is_discarded_does_not_come_back(rig: Rig) -> None:
-    """All of one owner's, and nothing of another's."""
-    other = Owner()
-    for number in range(20):
-        rig.nack(f"mine {number}", 10 + number % 3)
-        rig.timer.add(other, number, 10 + number, letter=False)
-    rig.timer.discard(rig.owner)
-    rig.at(30)
-    other.wait_for(*range(20))
-    assert [] == rig.owner.back
-
-
-def test_an_owner_that_is_gone_is_forgotten(rig: Rig) -> None:
-    """The timer keeps no consumer alive, and one that is gone costs the others nothing."""
-    gone = Owner()
-    rig.timer.add(gone, "gone", 5, letter=False)
-    rig.nack("here", 5)
-    reference = weakref.ref(gone)
-    del gone
-    gc.collect()
-    assert reference() is None
-    rig.at(5)
-    rig.owner.wait_for("here")
-
-
-def test_one_owners_trouble_is_not_the_others(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A consumer that is closed meanwhile is logged; the others' messages come back."""
-
-    def refuse(message_id: Any, *, letter: bool) -> None:
-        raise RuntimeError(f"{message_id} {letter}")
-
-    broken = Owner()
-    monkeypatch.setattr(broken, "_redeliver", refuse)
-    rig.timer.add(broken, "broken", 0, letter=False)
-    rig.nack("fine", 0)
-    rig.owner.wait_for("fine")
-    assert [logging.WARNING] == [each.levelno for each in caplog.records]
-
-
-def test_no_thread_runs_while_nothing_is_pending(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
-    """It starts with the first nack, ends some time after the last, and starts again."""
-    assert rig.timer._thread is None
-    for message_id in ("first", "second"):
-        rig.nack(message_id, 0)
-        thread = rig.timer._thread
-        wait_until(lambda thread=thread: thread is None or not thread.is_alive())
-    assert rig.timer._thread is None
-    rig.owner.wait_for("first", "second")
-
-
-def test_one_thread_serves_all(rig: Rig) -> None:
-    """However many consumers and threads nack."""
-    owners = [Owner() for _ in range(10)]
-
-    def nack(owner: Owner) -> None:
-        for number in range(100):
-            rig.timer.add(owner, number, 60, letter=False)
-
-    threads = [threading.Thread(target=nack, args=(owner,)) for owner in owners]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    names = [thread.name for thread in threading.enumerate()]
-    assert 1 == names.count("pulsar-retry-nacks")
-    rig.at(60)
-    for owner in owners:
-        owner.wait_for(*range(100))
-
-
-def test_discarding_the_last_ends_the_thread(
-    rig: Rig, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
-    """It does not stay for the ten days that the message had to wait."""
-    rig.nack("far", 864_000)
-    thread = rig.timer._thread
-    assert thread is not None
-    wait_until(lambda: rig.timer._changed._waiters)  # before that it would see the discard anyway
-    rig.timer.discard(rig.owner)
-    thread.join(20)
-    assert (False, None) == (thread.is_alive(), rig.timer._thread)
-
-
-def test_a_pause_between_bursts_does_not_hold_up_closing(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread is woken from it."""
-    monkeypatch.setattr(nacks, "_BURST_GAP", 3600)
-    rig.nack("first", 0)
-    thread = rig.timer._thread
-    assert thread is not None
-    rig.owner.wait_for("first")
-    closing = threading.Thread(target=rig.timer.close, daemon=True)
-    closing.start()
-    closing.join(20)
-    assert (False, False) == (closing.is_alive(), thread.is_alive())
-
-
-def test_a_burst_ends_for_pulsar_client_to_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first of very many would wait for the last; the rest comes with the next burst."""
-    monkeypatch.setattr(nacks, "_BURST_GAP", 3600)
-    for number in range(10):
-        rig.nack(number, 5)
-    redeliver = rig.owner._redeliver
-
-    def slowly(message_id: Any, *, letter: bool) -> None:
-        rig.clock.seconds += nacks._BURST / 4
-        redeliver(message_id, letter=letter)
-
-    monkeypatch.setattr(rig.owner, "_redeliver", slowly)
-    rig.at(5)
-    rig.owner.wait_for(0, 1, 2, 3)
-    assert 6 == len(rig.timer._heap)
-
-
-def test_bursts_follow_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many it takes, the oldest first."""
-    redeliver = rig.owner._redeliver
-
-    def slowly(message_id: Any, *, letter: bool) -> None:
-        rig.clock.seconds += nacks._BURST / 4
-        redeliver(message_id, letter=letter)
-
-    monkeypatch.setattr(rig.owner, "_redeliver", slowly)
-    for number in range(30):
-        rig.nack(number, 5)
-    rig.at(5)
-    rig.owner.wait_for(*range(30))
-
-
-def test_what_is_discarded_during_a_burst_does_not_come_back(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A consumer that closes is not asked for the rest of what was due."""
-    other = Owner()
-    redeliver = rig.owner._redeliver
-
-    def discard(message_id: Any, *, letter: bool) -> None:
-        redeliver(message_id, letter=letter)
-        rig.timer.discard(rig.owner)
-
-    monkeypatch.setattr(rig.owner, "_redeliver", discard)
-    for number in range(3):
-        rig.nack(number, 5)
-    rig.timer.add(other, "other", 5, letter=False)
-    rig.at(5)
-    other.wait_for("other")
-    assert [0] == rig.owner.back
-
-
-@pytest.mark.parametrize("delay", [math.inf, 1e300, threading.TIMEOUT_MAX])
-def test_an_endless_delay_is_not_the_others_trouble(rig: Rig, delay: float) -> None:
-    """A backoff of the user's may return anything; the thread must live."""
-    rig.nack("never", delay)
-    rig.nack("now", 0)
-    rig.owner.wait_for("now")
-    rig.nack("later", 5)
-    rig.at(5)
-    rig.owner.wait_for("now", "later")
-
-
-@pytest.mark.parametrize("delay", [math.nan, -math.inf, -5])
-def test_a_delay_that_is_none_means_now(rig: Rig, delay: float) -> None:
-    """And is released in its turn."""
-    rig.nack("far", 3600)
-    rig.nack("now", delay)
-    rig.nack("too", 0)
-    rig.owner.wait_for("now", "too")
-
-
-def test_a_thread_that_cannot_start_is_tried_again(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next nack takes the earlier one along, and closing does not wait for what never ran."""
-
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as full:
-        full.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            rig.nack("first", 0)
-        rig.timer.discard(Owner())
-    rig.nack("second", 0)
-    rig.owner.wait_for("first", "second")
-
-
-def test_the_thread_holds_no_owner(rig: Rig) -> None:
-    """Neither before nor after a release: a client that is dropped can be collected."""
-    rig.nack("released", 0)
-    rig.owner.wait_for("released")
-    rig.nack("pending", 3600)
-    reference = weakref.ref(rig.owner)
-    rig.timer.add(other := Owner(), "after", 0, letter=False)
-    other.wait_for("after")  # the thread has returned from the one before
-    rig.owner = other
-    gc.collect()
-    assert reference() is None
-
-
-def test_closing_ends_the_thread(rig: Rig) -> None:
-    """At once, whatever is pending; later nacks are forgotten, and closing twice is fine."""
-    rig.nack("never", 3600)
-    thread = rig.timer._thread
-    assert thread is not None
-    rig.timer.close()
-    rig.timer.close()
-    rig.nack("too late", 0)
-    assert (False, None, []) == (thread.is_alive(), rig.timer._thread, rig.owner.back)
-
-
-def test_a_consumer_may_close_the_timer_while_it_redelivers(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[[Callable[[], Any]], None]
-) -> None:
-    """The thread does not wait for itself."""
-    monkeypatch.setattr(rig.owner, "_redeliver", lambda *_, **__: rig.timer.close())
-    rig.nack("last", 0)
-    wait_until(lambda: rig.timer._closed and rig.timer._thread is None)
-
-
-def test_a_hundred_thousand_can_be_pending(rig: Rig) -> None:
-    """One entry each, and all are gone when they are due."""
+from pulsar_retry.consumer.bursts import AHEAD, LEAD
+from pulsar_retry.consumer.nacks import NackQueue
+
+#: Seconds that a release may be late.
+BOUND = 0.2
+
+#: Floats are not exact.
+SLACK = 1e-6
+
+
+@attrs.frozen
+class Id:
+    """A raw message id."""
+
+    number: int
+    index: int = -1
+    of_partition: int = -1
+
+    def ledger_id(self) -> int:
+        """Return the ledger: a new one every thousand entries."""
+        return self.number // 1000
+
+    def entry_id(self) -> int:
+        """Return the entry."""
+        return self.number % 1000
+
+    def batch_index(self) -> int:
+        """Return the index in a batch."""
+        return self.index
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return self.of_partition
+
+
+class World:
+    """A clock, a timer, and pulsar-client's consumer, whose timer starts anew with each nack."""
+
+    def __init__(self, cost: float = 3e-6) -> None:
+        self.time = 1000.0
+        self.cost = cost
+        self.released: dict[int, float] = {}
+        self.calls = 0
+        self._told: list[tuple[float, int]] = []
+        self._tick = math.inf
+        self._due = math.inf
+        self.queue = NackQueue(self)  # type: ignore[arg-type]
+        self.queue.raw = self
+
+    def now(self) -> float:
+        """Return the time."""
+        return self.time
+
+    def check_later(self, _owner: Any, delay: float) -> None:
+        """Stand for the timer."""
+        self._due = min(self._due, self.time + max(0.0, delay))
+
+    def discard(self, _owner: Any) -> None:
+        """Stand for the timer."""
+        self._due = math.inf
+
+    def negative_acknowledge(self, message_id: Id) -> None:
+        """Stand for pulsar-client's consumer."""
+        self._advance_client(self.time + self.cost)
+        self.time += self.cost
+        self.calls += 1
+        self._told.append((self.time, message_id.number))
+        self._tick = self.time + LEAD / 3
+
+    def _advance_client(self, until: float) -> None:
+        while self._tick <= until:
+            tick, keep = self._tick, []
+            for told, number in self._told:
+                if told + LEAD <= tick:
+                    self.released.setdefault(number, tick)
+                else:
+                    keep.append((told, number))
+            self._told = keep
+            self._tick = tick + LEAD / 3 if keep else math.inf
+
+    def run(self, until: float) -> None:
+        """Let time go by."""
+        until += 1000.0
+        while self._due <= until:
+            self.time, self._due = max(self.time, self._due), math.inf
+            self._advance_client(self.time)
+            self.queue._check()
+        self.time = max(self.time, until)
+        self._advance_client(self.time)
+
+    def at(self, number: int) -> float:
+        """Return when an entry was redelivered, in seconds from the start."""
+        return self.released[number] - 1000.0
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 2), st.floats(0, 3) | st.sampled_from([0, 1, 2])), max_size=300
+    ),
+    st.sampled_from([1e-6, 3e-6, 2e-5]),
+)
+def test_each_comes_when_it_is_due(plan: list[tuple[float, float]], cost: float) -> None:
+    """Never earlier, and 200 ms later at most, however nacks and delays are mixed."""
+    world = World(cost)
+    for number, (moment, delay) in enumerate(sorted(plan)):
+        world.run(moment)
+        world.queue.add(Id(number), delay)
+    world.run(10)
+    assert len(plan) == len(world.released)
+    for number, (moment, delay) in enumerate(sorted(plan)):
+        asked = max(moment + delay, moment + LEAD)
+        assert asked - SLACK <= world.at(number) <= asked + BOUND
+
+
+@pytest.mark.parametrize("pause", [0.001, 0.01, 0.02, 0.03, 0.05])
+@pytest.mark.parametrize("delay", [0, 0.05, 1])
+def test_a_stream_of_nacks_starves_nobody(pause: float, delay: float) -> None:
+    """However close they follow each other: pulsar-client's own timer would never run out."""
+    world = World()
+    for number in range(round(3 / pause)):
+        world.run(number * pause)
+        world.queue.add(Id(number), delay)
+    world.run(10)
+    for number in range(round(3 / pause)):
+        asked = number * pause + max(delay, LEAD)
+        assert asked - SLACK <= world.at(number) <= asked + BOUND
+
+
+@pytest.mark.parametrize("cost", [1e-6, 2.5e-6, 4e-6])
+def test_a_hundred_thousand_at_once_are_in_time(cost: float) -> None:
+    """It is begun earlier with them, and what is begun with comes no earlier for that."""
+    world = World(cost)
     for number in range(100_000):
-        rig.nack(number, 60 + number % 7)
-    assert 100_000 == len(rig.timer._heap)
-    assert heapq.nsmallest(1, rig.timer._heap) == rig.timer._heap[:1]
-    rig.at(70)
-    with rig.owner._changed:
-        assert rig.owner._changed.wait_for(lambda: len(rig.owner.back) == 100_000, 30)
-    assert 0 == len(rig.timer._heap)
+        world.queue.add(Id(number), 10.0)
+    world.run(20)
+    assert 100_000 == len(world.released)
+    assert 10 - SLACK <= min(world.at(number) for number in range(100_000))
+    assert max(world.at(number) for number in range(100_000)) <= 10 + BOUND
+
+
+def test_others_wait_for_very_many_no_longer_than_said() -> None:
+    """Those that are due while a hundred thousand are handed over."""
+    world = World()
+    for number in range(100_000):
+        world.queue.add(Id(number), 10.0)
+    others = range(100_000, 100_100)
+    for number in others:
+        world.queue.add(Id(number), 9 + (number - 100_000) / 50)
+    world.run(20)
+    for number in others:
+        asked = 9 + (number - 100_000) / 50
+        assert asked - SLACK <= world.at(number) <= asked + AHEAD + BOUND
+
+
+def test_more_than_can_be_handed_over_come_all_the_same() -> None:
+    """Later than asked, and in the order of their due times as far as pulsar-client keeps it."""
+    world = World(cost=2e-5)
+    for number in range(50_000):
+        world.queue.add(Id(number), 1.0 + number % 2)
+    world.run(20)
+    assert 50_000 == len(world.released)
+    assert max(world.at(n) for n in range(0, 50_000, 2)) <= 3
+    assert max(world.at(n) for n in range(1, 50_000, 2)) <= 4
+
+
+def test_a_batch_costs_one_call() -> None:
+    """pulsar-client and the broker redeliver entries."""
+    world = World()
+    for index in range(1000):
+        world.queue.add(Id(7, index), 1.0 + index / 1000)
+    world.run(5)
+    assert (1, 0, 1000) == (world.calls, len(world.queue.pending), world.queue.redelivered)
+    assert 1 <= world.at(7) <= 1 + BOUND
+
+
+def test_what_is_cancelled_does_not_come_back() -> None:
+    """One, all up to one, or all."""
+    world = World()
+    for number in range(3000):
+        world.queue.add(Id(number, of_partition=number % 2), 5)
+    world.queue.cancel(Id(2999))
+    world.queue.cancel(Id(2999))
+    world.queue.cancel_up_to(Id(1500, of_partition=0), one_topic=True)
+    world.run(10)
+    assert 2999 - 1001 == len(world.released)
+    world.queue.add(Id(1), 1)
+    world.queue.clear()
+    world.run(20)
+    assert (2999 - 1001, 2999 - 1001) == (world.calls, world.queue.redelivered)
+
+
+def test_other_topics_are_not_acknowledged_with_one() -> None:
+    """Whose another ledger is cannot be told, so only this one's nacks are taken back."""
+    world = World()
+    world.queue.add(Id(1), 5)
+    world.queue.add(Id(1001), 5)
+    world.queue.cancel_up_to(Id(1002), one_topic=False)
+    world.run(10)
+    assert [1] == list(world.released)
+
+
+def test_the_shorter_of_two_nacks_counts() -> None:
+    """Whichever came first; and it comes once."""
+    world = World()
+    for number, delays in enumerate([(1, 60), (60, 1)]):
+        for delay in delays:
+            world.queue.add(Id(number), delay)
+    world.run(100)
+    assert 2 == world.calls
+    assert all(1 <= world.at(number) <= 1 + BOUND for number in (0, 1))
+
+
+def test_after_closing_nothing_is_taken() -> None:
+    """The broker has redelivered all."""
+    world = World()
+    world.queue.add(Id(1), 1)
+    world.queue.close()
+    world.queue.add(Id(2), 0)
+    world.run(10)
+    assert (0, 0) == (world.calls, len(world.queue.pending))
+
+
+@pytest.mark.parametrize("delay", [math.nan, -math.inf, -5.0])
+def test_a_delay_that_is_none_means_now(delay: float) -> None:
+    """A user's backoff may return anything."""
+    world = World()
+    world.queue.add(Id(1), delay)
+    world.queue.add(Id(2), math.inf)
+    world.run(1)
+    assert [1] == list(world.released)
+
+
+def test_trouble_with_some_is_not_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """What pulsar-client refuses is logged; what is due later comes."""
+    world = World()
+    world.queue.add(Id(1), 1)
+    world.queue.raw = None
+    world.run(2)
+    world.queue.raw = world
+    world.queue.add(Id(2), 1)
+    world.run(5)
+    assert ([2], 1) == (list(world.released), len(caplog.records))
+
+
+def test_settling_while_it_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing in the midst of a burst ends it, and no lock is held meanwhile."""
+    world = World()
+    for number in range(10 * nacks._CHUNK):
+        world.queue.add(Id(number), 1)
+
+    def close(_message_id: Id) -> None:
+        world.calls += 1
+        closing = threading.Thread(target=world.queue.close)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+
+    monkeypatch.setattr(world, "negative_acknowledge", close)
+    world.run(5)
+    assert nacks._CHUNK == world.calls

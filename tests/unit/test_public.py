@@ -106,6 +106,7 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "max_pending_letters",
         "letter_send_timeout",
         "dedupe_letters",
+        "max_unacked_messages",
         "hooks",
     } == set(added)
     assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in added.values()}

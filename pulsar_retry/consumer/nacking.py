@@ -1,0 +1,228 @@
+"""A consumer's nacks, what takes them back, and what the broker counts as unacknowledged."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.consumer.nacks import NackQueue
+from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.raw import id_of, raw_of
+from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.unsettled import StallWatch
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.policy.actions import last_delivery
+from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.wire.properties import reconsume_times
+
+#: When a message comes back whose letter could not be published: at once, then later and later,
+#: so that a broken retry topic neither spins nor uses up the redeliveries in a moment.
+_COME_BACK = Exponential(0.1, 30)
+
+
+class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.Consumer` whose nacks have delays of their own, and are undone by settling."""
+
+    _consumer: Any
+    _watch: Watch
+
+    def _set_up(self, plan: Plan, timer: Timer) -> None:
+        self._plan = plan
+        self._timer = timer
+        self._nacks = NackQueue(timer)
+        # Looked at with each acknowledgement, which so costs nothing while nothing is nacked.
+        self._nacked = self._nacks.pending.entries
+        # Messages. Threads add to them without a lock, as to the ledger's.
+        self._received = 0
+        self._settled = 0
+        self._stall = StallWatch(plan.max_unacked_messages, plan.subscription)
+        #: How much is to be received for a look at the limit.
+        self._looks_at = self._stall.next_look(0)
+
+    def _queues(self) -> tuple[NackQueue, ...]:
+        """Return the queues of all of pulsar-client's consumers that this one is made of."""
+        return (self._nacks,)
+
+    def _queue(self, *, letter: bool) -> NackQueue:  # noqa: ARG002 - for the consumer of two topics
+        """Return the queue of the retry topic or of the main one."""
+        return self._nacks
+
+    def _is_letter(self, message: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
+        """Tell whether *message*, or the message of this id, came from the retry topic."""
+        return False
+
+    # -- receiving ----------------------------------------------------------------------------
+
+    def receive(self, timeout_millis: int | None = None) -> Any:
+        """Return the next message, as `pulsar.Consumer.receive` does."""
+        message = super().receive(timeout_millis)
+        # Written out, for this is what runs once per message.
+        self._received = count = self._received + 1
+        if count >= self._looks_at:
+            self._look_at_limit()
+        return message
+
+    def batch_receive(self) -> list[Any]:
+        """Return messages, as `pulsar.Consumer.batch_receive` does."""
+        messages: list[Any] = super().batch_receive()
+        self._took(len(messages))
+        return messages
+
+    def _took(self, count: int) -> None:
+        """Count messages that were received."""
+        self._received += count
+        if self._received >= self._looks_at:
+            self._look_at_limit()
+
+    # -- what the broker counts ---------------------------------------------------------------
+
+    @property
+    def pending_nacks(self) -> int:
+        """How many nacked messages wait here for their delay. The broker holds them as unacked."""
+        return sum(len(queue.pending) for queue in self._queues())
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages were received and are neither settled nor redelivered, about.
+
+        Pending nacks are among them. The broker counts them as unacknowledged, beside what
+        pulsar-client has fetched ahead (``receiver_queue_size`` at most), and delivers nothing at
+        its limits: ``maxUnackedMessagesPerConsumer``, ``maxUnackedMessagesPerSubscription``.
+
+        For Shared and Key_Shared. Elsewhere there is no limit, and a cumulative acknowledgement
+        counts for all that was received before. What the broker takes back by itself, after an
+        acknowledgement time-out, is not known here.
+        """
+        redelivered = sum(queue.redelivered for queue in self._queues())
+        return max(0, self._received - self._settled - redelivered)
+
+    def _look_at_limit(self) -> None:
+        """Warn if a limit of the broker's is near."""
+        unsettled = self.unsettled
+        self._stall.look(unsettled, self.pending_nacks)
+        self._looks_at = self._received + self._stall.next_look(unsettled)
+
+    def _all_settled(self) -> None:
+        """Take note that the broker redelivers whatever is not acknowledged."""
+        self._settled = self._received - sum(queue.redelivered for queue in self._queues())
+
+    # -- nacks --------------------------------------------------------------------------------
+
+    def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
+        """Have *message* redelivered later.
+
+        Until then, settling it in any way takes the nack back. The nack is of the whole batch that
+        the message came in, as far as that is not acknowledged: the broker redelivers no less. A
+        message that is nacked again, or another one of its batch, comes when the first is due.
+
+        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of its last
+        delivery (redelivery count N) sends it to the dead-letter topic instead.
+
+        Args:
+            message: A message. A message id works too, but has no count: the backoff starts anew
+                and its dead letter takes one redelivery more.
+            delay: Seconds or a timedelta; 0 means now, which is after some 0.15 s. None: by
+                ``negative_ack_backoff``, else by ``negative_ack_redelivery_delay_ms``.
+
+        Raises:
+            ConfigError: *delay* is not acceptable.
+        """
+        wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
+        raw = raw_of(message)
+        counted, limit = isinstance(raw, _pulsar.Message), self._plan.limit
+        count = raw.redelivery_count() if counted else 0
+        is_last = counted and limit is not None and last_delivery(count, limit)
+        if is_last and self._dead_letter_redelivered(raw):
+            return
+        letter = self._is_letter(raw)
+        if wait is None:
+            if letter and counted:
+                count += _retries(raw)
+            wait = self._plan.nack_backoff.delay(count + 1)
+        message_id = id_of(raw)
+        if not isinstance(message_id, _pulsar.MessageId):
+            raise TypeError(f"expected a message or a message id, not {message!r}")
+        self._queue(letter=letter).add(message_id, wait)
+        self._watch.nacked(raw, wait)
+
+    def _not_handed_on(self, raw: Any, letter: bool) -> None:
+        """Have a message redelivered whose letter failed."""
+        self._settled -= 1
+        self._come_back(raw, letter)
+
+    def _come_back(self, raw: Any, letter: bool) -> None:
+        """Have a message redelivered that was to be handed on."""
+        delay = _COME_BACK.delay(raw.redelivery_count() + 1)
+        self._queue(letter=letter).add(raw.message_id(), delay)
+
+    def _dead_letter_redelivered(self, raw: Any) -> bool:
+        """Dead-letter a message whose redeliveries are used up; tell whether that is possible."""
+        raise NotImplementedError
+
+    def _close_nacks(self) -> None:
+        """Forget what is pending: the broker redelivers it at once."""
+        for queue in self._queues():
+            queue.close()
+
+    # -- what takes a nack back ---------------------------------------------------------------
+
+    def _has_nacks(self) -> bool:
+        return any(queue.pending.entries for queue in self._queues())
+
+    def _take_back(self, message: Any) -> None:
+        """Forget the nack of a message that is settled.
+
+        What is due within a tenth of a second may be on its way already.
+        """
+        self._queue(letter=self._is_letter(message)).cancel(id_of(message))
+
+    def _take_back_up_to(self, message: Any) -> None:
+        """Forget the nacks of all up to *message*, which is of the main topic."""
+        self._all_settled()
+        if self._nacked:
+            is_one = isinstance(self._plan.topic, str)
+            self._nacks.cancel_up_to(id_of(message), one_topic=is_one)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have everything that is not acknowledged redelivered now, also what was nacked."""
+        for queue in self._queues():
+            queue.clear()
+        super().redeliver_unacknowledged_messages()
+        self._all_settled()
+
+    def seek(self, messageid: Any) -> None:
+        """Move the subscription to a message id or a time (milliseconds since 1970).
+
+        Pending nacks are forgotten: the broker delivers from there on.
+        """
+        super().seek(messageid)
+        self._nacks.clear()
+        self._all_settled()
+
+
+class NackGauges:
+    """What metrics say of a consumer's nacks, as long as it lives."""
+
+    def __init__(self, consumer: NackingConsumer) -> None:
+        self._consumer = weakref.ref(consumer)
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return what metrics say of now."""
+        consumer = self._consumer()
+        if consumer is None:
+            return {}
+        pending, unsettled = consumer.pending_nacks, consumer.unsettled
+        return {"nacks_pending": float(pending), "unsettled": float(unsettled)}
+
+
+def _retries(raw: Any) -> int:
+    """Return how often a message was reconsumed; 0 where pulsar-client cannot read that."""
+    try:
+        return reconsume_times(raw.properties())
+    except UnicodeDecodeError:
+        return 0

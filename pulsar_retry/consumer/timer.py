@@ -1,0 +1,103 @@
+"""One thread per client that calls back later: for nacks, leases and letters without a receipt."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from typing import Any, Protocol
+
+from pulsar_retry.consumer.clock import SYSTEM, Clock
+
+#: Seconds that the thread stays when nothing is awaited, so that a slow stream of nacks does not
+#: start a thread each.
+_LINGER = 1.0
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Checker(Protocol):
+    """Something that wants to be called later."""
+
+    def _check(self) -> None:
+        """Do what is due. The others wait meanwhile."""
+
+
+class Timer:
+    """Calls its owners when they asked for it; one per client.
+
+    Thread-safe. Its thread runs only while a call is awaited, and holds no owner alive. An owner
+    has one call at a time, the earliest that it asked for; what else it waits for, it asks for anew
+    when it is called.
+
+    Attributes:
+        now: Tells the seconds of the clock that delays are counted by.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self.now = clock.monotonic
+        self._new_thread = clock.thread
+        self._due: dict[weakref.ref[Any], float] = {}
+        self._changed = clock.condition()
+        self._thread: threading.Thread | None = None
+        self._wakes = 0.0
+        self._closed = False
+
+    def check_later(self, owner: Checker, delay: float) -> None:
+        """Have *owner* called in *delay* seconds, or a little later; earlier if it asked before."""
+        # A user's backoff may return anything: neither inf nor NaN may end the thread.
+        due = self.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
+        with self._changed:
+            key = weakref.ref(owner)
+            if self._closed or self._due.get(key, due + 1) <= due:
+                return
+            self._due[key] = due
+            if self._thread is None:
+                thread = self._new_thread(target=self._run, name="pulsar-retry-timer", daemon=True)
+                thread.start()  # where it cannot, the next one may
+                self._thread = thread
+            elif due < self._wakes:
+                self._changed.notify()
+
+    def discard(self, owner: Checker) -> None:
+        """Forget what *owner* has asked for."""
+        with self._changed:
+            if self._due.pop(weakref.ref(owner), None) is not None:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Forget everything and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._due = {}  # a new one: a collection may call this in the midst of a `_wait`
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while (key := self._wait()) is not None:
+            owner = key()
+            if owner is None:
+                continue
+            try:
+                owner._check()  # noqa: SLF001
+            except Exception:  # noqa: BLE001 - one owner's trouble must not stop the others
+                _log.warning("what was due could not be done", exc_info=True)
+            del owner  # while this waits, nothing is held alive
+
+    def _wait(self) -> weakref.ref[Any] | None:
+        """Wait until an owner is due and return it; None ends the thread."""
+        with self._changed:
+            while not self._closed:
+                due = self._due
+                first = min(due, key=due.__getitem__, default=None)
+                now = self.now()
+                self._wakes = due[first] if first is not None else now + _LINGER
+                if first is not None and self._wakes <= now:
+                    del due[first]
+                    return first
+                if not self._changed.wait(self._wakes - now) and not self._due:
+                    break
+            self._thread = None
+            return None
