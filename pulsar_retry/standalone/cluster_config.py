@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 
 import attrs
 
 from pulsar_retry.standalone.config import BROKER_SETTINGS, Setting
-from pulsar_retry.standalone.ports import LOOPBACK
+from pulsar_retry.standalone.ports import LOOPBACK, LOOPBACK_DEVICE
 
 __all__ = [
     "BOOKIE",
@@ -136,7 +135,7 @@ class TlsFiles:
     trusted: Path = attrs.field(converter=Path)
 
 
-def metadata_settings(port: int, data: Path) -> dict[str, Setting]:
+def metadata_settings(port: int, data: PurePath) -> dict[str, Setting]:
     """Return ZooKeeper's configuration."""
     return {
         **_METADATA_SETTINGS,
@@ -159,14 +158,16 @@ def setup_arguments(metadata_port: int, brokers: list[tuple[int, int]]) -> list[
     ]
 
 
-def bookie_settings(port: int, metadata_port: int, data: Path) -> dict[str, Setting]:
-    """Return a bookie's configuration."""
+def bookie_settings(
+    port: int, metadata_port: int, data: PurePath, loopback: str = LOOPBACK_DEVICE
+) -> dict[str, Setting]:
+    """Return a bookie's configuration; *loopback* is the network device."""
     return {
         **_BOOKIE_SETTINGS,
         "bookiePort": port,
         "bookieId": f"bookie-{port}",
         "advertisedAddress": LOOPBACK,
-        "listeningInterface": "lo0" if sys.platform == "darwin" else "lo",
+        "listeningInterface": loopback,
         "journalDirectory": str(data / "journal"),
         "ledgerDirectories": str(data / "ledgers"),
         # No path at its end: with one, "cluster not initialized".

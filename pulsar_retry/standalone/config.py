@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import re
-import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.standalone.ports import LOOPBACK
+from pulsar_retry.standalone.ports import LOOPBACK, LOOPBACK_DEVICE
 
 __all__ = [
     "ADMIN_ROLE",
@@ -90,7 +89,7 @@ def own_settings(broker_port: int, web_port: int) -> dict[str, Setting]:
         "advertisedAddress": LOOPBACK,
         "brokerServicePort": broker_port,
         "webServicePort": web_port,
-        "listeningInterface": "lo0" if sys.platform == "darwin" else "lo",
+        "listeningInterface": LOOPBACK_DEVICE,
         "allowLoopback": True,
     }
 

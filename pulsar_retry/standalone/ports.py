@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
 import time
 from collections.abc import Iterator
 
 from pulsar_retry.errors import StandaloneError
 
-__all__ = ["LOOPBACK", "free_ports", "gets_free", "is_free"]
+__all__ = ["LOOPBACK", "LOOPBACK_DEVICE", "free_ports", "gets_free", "is_free"]
 
 LOOPBACK = "127.0.0.1"
+LOOPBACK_DEVICE = "lo0" if sys.platform == "darwin" else "lo"
 
 # Below the ranges that systems take ports for outgoing connections from (Linux: from 32768, macOS:
 # from 49152). Asking the kernel for "any" port would give one of those, and while the broker is

@@ -12,7 +12,7 @@ from ledger import Ledger, wait_until
 #: Messages before the fault, and as many while it lasts.
 COUNT = 150
 
-#: A broker writes down acknowledgements once a second; what it forgot, it delivers again.
+#: A broker writes down acknowledgements now and then; what it forgot, it delivers again.
 FORGOTTEN = "letters in flight, and acknowledgements that the broker had not written down"
 
 #: A publisher outlasts the change from one broker to the other.

@@ -6,13 +6,14 @@ import json
 import os
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pulsar
 import trustme
+from composing import ComposeCluster, missing_for_compose
 from cryptography.hazmat.primitives import serialization as pem
 
 import pulsar_retry as pr
@@ -28,7 +29,11 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 #: Set in CI: a cluster that does not start is then a failure, not a reason to skip.
 _REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
+#: Whether the processes are our children (the default) or containers.
+_KIND = "PULSAR_RETRY_CLUSTER"
 _NEEDED_MIB = 2560
+#: Who shows nothing may do everything, so that tools that know no tokens work here too.
+_SETTINGS = {"anonymousUserRole": "admin"}
 
 
 @attrs.frozen
@@ -176,15 +181,20 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
     if available is not None and available < _NEEDED_MIB:
         raise StandaloneError(f"{_NEEDED_MIB} MiB of memory are needed, {available} are available")
     certificates = Certificates.make(folder)
-    with ExitStack() as stack:
-        it = LocalCluster(
-            auth=True,
-            tls=certificates.broker,
-            # Who shows nothing may do everything, so that tools that know no tokens work here too.
-            settings={"anonymousUserRole": "admin"},
-            progress=progress_on(),
-        )
-        yield RunningCluster(stack.enter_context(it), certificates)
+    with _made(certificates.broker) as it:
+        yield RunningCluster(it, certificates)
+
+
+def _made(tls: TlsFiles) -> LocalCluster:
+    """Return the cluster that the environment asks for: processes, or containers."""
+    kind = os.environ.get(_KIND) or "processes"
+    if kind == "processes":
+        return LocalCluster(auth=True, tls=tls, settings=_SETTINGS, progress=progress_on())
+    if kind != "compose":
+        raise StandaloneError(f"{_KIND}={kind!r}: expected processes or compose")
+    if missing := missing_for_compose():
+        raise StandaloneError(missing)
+    return ComposeCluster(tls=tls, settings=_SETTINGS)
 
 
 def is_required() -> bool:

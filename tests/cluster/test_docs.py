@@ -1,0 +1,47 @@
+"""The code in docs/security.md runs as it is printed, on the cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import pulsar_retry.standalone
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize("block", range(len(BLOCKS)))
+def test_a_block_runs(cluster, topic, monkeypatch, block):
+    """Only addresses, token, certificate and topic are the test's; the cluster goes on."""
+
+    class Running:
+        def __init__(self, **_options):
+            pass
+
+        def __enter__(self):
+            return cluster.it
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(pulsar_retry.standalone, "LocalCluster", Running)
+    code = BLOCKS[block]
+    for printed, ours in {
+        "pulsar+ssl://pulsar.example.com:6651": cluster.it.service_url_tls,
+        "https://pulsar.example.com:8443": cluster.it.admin_url_tls,
+        '"TOKEN"': repr(cluster.it.token("admin")),
+        '"ca.pem"': repr(str(cluster.certificates.authority)),
+        '"orders"': repr(topic),
+    }.items():
+        code = code.replace(printed, ours)
+    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})  # noqa: S102
+
+
+def test_there_is_code():
+    """The pattern above still finds what it is for."""
+    assert len(BLOCKS) >= 2

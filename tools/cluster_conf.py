@@ -1,0 +1,58 @@
+"""Write `docker/cluster/`, the configuration of docker/compose.yaml; a test compares.
+
+The settings are those of `pulsar_retry.standalone.LocalCluster`, with the ports by custom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from pulsar_retry.standalone import cluster_config as conf
+from pulsar_retry.standalone.config import Setting, format_conf
+
+FOLDER = Path(__file__).parents[1] / "docker" / "cluster"
+
+#: Where the containers keep data: in both images a folder that can be written.
+DATA = PurePosixPath("/pulsar/data")
+
+METADATA_PORT = 2181
+BOOKIE_PORTS = (3181, 3182)
+BROKER_PORTS = ((6650, 8080), (6651, 8081))
+
+
+def files(
+    brokers: tuple[tuple[int, int], ...] = BROKER_PORTS,
+    more: Mapping[str, Mapping[str, Setting]] | None = None,
+) -> dict[str, str]:
+    """Return the content of each file by its name.
+
+    Args:
+        brokers: The ports of each broker, of the binary protocol and of the REST API.
+        more: Settings by the name of the broker.
+    """
+    # Published ports arrive at another address than loopback, from outside the containers.
+    public = {"bindAddress": "0.0.0.0"}  # noqa: S104 - of the container
+    found = {"metadata": conf.metadata_settings(METADATA_PORT, DATA / "metadata")}
+    for number, port in enumerate(BOOKIE_PORTS, start=1):
+        name = f"bookie-{number}"
+        found[name] = conf.bookie_settings(port, METADATA_PORT, DATA / name, "lo")
+    for number, (port, web_port) in enumerate(brokers, start=1):
+        name = f"broker-{number}"
+        own = conf.broker_settings(port, web_port, METADATA_PORT)
+        found[name] = {**own, **public, **(more or {}).get(name, {})}
+    head = "# Made by `python tools/cluster_conf.py` from pulsar_retry/standalone/; do not edit.\n"
+    texts = {f"{name}.conf": head + format_conf(each) for name, each in found.items()}
+    arguments = " \\\n  ".join(conf.setup_arguments(METADATA_PORT, list(brokers)))
+    texts["setup.sh"] = f"{head}exec bin/pulsar initialize-cluster-metadata \\\n  {arguments}\n"
+    return texts
+
+
+def main() -> None:
+    """Write them."""
+    for name, text in files().items():
+        (FOLDER / name).write_text(text, encoding="ascii")
+
+
+if __name__ == "__main__":
+    main()
