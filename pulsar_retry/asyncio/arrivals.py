@@ -15,7 +15,6 @@ from pulsar_retry.asyncio.failing import failure, of_result
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
-from pulsar_retry.errors import PulsarRetryError
 
 #: Seconds after which a receive that finds messages without waiting lets the rest of the loop run.
 _TURN = 0.001
@@ -101,7 +100,7 @@ class Arrivals:
         try:
             while (item := self._take()) is None:
                 await self._wait(deadline)
-        except (pulsar.PulsarException, PulsarRetryError) as error:
+        except pulsar.PulsarException as error:
             raise failure(error) from None
         finally:
             # Whoever was told, looks; there may be more than one message, or none for any of them.

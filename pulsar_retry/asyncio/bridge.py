@@ -131,7 +131,7 @@ class Pool:
         try:
             running = self._executor.submit(function, *arguments)
         except RuntimeError:
-            raise ConsumerClosedError("the client is closed") from None
+            raise failure(ConsumerClosedError("the client is closed")) from None
         bridge.follow(running, lambda _: finish(waiter))
         try:
             await waiter

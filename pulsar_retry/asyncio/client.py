@@ -18,6 +18,7 @@ from pulsar_retry import client as threaded
 from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
+from pulsar_retry.asyncio.opening import Opener
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
@@ -83,6 +84,7 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._inner = threaded.Client(*args, **kwargs)
         self._client = self._inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
+        self._inner._client = Opener(self._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")
@@ -243,7 +245,6 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
     def shutdown(self) -> None:
         """End every connection at once, without waiting for anything."""
         self._inner.shutdown()
-        self._pool.close()
 
     async def close(self) -> None:
         """Close the client and its consumers; letters in flight are waited for.

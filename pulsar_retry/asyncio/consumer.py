@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -52,6 +53,9 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._bridge = Bridge()
         self._arrivals = Arrivals(inbox, self._bridge)
         self._handing = Handing(consumer, self._bridge)
+        # Up to this redelivery count a message of the topic is wanted, as the consumer says too.
+        limit = consumer._plan.limit  # noqa: SLF001
+        self._limit = sys.maxsize if limit is None else limit
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -73,9 +77,12 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._bridge.check()
         inner, express = self._inner, self._arrivals.express
         if express is not None:
-            with contextlib.suppress(_pulsar.PulsarException):  # below it is asked again
+            try:
                 raw = express(0)
-                if not inner._is_surplus(raw):  # noqa: SLF001
+            except _pulsar.PulsarException:
+                pass  # it is asked again below
+            else:
+                if raw.redelivery_count() <= self._limit or not inner._is_surplus(raw):  # noqa: SLF001
                     inner._took(1)  # noqa: SLF001
                     return message_of(raw, self._schema)
         if timeout_millis is None:

@@ -11,20 +11,28 @@ import pulsar
 import pulsar.asyncio
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.errors import PulsarRetryError
 
 
 def failure(error: Exception) -> Exception:
     """Return *error* so that ``except pulsar.Timeout`` catches it, and `pulsar.asyncio`'s too."""
-    has_a_name = isinstance(error, pulsar.PulsarException | pulsar.asyncio.PulsarException)
-    if not has_a_name or isinstance(error, PulsarRetryError) or type(error).__module__ == __name__:
-        return error  # the last one has both names already
-    named: Any = error
-    if isinstance(named, pulsar.asyncio.PulsarException):
-        named = error_of(named.error())
-    kind: Any = type(named)
-    both: Exception = _both(kind)(pulsar.Result.__members__.get(kind.__name__), str(error))
-    return both
+    if not isinstance(error, pulsar.PulsarException) or type(error).__module__ == __name__:
+        return error  # the latter has both names already
+    its_own: Any = type(error)
+    kind: Any = _both(its_own)
+    both: Exception = kind.__new__(kind, *error.args)
+    both.__dict__.update(error.__dict__, _result=_result(error), _msg=None)
+    both.__cause__, both.__context__ = error.__cause__, error.__context__
+    return both.with_traceback(error.__traceback__)
+
+
+def _result(error: BaseException | None) -> pulsar.Result:
+    """Return the result code that *error* stands for, or the error behind it."""
+    while error is not None:
+        for kind in type(error).__mro__:
+            if kind.__name__ in pulsar.Result.__members__:
+                return pulsar.Result.__members__[kind.__name__]
+        error = error.__cause__
+    return pulsar.Result.UnknownError
 
 
 def of_result(result: pulsar.Result) -> Exception:
@@ -37,19 +45,12 @@ def named_twice() -> Iterator[None]:
     """Let what pulsar-client raises in here be caught by both of its names."""
     try:
         yield
-    except (pulsar.PulsarException, pulsar.asyncio.PulsarException) as error:
-        other = failure(error)
-        if other is error:
-            raise
-        raise other from None
+    except pulsar.PulsarException as error:
+        raise failure(error) from error.__cause__
 
 
 @cache
 def _both(kind: Any) -> type[Exception]:
     """Return a class of both families for one of pulsar-client's."""
-
-    def text(self: pulsar.asyncio.PulsarException) -> str:
-        return str(self._msg)
-
-    members = {"__module__": __name__, "__doc__": kind.__doc__, "__str__": text}
-    return type(kind.__name__, (pulsar.asyncio.PulsarException, kind), members)
+    members = {"__module__": __name__, "__doc__": kind.__doc__, "__str__": kind.__str__}
+    return type(kind.__name__, (kind, pulsar.asyncio.PulsarException), members)

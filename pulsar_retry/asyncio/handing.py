@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
+import pulsar
+
 from pulsar_retry.asyncio.bridge import Bridge, fail, finish
 from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.consumer.consumer import Consumer
@@ -45,7 +47,8 @@ class Handing:
         consumer = self._consumer
         try:
             await self._room.acquire()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            _end_span(letter, error)
             self.ask_back(raw)
             raise
         ended: Ended = self._bridge.loop.create_future()
@@ -56,8 +59,11 @@ class Handing:
             else:
                 placed = None
                 self._bridge.follow(flight, partial(self._end, ended))
-        except BaseException:
+        except BaseException as error:
+            _end_span(letter, error)
             self._room.release()
+            if isinstance(error, pulsar.PulsarException):
+                raise failure(error) from None
             raise
         if placed is not None:
             await placed
@@ -128,3 +134,9 @@ class Handing:
             fail(ended, failure(error) if isinstance(error, Exception) else error)
             if not ended.cancelled():
                 ended.exception()  # whoever drops it has chosen not to be told
+
+
+def _end_span(letter: Letter, error: BaseException) -> None:
+    """End the span of a hand-off that has not begun; the router ends those of the others."""
+    if letter.span is not None:
+        letter.span.end(error)

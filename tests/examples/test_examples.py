@@ -109,6 +109,15 @@ def test_pull_worker(broker: RunningBroker) -> None:
     ]
 
 
+def test_async_consumer(broker: RunningBroker) -> None:
+    """Every order is paid, half of them by a retry."""
+    output = run("async_consumer.py", broker)
+    assert output.splitlines() == [
+        "100 of 100 orders are paid",
+        "50 were retried, and no task waited for them",
+    ]
+
+
 def test_async_worker(broker: RunningBroker) -> None:
     """An outage costs some tries, and no message."""
     output = run("async_worker.py", broker)
