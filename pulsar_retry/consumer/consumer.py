@@ -284,12 +284,13 @@ class Consumer(WatchedConsumer):
         try:
             letter = self._letters.redelivered(raw)
         except UnicodeDecodeError:
-            _log.warning("a message with properties that are no text is not dead-lettered")
+            text = "a message with properties that are no text is not dead-lettered"
+            _log.warning(text, extra=self._watch.facts(raw))
             return False
         if (future := self._hand_on_now(raw, letter)) is not None:
-            log_failure(future)
+            log_failure(future, raw, self._watch)
         else:
-            self._worker.submit(lambda: log_failure(self._hand_on(raw, letter)))
+            self._worker.submit(lambda: log_failure(self._hand_on(raw, letter), raw, self._watch))
         return True
 
     def unsubscribe(self) -> None:

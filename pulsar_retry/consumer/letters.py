@@ -109,7 +109,11 @@ class _Flight:
         try:
             self.router.come_back(self.raw, self.was_letter)
         except Exception:  # noqa: BLE001 - C++ may be the caller
-            _log.exception("a message could not be asked back; it comes when the consumer closes")
+            watch = self.router.watch
+            _log.exception(
+                "a message could not be asked back; it comes when the consumer closes",
+                extra=None if watch is None else watch.facts(self.raw),
+            )
         if (watch := self.router.watch) is not None:
             self._resolve(partial(watch.failed, self.raw, self.letter, error))
         self._resolve(partial(self.future.set_exception, error))
@@ -361,11 +365,12 @@ class LetterRouter:
         return self.permits.wait_for_all(self.patience + 1)
 
 
-def log_failure(future: Future[None]) -> None:
-    """Log the failure of a hand-off that no caller waits for."""
+def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
+    """Log the failure of a hand-off of the message *raw* that no caller waits for."""
 
     def done(future: Future[None]) -> None:
         if error := future.exception():
-            _log.warning("a message was not handed on and will be redelivered: %s", error)
+            text = "a message was not handed on and will be redelivered: %s"
+            _log.warning(text, error, extra=watch.facts(raw))
 
     future.add_done_callback(done)

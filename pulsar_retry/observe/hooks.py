@@ -39,7 +39,7 @@ class SettleEvent:
     error: BaseException | None = None
     letter_topic: str | None = None
 
-    def extra(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Return what of it goes into a log record."""
         return {
             "topic": self.topic,

@@ -208,6 +208,14 @@ class Watch:
             **facts,
         )
 
+    def facts(self, raw: Any, **facts: Any) -> dict[str, Any]:
+        """Return what a log record says of a message beside its text. Never raises."""
+        try:
+            return self.event(raw, **facts).facts()
+        except Exception as error:  # noqa: BLE001 - the record itself is what matters
+            told = {"message_id": None, "attempt": None, "reason": shown(error)}
+            return {"topic": self.ledger.topic, "subscription": self.ledger.subscription, **told}
+
     def _call(self, name: str, raw: Any, **facts: Any) -> None:
         """Tell a hook."""
         try:
@@ -218,7 +226,8 @@ class Watch:
             key = (name, type(error))
             if key not in self._told and len(self._told) < _MOST_ERRORS:
                 self._told.add(key)
-                _log.exception("the hook %s raised; the like of it is not logged again", name)
+                text = "the hook %s raised; the like of it is not logged again"
+                _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any, attempt: int | None = None) -> None:
         self.ledger.done(attempt or _attempt(raw), _age(raw, self._now()))
@@ -251,11 +260,3 @@ def _age(raw: Any, now: float) -> float:
         if RECONSUMETIMES in properties and (first := read_envelope(properties).published):
             return float(now - first.timestamp())
     return float(now - raw.publish_timestamp() / 1000)
-
-
-def log_extra(watch: Watch, raw: Any, **facts: Any) -> dict[str, Any]:
-    """Return what a log record says of a message, beside its text. Never raises."""
-    try:
-        return watch.event(raw, **facts).extra()
-    except Exception as error:  # noqa: BLE001 - the record itself is what matters
-        return {"subscription": watch.ledger.subscription, "reason": shown(error)}

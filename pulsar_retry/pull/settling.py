@@ -29,6 +29,7 @@ from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Item, Slot, Work
 from pulsar_retry.pull.letters import chain_key, origin_key, published_at
+from pulsar_retry.pull.logs import log_failure
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.quarantine import crashes_of
 from pulsar_retry.pull.superseded import OwnLetters, Stamp
@@ -143,7 +144,8 @@ class Settler:
         """Take note of a message that could not be acknowledged: it is redelivered."""
         work = Work.of(item)
         self._count("unsettled")
-        _log.warning("a message was not settled and will be redelivered: %s", shown(error))
+        text = "a message was not settled and will be redelivered: %s"
+        _log.warning(text, shown(error), extra=self.handover.watch.facts(work.message))
         self._board.settled(work)
         self._next(work)
 
@@ -168,7 +170,7 @@ class Settler:
         if self._switch is not None and not _is_chosen(error):
             self._switch.failed()
         action = decide(policy, attempt, failure)
-        _log_failure(action, failure)
+        log_failure(self.handover.watch, work.message, action, failure, attempt)
         return self._carry_out(work, action, failure, attempt)
 
     def attempt(self, work: Work) -> int:
@@ -348,8 +350,8 @@ class Settler:
 
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":
-            message_id = item[0].message_id()
-            _log.warning("%s", LeaseExpired(f"a handler returned too late for {message_id}"))
+            error = LeaseExpired(f"a handler returned too late for {item[0].message_id()}")
+            _log.warning("%s", error, extra=self.handover.watch.facts(item[0]))
 
     def _count(self, name: str) -> None:
         with self._lock:
@@ -378,14 +380,6 @@ def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
 def _is_chosen(error: BaseException) -> bool:
     """Tell whether it is an outcome, which a handler chose, and no error."""
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
-
-
-def _log_failure(action: Action, failure: Failure) -> None:
-    """Log what a handler raised, with its traceback; what it chose is no error."""
-    if failure.cause is None:
-        _log.debug("%r: %r", failure.error, action)
-    else:
-        _log.info("a message failed: %r", action, exc_info=failure.cause)
 
 
 def _crashes(work: Work, failure: Failure) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.plan import topic_list
+from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
@@ -240,7 +241,9 @@ class Subscriber:
             consumer, kind = open_subscription(self._client, self._options)
             self._serve(consumer, kind)
         except Exception as error:  # noqa: BLE001 - `result` tells it
-            _log.error("the subscription %r has ended: %s", self._options.subscription, error)
+            name = self._options.subscription
+            extra = {"topic": topic_label(self._options.topic), "subscription": name}
+            _log.error("the subscription %r has ended: %s", name, error, extra=extra)
             self._reason = error
         finally:
             try:

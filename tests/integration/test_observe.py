@@ -187,3 +187,21 @@ def test_a_hook_that_raises_changes_nothing(subscribe, publish, caplog):
     consumer.acknowledge(consumer.receive(SOON))
     raised = [each.getMessage() for each in caplog.records if "raised" in each.getMessage()]
     assert ["on_retry", "on_recovered"] == [each.split()[2] for each in raised]
+
+
+def test_log_records_are_structured(start, publish, topic, caplog):
+    """Where, which message, which attempt and why, as attributes; and nothing that it holds."""
+
+    def handle(_message: Any) -> None:
+        raise ValueError("no such customer")
+
+    with caplog.at_level("INFO", "pulsar_retry"):
+        start(handle, retry_policy=pr.RetryPolicy(max_attempts=1))
+        publish(b"the payload", properties={"token": "the token"})
+        eventually(lambda: any("a message failed" in each.message for each in caplog.records))
+    [record] = [each for each in caplog.records if "a message failed" in each.message]
+    said = vars(record)
+    assert (topic, SUBSCRIPTION, 1) == (said["topic"], said["subscription"], said["attempt"])
+    assert "retries-exhausted" == said["reason"]
+    assert said["message_id"]
+    assert not [v for v in said.values() if "the payload" in str(v) or "the token" in str(v)]

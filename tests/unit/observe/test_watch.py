@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.observe.counting import Ledger
-from pulsar_retry.observe.watch import Watch, log_extra, topic_label
+from pulsar_retry.observe.watch import Watch, topic_label
 
 ORDERS = "persistent://public/default/orders"
 RETRY = Letter(f"{ORDERS}-billing-RETRY", {}, delay=5.0, attempt=2)
@@ -147,7 +147,7 @@ def test_properties_that_are_no_text_do_no_harm(told: Told) -> None:
 def test_what_a_log_record_says() -> None:
     """Where, which message and why; nothing that the message holds."""
     watch = Watch(Ledger(ORDERS, "billing"))
-    extra = log_extra(watch, raw(hidden="x"), reason="invalid")
+    extra = watch.facts(raw(hidden="x"), reason="invalid")
     assert {"topic", "subscription", "message_id", "attempt", "reason"} == set(extra)
     assert "payload" not in str(extra)
     assert "hidden" not in str(extra)
