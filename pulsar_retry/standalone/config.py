@@ -71,10 +71,10 @@ _KEY = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 # Set by arguments, so not by `settings`, which would contradict them.
 _ARGUMENTS = {
-    "brokerServicePort": "broker_port",
-    "webServicePort": "web_port",
-    "authenticationEnabled": "auth",
-    "tokenSecretKey": "auth",
+    "brokerServicePort": "the argument 'broker_port'",
+    "webServicePort": "the argument 'web_port'",
+    "authenticationEnabled": "the argument 'auth'",
+    "tokenSecretKey": "the argument 'auth'",
 }
 
 
@@ -113,8 +113,14 @@ def format_conf(settings: Mapping[str, Setting]) -> str:
     return "".join(f"{key}={setting_text(value)}\n" for key, value in settings.items())
 
 
-def check_settings(settings: Mapping[str, object] | None) -> dict[str, Setting]:
+def check_settings(
+    settings: Mapping[str, object] | None, arguments: Mapping[str, str] = _ARGUMENTS
+) -> dict[str, Setting]:
     """Return a copy of what a user asks for.
+
+    Args:
+        settings: It.
+        arguments: What sets a key that is no matter of *settings*.
 
     Raises:
         ConfigError: A key or value can't stand in the file, or an argument sets it.
@@ -122,8 +128,8 @@ def check_settings(settings: Mapping[str, object] | None) -> dict[str, Setting]:
     checked: dict[str, Setting] = {}
     for key, value in (settings or {}).items():
         name = f"settings[{key!r}]"
-        if key in _ARGUMENTS:
-            raise ConfigError.bad(name, value, f"to be set by the argument {_ARGUMENTS[key]!r}")
+        if key in arguments:
+            raise ConfigError.bad(name, value, f"to be set by {arguments[key]}")
         if not _KEY.fullmatch(key):
             raise ConfigError.bad(name, value, "the name of a setting of standalone.conf")
         if not isinstance(value, str | int | float) or "\n" in str(value):

@@ -12,6 +12,8 @@ from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry.errors import AdminError
+from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.parsing import OptionReader
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 
@@ -108,6 +110,27 @@ def test_a_file_of_certificates_that_is_not_there(cluster, tmp_path):
             connection.client()
         with pytest.raises(pr.ConfigError, match=r"ca\.pem"):
             connection.admin()
+
+
+def test_the_options_of_spark(cluster, topic, tmp_path):
+    """Those for TLS and the token make a client that works; another authority's makes none."""
+    token = tmp_path / "token"
+    token.write_text(cluster.it.token("admin"), encoding="ascii")
+    options = {
+        "service.url": cluster.it.service_url_tls,
+        "auth.token_file": str(token),
+        "tls.trust_certs_file": str(cluster.certificates.authority),
+        "tls.validate_hostname": "true",
+        "log.level": "none",
+    }
+    client = Connection.parse(OptionReader(options)).open()
+    client.create_producer(topic).send(b"row")
+    client.close()
+    options["tls.trust_certs_file"] = str(cluster.certificates.stranger)
+    client = Connection.parse(OptionReader(options)).open()
+    with pytest.raises(pulsar.ConnectError):
+        client.create_producer(topic)
+    client.close()
 
 
 def test_a_client_known_by_its_certificate(cluster, topic, grant):

@@ -91,10 +91,22 @@ def test_files_that_are_not_there(tmp_path: Path, missing: str) -> None:
         LocalCluster(tls=TlsFiles(**files))
 
 
+@pytest.mark.parametrize(
+    ("key", "who"), [("brokerServicePort", "the cluster"), ("brokerServicePortTls", "'tls'")]
+)
+def test_settings_that_are_no_settings(key: str, who: str) -> None:
+    """The error says what sets them instead."""
+    with pytest.raises(pr.ConfigError, match=rf"{key}.*{who}"):
+        LocalCluster(settings={key: 6650})
+
+
 def test_a_cluster_that_was_not_started() -> None:
-    """It can be stopped, and has no tokens without authentication."""
+    """It can be stopped, has no address, and no tokens without authentication."""
     cluster = LocalCluster()
     cluster.stop()
+    for name in ("brokers", "bookies", "metadata", "service_url", "admin_url_tls"):
+        with pytest.raises(pr.StandaloneError, match="was not started"):
+            getattr(cluster, name)
     assert cluster.admin_token is None
     with pytest.raises(pr.StandaloneError, match="auth=True"):
         cluster.token("billing")

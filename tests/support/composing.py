@@ -143,12 +143,12 @@ class ComposeCluster(LocalCluster):
             },
         )
         self._project = project
-        self.metadata = _Container("metadata", files.METADATA_PORT, project, conf.METADATA, {})
-        self.bookies = tuple(
+        self._metadata = _Container("metadata", files.METADATA_PORT, project, conf.METADATA, {})
+        self._bookies = tuple(
             _Container(f"bookie-{n}", port, project, conf.BOOKIE, {})
             for n, port in enumerate(files.BOOKIE_PORTS, start=1)
         )
-        self.brokers = tuple(
+        self._brokers = tuple(
             _BrokerContainer(
                 f"broker-{n + 1}",
                 chosen[n][0],
