@@ -1,0 +1,115 @@
+"""Nacks at scale, beside pulsar-client's own timer: `tox run -e bench`.
+
+Ids are nacked that the broker does not know, so that it has nothing to do: what is measured is the
+client's part. A proxy notes when it asks for redeliveries. Nothing here asserts a speed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import _pulsar
+import pulsar
+import pytest
+from comparing import Stopwatch, compare
+from redelivering import RedeliveryProxy
+
+import pulsar_retry as pr
+
+NACKS = 100_000
+ROUNDS = 3
+BATCH = 100
+DELAY = 4.0
+#: Seconds after the last is due until all are asked for; what is not yet counts as so late.
+GRACE = 6.0
+_PAGE = 4096
+
+SHARED = pulsar.ConsumerType.Shared
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+#: Returns the delay to nack with, and when that is over.
+When = Callable[[], tuple[float | None, float]]
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def later() -> tuple[None, float]:
+    """Nack with the consumer's own delay."""
+    return None, time.monotonic() + DELAY
+
+
+@pytest.mark.parametrize("batch", [1, BATCH], ids=["unbatched", "batched"])
+@pytest.mark.usefixtures("report")
+def test_nacks(benchmark, broker, namespace, batch):
+    """Nacked as fast as it goes, with one delay, and with delays that all end at once."""
+    errors: dict[str, list[float]] = {}
+    memory: dict[str, int] = {}
+
+    def nack_all(consumer: pulsar.Consumer, when: When) -> dict[tuple[int, int], float]:
+        due: dict[tuple[int, int], float] = {}
+        nack = consumer.negative_acknowledge
+        for number in range(NACKS):
+            entry = number // batch
+            index = number % batch if batch > 1 else -1
+            delay, moment = when()
+            message_id = _pulsar.MessageId(-1, 1_000_000, entry, index)
+            if delay is None:
+                nack(message_id)
+            else:
+                nack(message_id, delay=delay)
+            if index <= 0:
+                due[1_000_000, entry] = moment
+        return due
+
+    def contestant(name: str, kind: type[pulsar.Client], *, at_once: bool = False):
+        def run() -> Stopwatch:
+            topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+            with RedeliveryProxy(broker.service_url) as proxy:
+                client = kind(proxy.url, logger=QUIET)
+                consumer = client.subscribe(
+                    topic, "bench", SHARED, negative_ack_redelivery_delay_ms=round(DELAY * 1000)
+                )
+                moment = time.monotonic() + DELAY
+
+                def end() -> tuple[float, float]:
+                    return max(0.0, moment - time.monotonic()), moment
+
+                before, cpu, start = resident(), time.process_time(), time.perf_counter()
+                due = nack_all(consumer, end if at_once else later)
+                took = time.perf_counter() - start
+                memory[name] = max(memory.get(name, 0), resident() - before)
+                time.sleep(max(0.0, max(due.values()) + GRACE - time.monotonic()))
+                cpu = time.process_time() - cpu
+                client.close()
+            errors.setdefault(name, []).extend(
+                proxy.asked.get(entry, [moment + GRACE])[0] - moment
+                for entry, moment in due.items()
+            )
+            return Stopwatch.of(NACKS, took, cpu)
+
+        return run
+
+    compare(
+        benchmark,
+        {
+            "pulsar.Client": contestant("pulsar.Client", pulsar.Client),
+            "pr.Client": contestant("pr.Client", pr.Client),
+            "pr.Client, due at once": contestant("pr.Client, due at once", pr.Client, at_once=True),
+        },
+        "pulsar.Client",
+        ROUNDS,
+    )
+    for name, found in errors.items():
+        cuts = statistics.quantiles(found, n=100)
+        benchmark.extra_info[f"{name}: asked for after due"] = (
+            f"{cuts[49] * 1000:.0f} ms, p99 {cuts[98] * 1000:.0f} ms"
+        )
+    for name, grown in memory.items():
+        benchmark.extra_info[f"{name}: memory per nack"] = f"{grown / NACKS:.0f} B"

@@ -1,0 +1,325 @@
+"""Nacks on a real broker: very many, mixed, cancelled, and across kills and restarts."""
+
+from __future__ import annotations
+
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import pulsar
+import pytest
+from reading import NEVER, SOON, eventually, receive_all
+from redelivering import RedeliveryProxy
+
+import pulsar_retry as pr
+
+SHARED = pulsar.ConsumerType.Shared
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture
+def nacking(client, topic):
+    """Return a function that subscribes without retries."""
+
+    def subscribe(**options):
+        options.setdefault("consumer_type", SHARED)
+        return client.subscribe(topic, "billing", **options)
+
+    return subscribe
+
+
+@pytest.fixture
+def unlimited(admin, namespace):
+    """Let consumers hold as much unacknowledged as they like."""
+    admin.set_namespace_policy(namespace, "maxUnackedMessagesPerConsumer", 0)
+    admin.set_namespace_policy(namespace, "maxUnackedMessagesPerSubscription", 0)
+
+
+def fill(client, topic, count, **options):
+    """Publish numbers."""
+    producer = client.create_producer(
+        topic, block_if_queue_full=True, max_pending_messages=5_000, **options
+    )
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+
+
+def place(message):
+    """Return the entry that a message is in."""
+    message_id = message.message_id()
+    return message_id.ledger_id(), message_id.entry_id()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("unlimited")
+def test_a_hundred_thousand_nacks(broker, topic, capsys):
+    """All due at once: each is asked for once, none early, and all of them come back."""
+    count, asked_for = 100_000, {}
+    with RedeliveryProxy(broker.service_url) as proxy, pr.Client(proxy.url, logger=QUIET) as client:
+        consumer = client.subscribe(
+            topic, "billing", SHARED, receiver_queue_size=5_000, max_unacked_messages=0
+        )
+        fill(client, topic, count, batching_enabled=False)
+        messages = [consumer.receive(SOON) for _ in range(count)]
+        due = time.monotonic() + 6
+        for message in messages:
+            consumer.negative_acknowledge(message, delay=max(0.0, due - time.monotonic()))
+            asked_for[place(message)] = due
+        is_late = time.monotonic() > due
+        assert count == consumer.pending_nacks or is_late
+        assert count == consumer.unsettled or is_late
+        del messages, message
+
+        numbers = set()
+        for _ in range(count):
+            message = consumer.receive(60_000)
+            assert 1 == message.redelivery_count()
+            numbers.add(message.data())
+            consumer.acknowledge(message)
+        assert count == len(numbers)
+        assert (0, 0) == (consumer.pending_nacks, consumer.unsettled)
+
+    assert asked_for.keys() == proxy.asked.keys()
+    assert {1} == {len(moments) for moments in proxy.asked.values()}
+    errors = [1000 * (proxy.asked[entry][0] - due) for entry, due in asked_for.items()]
+    if not is_late:
+        assert min(errors) > -20  # a look of pulsar-client's, where the process is held up
+    cuts = statistics.quantiles(errors, n=100)
+    with capsys.disabled():
+        print(f"\n100,000 nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
+    assert cuts[98] < 30_000
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("unlimited")
+def test_mixed_delays_under_a_stream_of_nacks(broker, topic, capsys):
+    """Nobody starves, and a long delay keeps no short one from its time."""
+    draw = random.Random(7).choice  # noqa: S311 - a test's delays
+    due = {}
+    with RedeliveryProxy(broker.service_url) as proxy, pr.Client(proxy.url, logger=QUIET) as client:
+        consumer = client.subscribe(topic, "billing", SHARED)
+        fill(client, topic, 2_000, batching_enabled=False)
+        left = 2_000
+        while left:
+            message = consumer.receive(SOON)
+            if message.redelivery_count():
+                consumer.acknowledge(message)
+                left -= 1
+                continue
+            delay = draw((0, 0.2, 0.5, 1, 3))
+            due[place(message)] = time.monotonic() + max(delay, 0.1)
+            consumer.negative_acknowledge(message, delay=delay)
+            time.sleep(0.001)  # so that nacks go on while others are due
+
+    errors = [1000 * (proxy.asked[entry][0] - moment) for entry, moment in due.items()]
+    with capsys.disabled():
+        cuts = statistics.quantiles(errors, n=100)
+        print(f"\nmixed nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
+    assert min(errors) > -1
+    assert max(errors) < 20_000
+
+
+def test_settling_takes_a_nack_back(nacking, publish, topic, admin):
+    """By message, by id, up to a message; and the last hand-off counts."""
+    consumer = nacking(dead_letter_policy=pr.DeadLetterPolicy(5))
+    for number in range(4):
+        publish(b"%d" % number)
+    first, second, third, fourth = (consumer.receive(SOON) for _ in range(4))
+    for message in (first, second, third, fourth):
+        consumer.negative_acknowledge(message, delay=1)
+    assert (4, 4) == (consumer.pending_nacks, consumer.unsettled)
+
+    consumer.acknowledge(first)
+    consumer.acknowledge(second.message_id())
+    consumer.dead_letter(third)
+
+    assert (1, 1) == (consumer.pending_nacks, consumer.unsettled)
+    assert [b"3"] == receive_all(consumer, 4_000)
+    eventually(lambda: admin.backlog(topic, "billing") == 0)
+
+
+def test_reconsuming_takes_a_nack_back(subscribe, publish):
+    """It comes back once, as a letter."""
+    consumer = subscribe()
+    publish()
+    message = consumer.receive(SOON)
+    consumer.negative_acknowledge(message, delay=0.5)
+    consumer.reconsume_later(message, delay=0)
+    letter = consumer.receive(SOON)
+    consumer.negative_acknowledge(letter, delay=0.5)  # and so does a letter's
+    assert 1 == consumer.pending_nacks
+    consumer.acknowledge(letter)
+
+    assert 0 == consumer.pending_nacks
+    assert [] == receive_all(consumer, 2_000)
+
+
+def test_a_cumulative_ack_takes_nacks_back(nacking, publish):
+    """Of what it covers; what comes later stays nacked."""
+    consumer = nacking(consumer_type=pulsar.ConsumerType.Exclusive)
+    for number in range(3):
+        publish(b"%d" % number)
+    first, second, third = (consumer.receive(SOON) for _ in range(3))
+    for message in (first, third):
+        consumer.negative_acknowledge(message, delay=1)
+    consumer.acknowledge_cumulative(second)
+
+    assert 1 == consumer.pending_nacks
+    assert [b"2"] == receive_all(consumer, 4_000)
+
+
+@pytest.mark.parametrize("by_index", [True, False], ids=["batch-index acks", "without"])
+def test_nacks_of_one_batch(nacking, client, topic, by_index):
+    """It is redelivered once, with the first; what is acked stays so with batch-index acks."""
+    consumer = nacking(batch_index_ack_enabled=by_index)
+    fill(client, topic, 5, batching_enabled=True, batching_max_publish_delay_ms=500)
+    messages = [consumer.receive(SOON) for _ in range(5)]
+    assert 1 == len({place(message) for message in messages})
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1], delay=60)
+    for message in messages[2:]:
+        consumer.negative_acknowledge(message, delay=1)
+    consumer.acknowledge(messages[4])
+    assert 3 == consumer.pending_nacks
+
+    again = receive_all(consumer, 4_000)
+
+    expected = [b"1", b"2", b"3"] if by_index else [b"0", b"1", b"2", b"3", b"4"]
+    assert expected == sorted(again)
+    assert 0 == consumer.pending_nacks
+
+
+def test_pending_nacks_are_forgotten(nacking, publish):
+    """By a seek and by redelivering all: nothing comes twice."""
+    consumer = nacking()
+    message_id = publish()
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=1)
+    consumer.redeliver_unacknowledged_messages()
+    consumer.negative_acknowledge(consumer.receive(SOON), delay=1)
+    consumer.seek(message_id)
+    publish(b"next")
+
+    assert 0 == consumer.pending_nacks
+    assert sorted(receive_all(consumer, 3_000)) in ([b"next"], [b"next", b"order"])
+
+
+def test_a_letters_nack_backs_off_by_its_count(subscribe, publish):
+    """The broker's count starts anew with each letter; the backoff goes on where it was."""
+    consumer = subscribe(
+        dead_letter_policy=pr.DeadLetterPolicy(9), negative_ack_backoff=pr.Exponential(0.4, 10)
+    )
+    publish()
+    for _ in range(2):
+        consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    letter = consumer.receive(SOON)
+    before = time.monotonic()
+    consumer.negative_acknowledge(letter)
+    consumer.receive(SOON)
+
+    assert time.monotonic() - before >= 1.6
+
+
+_DIES = """
+import os, signal, sys, pulsar_retry as pr
+consumer = pr.Client(sys.argv[1]).subscribe(sys.argv[2], "billing", pr_type, consumer_name="dies")
+for _ in range(10):
+    consumer.negative_acknowledge(consumer.receive(), delay=3600)
+print("nacked", flush=True)
+signal.pause()
+""".replace("pr_type", "__import__('pulsar').ConsumerType.Shared")
+
+
+def test_a_kill_hands_pending_nacks_on(nacking, publish, broker, topic):
+    """The broker gives them to another consumer at once: the delay was the process's own."""
+    for number in range(10):
+        publish(b"%d" % number)
+    nacking(initial_position=pulsar.InitialPosition.Earliest).close()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _DIES, broker.service_url, topic],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != b"nacked":
+            assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    consumer = nacking()
+    assert [b"%d" % number for number in range(10)] == sorted(
+        consumer.receive(SOON).data() for _ in range(10)
+    )
+
+
+def test_an_unload_with_pending_nacks(nacking, publish, topic, admin):
+    """The broker redelivers by itself; nothing is lost, and a nack comes once more at most."""
+    consumer = nacking()
+    for number in range(5):
+        publish(b"%d" % number)
+    for _ in range(5):
+        consumer.negative_acknowledge(consumer.receive(SOON), delay=2)
+
+    admin.unload(topic)
+
+    back = receive_all(consumer, 5_000)
+    assert {b"%d" % number for number in range(5)} == set(back)
+    assert len(back) <= 10
+
+
+def test_key_shared_keeps_keys_together(client, publish, topic):
+    """A nacked message comes back to the consumer of its key."""
+    consumers = [
+        client.subscribe(topic, "billing", pulsar.ConsumerType.KeyShared) for _ in range(2)
+    ]
+    for number in range(20):
+        publish(b"%d" % number, partition_key=f"key {number}")
+    seen = {}
+    for turn in range(2):
+        for consumer in consumers:
+            for _ in range(20):
+                try:
+                    message = consumer.receive(2_000)
+                except pulsar.Timeout:
+                    break
+                assert consumer is seen.setdefault(message.data(), consumer)
+                assert turn == message.redelivery_count()
+                if turn == 0:
+                    consumer.negative_acknowledge(message, delay=8)
+                else:
+                    consumer.acknowledge(message)
+    assert 20 == len(seen)
+
+
+def test_the_unacked_limit_is_warned_of(nacking, publish, admin, namespace, caplog):
+    """Before the broker stops delivering, once, with the limit's name; afterwards it goes on."""
+    admin.set_namespace_policy(namespace, "maxUnackedMessagesPerConsumer", 20)
+    consumer = nacking(receiver_queue_size=1, max_unacked_messages=20)
+    for number in range(40):
+        publish(b"%d" % number)
+    held = [consumer.receive(SOON) for _ in range(15)]
+    assert not caplog.records
+    for message in held:
+        consumer.negative_acknowledge(message, delay=3600)
+    held += [consumer.receive(SOON) for _ in range(3)]
+    (record,) = caplog.records
+    assert "maxUnackedMessagesPerConsumer" in record.getMessage()
+    assert (18, 15) == (consumer.unsettled, consumer.pending_nacks)
+
+    with pytest.raises(pulsar.Timeout):  # and there the broker stops
+        for _ in range(10):
+            held.append(consumer.receive(NEVER))
+    assert 1 == len(caplog.records)
+
+    for message in held:
+        consumer.acknowledge(message)
+    while len(held) < 40:
+        message = consumer.receive(SOON)
+        held.append(message)
+        consumer.acknowledge(message)
+    assert (0, 0) == (consumer.unsettled, consumer.pending_nacks)
