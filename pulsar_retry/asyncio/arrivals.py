@@ -28,7 +28,7 @@ class Arrivals:
     it for the next one.
 
     Attributes:
-        express: As the inbox's, but None too when it is time to let the rest of the loop run.
+        inbox: The inbox.
     """
 
     def __init__(self, inbox: Inbox, bridge: Bridge) -> None:
@@ -44,7 +44,9 @@ class Arrivals:
     @property
     def express(self) -> Callable[[int], Any] | None:
         """Return what takes a message at once, or None if it is time for `receive`."""
-        return self.inbox.express if time.monotonic() < self._turn_ends else None
+        if self._closed or time.monotonic() >= self._turn_ends:
+            return None
+        return self.inbox.express
 
     async def receive(self, timeout: float | None) -> Any:
         """Return the next raw message, within *timeout* seconds (None: for ever).

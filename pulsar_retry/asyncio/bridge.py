@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import _pulsar
 
 from pulsar_retry.asyncio.failing import failure, of_result
+from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.threads import keep_thread_state
-from pulsar_retry.errors import ConsumerClosedError, EventLoopError
+from pulsar_retry.errors import ConsumerClosedError, EventLoopError, ForkedError
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class Bridge:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        fork.guard(self, "loop")
         self._posted: deque[Callable[[], None]] = deque()
         self._told = False
 
@@ -41,11 +43,13 @@ class Bridge:
 
         Raises:
             EventLoopError: it is not.
+            ForkedError: it was made before a fork.
         """
         if asyncio.get_running_loop() is not self.loop:
+            closed = ", which is closed," if self.loop.is_closed() else ""  # forked: it raises
             raise EventLoopError(
-                "this belongs to the event loop on which it was made, and cannot be used on "
-                "another one; make one there instead (the client may be the same)"
+                f"this belongs to the event loop on which it was made{closed} and cannot be used "
+                "on another one; make one there instead (the client may be the same)"
             )
 
     def post(self, call: Callable[[], None]) -> None:
@@ -110,6 +114,7 @@ class Pool:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_THREADS, "pulsar-retry-asyncio")
+        fork.guard(self, "_executor")  # its threads do not survive
 
     async def run(
         self,
@@ -130,6 +135,8 @@ class Pool:
         waiter: asyncio.Future[None] = bridge.loop.create_future()
         try:
             running = self._executor.submit(function, *arguments)
+        except ForkedError:
+            raise
         except RuntimeError:
             raise failure(ConsumerClosedError("the client is closed")) from None
         bridge.follow(running, lambda _: finish(waiter))

@@ -267,6 +267,45 @@ def run(code, broker, *arguments):
     return process.stdout + "".join(errors)
 
 
+def test_a_forked_child_is_told(broker, topic):
+    """Whatever was made before the fork raises ForkedError in the child, at once."""
+    output = run(
+        """
+        import asyncio, os, sys
+        import pulsar, pulsar_retry as pr
+
+        url, topic = sys.argv[1:]
+        client = pr.asyncio.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+
+        async def make():
+            return await client.subscribe(topic, "billing"), await client.create_producer(topic)
+
+        consumer, producer = asyncio.run(make())
+        if os.fork() == 0:
+            for call in (
+                lambda: client.subscribe(topic, "other"),
+                lambda: client.get_topic_partitions(topic),
+                consumer.receive,
+                consumer.close,
+                lambda: producer.send(b"x"),
+            ):
+                async def use():
+                    await asyncio.wait_for(call(), 20)
+
+                try:
+                    asyncio.run(use())
+                except pr.ForkedError:
+                    print("told", flush=True)
+            os._exit(0)
+        os.wait()
+        asyncio.run(client.close())
+        """,
+        broker,
+        topic,
+    )
+    assert ["told"] * 5 == output.splitlines()
+
+
 def test_a_loop_that_closes_under_everything(broker, topic):
     """Receives, sends and letters are under way; the process goes on, and nothing is lost."""
     output = run(
