@@ -82,9 +82,13 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
 
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._inner = threaded.Client(*args, **kwargs)
-        self._client = self._inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
-        self._inner._client = Opener(self._client)  # noqa: SLF001
+        self._begin(threaded.Client(*args, **kwargs))
+
+    def _begin(self, inner: threaded.Client) -> None:
+        """Stand on *inner*, which `pulsar_retry.testing` makes itself."""
+        self._inner = inner
+        self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
+        inner._client = Opener(self._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")

@@ -4,6 +4,7 @@
 for pytest come with the package. `pulsar_retry.testing.broker` gives a real Pulsar.
 """
 
+from pulsar_retry.testing._asyncio import AsyncMemoryClient
 from pulsar_retry.testing.asserting import (
     assert_dead_lettered,
     assert_redelivered,
@@ -15,6 +16,7 @@ from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory import MemoryBroker, MemoryClient
 
 __all__ = [
+    "AsyncMemoryClient",
     "Delivered",
     "Faults",
     "MemoryBroker",

@@ -77,7 +77,7 @@ class RawProducer:
                 return
             batch = self._batches.setdefault(index, [])
             batch.append((content, callback))
-            if len(batch) >= self._most:
+            if len(batch) >= self._most or self._client.is_eager:
                 self._flush(index)
             elif len(batch) == 1:
                 clock = self._world.clock

@@ -27,10 +27,13 @@ class RawClient:
 
     Attributes:
         world: The broker.
+        is_eager: Whether its producers send at once what could wait for a batch: nobody lets
+            virtual time pass while an event loop waits.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.is_eager = False
         self._open: list[Any] = []
         self._is_closed = False
 

@@ -320,6 +320,8 @@ class _Condition(threading.Condition):
     def wait(self, timeout: float | None = None) -> bool:
         if not self._is_owned():  # type: ignore[attr-defined]  # of threading's own
             raise RuntimeError("cannot wait on un-acquired lock")
+        if timeout is not None and timeout <= 0:
+            return False
         self._tickets.append(ticket := Ticket())
         saved = self._release_save()  # type: ignore[attr-defined]
         try:

@@ -17,6 +17,7 @@ from pulsar_retry.client import Client
 from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.testing._asyncio import AsyncMemoryClient
 from pulsar_retry.testing._message import Builder, Content, RawMessage
 from pulsar_retry.testing._raw_client import RawClient
 from pulsar_retry.testing._subscription import Subscription
@@ -60,6 +61,14 @@ class MemoryBroker:
         client = MemoryClient(self._world)
         self._clients.append(client)
         return client
+
+    def asyncio_client(self) -> AsyncMemoryClient:
+        """Return a new client for asyncio.
+
+        An event loop waits in real time: let virtual time pass beside it, by
+        ``await asyncio.to_thread(broker.clock.advance, 3600)``.
+        """
+        return AsyncMemoryClient(self.client())
 
     def close(self) -> None:
         """End its clients as if their processes had died. They need not have been closed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -163,6 +165,47 @@ def test_waiting_for_what_does_not_end(memory: MemoryBroker) -> None:
         memory.join("orders", "billing", timeout=DAY)
     consumer.acknowledge(consumer.receive(1000))
     memory.join("orders", "billing")
+
+
+def test_a_client_for_asyncio(memory: MemoryBroker) -> None:
+    """Its event loop waits in real time, virtual time passes beside it."""
+
+    async def scenario() -> list[str]:
+        async with memory.asyncio_client() as client:
+            producer = await client.create_producer("orders")
+            consumer = await client.subscribe(
+                "orders", "billing", pulsar.ConsumerType.Shared, enable_retry=True
+            )
+            await producer.send(b"x")
+            await consumer.reconsume_later(await consumer.receive(), delay=DAY)
+            await asyncio.to_thread(memory.clock.advance, DAY)
+            letter = await consumer.receive()
+            await consumer.acknowledge(letter)
+            return [letter.properties()["RECONSUMETIMES"]]
+
+    assert ["1"] == asyncio.run(scenario())
+    assert_retried(memory, "orders", "billing", delays=[DAY])
+    assert 0 == memory.backlog(RETRY, "billing")
+
+
+def test_a_subscriber_for_asyncio(memory: MemoryBroker) -> None:
+    """Takes part in virtual time."""
+    calls = []
+
+    async def handle(message: Any) -> None:
+        calls.append(memory.clock.time())
+        fail(message)
+
+    async def scenario() -> None:
+        async with memory.asyncio_client() as client:
+            policy = pr.RetryPolicy(max_attempts=4, backoff=pr.Fixed(3600))
+            async with client.subscriber("orders", "billing", handle, retry_policy=policy):
+                memory.send("orders", b"x")
+                await asyncio.to_thread(memory.join, "orders", "billing")
+
+    asyncio.run(scenario())
+    assert pytest.approx([3600] * 3, abs=0.1) == [b - a for a, b in itertools.pairwise(calls)]
+    assert_dead_lettered(memory, "orders", "billing", data=[b"x"])
 
 
 # -- faults ---------------------------------------------------------------------------------------

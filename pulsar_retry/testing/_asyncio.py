@@ -1,0 +1,42 @@
+# ruff: noqa: SLF001 - this stands on the inside of another client
+"""The client of the broker in memory for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from pulsar_retry import asyncio as pulsar_asyncio
+from pulsar_retry.client import Client
+from pulsar_retry.testing.clock import VirtualClock
+
+#: Virtual seconds that pass between two looks at whether a subscriber has ended.
+_STEP = 10.0
+
+
+class AsyncMemoryClient(pulsar_asyncio.Client):
+    """A `pulsar_retry.asyncio.Client` of a broker in memory."""
+
+    def __init__(self, inner: Client) -> None:
+        inner._client.is_eager = True
+        self._begin(inner)
+
+    def subscriber(self, *args: Any, **kwargs: Any) -> pulsar_asyncio.Subscriber:
+        """Do what `pulsar_retry.asyncio.Client.subscriber` does."""
+        subscriber = super().subscriber(*args, **kwargs)
+        subscriber.__class__ = _Subscriber
+        return subscriber
+
+
+class _Subscriber(pulsar_asyncio.Subscriber):
+    """A subscriber whose end lets time pass for whoever awaits it."""
+
+    async def _until_the_end(self) -> None:
+        clock = cast("VirtualClock", self._inner._clock)
+        ended = asyncio.ensure_future(super()._until_the_end())
+        try:
+            while not ended.done():
+                await asyncio.to_thread(clock.advance, _STEP)
+            await ended
+        finally:
+            ended.cancel()
