@@ -124,6 +124,7 @@ class Puller:
                 return None
             pulled.settled = True
             self._used_at = self._now()
+            self._check_later()
             return self._settler
 
     def _too_late(self, pulled: Pulled) -> None:
@@ -152,7 +153,9 @@ class Puller:
     def _check_later(self) -> None:
         """Have `_check` called when the next lease ends, or the consumer is idle for long."""
         now = self._now()
-        due = min(self._clock.next_due(), max(now, self._used_at + _IDLE))
+        due = self._clock.next_due()
+        if not self._pulls and not len(self._clock):
+            due = min(due, max(now, self._used_at + _IDLE))
         if due < self._checked_at and self._handover is not None:
             self._checked_at = due
             self._handover.check_later(self, due - now)
@@ -169,7 +172,7 @@ class Puller:
                 return
             now = self._now()
             gone = cast("list[Pulled]", self._clock.expired(now))
-            idle = not self._pulls and not len(self._clock) and now - self._used_at >= _IDLE
+            idle = not self._pulls and not len(self._clock) and now >= self._used_at + _IDLE
             if idle and not gone:
                 self._settler = None
             else:
