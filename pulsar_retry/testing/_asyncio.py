@@ -18,8 +18,10 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
     """A `pulsar_retry.asyncio.Client` of a broker in memory."""
 
     def __init__(self, inner: Client) -> None:
-        inner._client.is_eager = True
+        raw = inner._client
+        raw.is_eager = True
         self._begin(inner)
+        inner._client = raw  # nothing here blocks a thread that a loop might need
 
     def subscriber(self, *args: Any, **kwargs: Any) -> pulsar_asyncio.Subscriber:
         """Do what `pulsar_retry.asyncio.Client.subscriber` does."""
