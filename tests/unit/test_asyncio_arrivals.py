@@ -115,7 +115,9 @@ class Play:
         for _ in range(50):
             await asyncio.sleep(0)
         if not all(task.done() for task in self.tasks):
-            assert not (self.main.queue or self.retry.queue or self.arrivals.inbox.holds())
+            assert not self.main.queue
+            assert not self.retry.queue
+            assert not self.arrivals.inbox.holds()
         for task in self.tasks:
             task.cancel()
         for ended in await asyncio.gather(*self.tasks, return_exceptions=True):
