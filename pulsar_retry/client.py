@@ -9,6 +9,7 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
+from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
@@ -85,6 +86,7 @@ class Client(consumer_client.Client):
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
+        dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
     ) -> Subscriber:
         """Return a subscriber that calls *handler* with every message; it is not started.
@@ -128,6 +130,7 @@ class Client(consumer_client.Client):
             delay_levels: The table of the consumer's levels.
             consumer_name: The consumer's name.
             letter_send_timeout: Seconds until a letter without a receipt has failed.
+            dedupe_letters: Letters that are remembered to tell duplicates (`Client.subscribe`).
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
 
         Raises:
@@ -159,6 +162,7 @@ class Client(consumer_client.Client):
                 delay_levels=delay_levels,
                 consumer_name=consumer_name,
                 letter_send_timeout=letter_send_timeout,
+                dedupe_letters=dedupe_letters,
                 hooks=hooks,
             )
         )

@@ -178,9 +178,7 @@ class Intake:
         settler, own_letters = self._settler, self._settler.own_letters
         put_up = board.ready.append
         count, size = board.held()
-        room = min(1 if self._is_trying else self._goes, self._limits.max_messages - count)
-        if self._valve is not None:
-            room = min(room, self._valve.room(count))
+        room = min(self._at_a_time(count), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, total = 0, 0
         flowing, whole = self._handover.flowing(), self._handover.whole
@@ -211,6 +209,13 @@ class Intake:
             self._put_up, self._put_up_at = received, self._now()
             self._next_look = min(self._next_look, self._put_up_at + self._interval)
             board.wake(1 if self._is_quick else received)
+
+    def _at_a_time(self, count: int) -> int:
+        """Return how many may be received in one go, with *count* in hand."""
+        if self._is_trying:
+            return 1
+        # A valve says itself how much is taken ahead, and does so by what is slow behind it.
+        return self._goes if self._valve is None else self._valve.room(count)
 
     def _first(self, wait: float, flowing: Callable[[int], Any] | None) -> Any:
         """Return the next message; look what is wrong if none comes.

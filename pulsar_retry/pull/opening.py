@@ -61,5 +61,6 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
             naming=options.naming,
             delay_levels=options.delay_levels,
             letter_send_timeout=options.letter_send_timeout,
+            dedupe_letters=options.dedupe_letters,
             hooks=options.hooks,
         )

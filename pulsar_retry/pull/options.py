@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -68,6 +69,7 @@ class Options:
     delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS
     consumer_name: str | None = None
     letter_send_timeout: Duration = 30.0
+    dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
     valve: Valve | None = None

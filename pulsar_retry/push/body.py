@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -121,8 +122,8 @@ class Pushed:
     @property
     def publish_time(self) -> str:
         """When it was first published (RFC 3339, UTC, to the millisecond)."""
-        moment = _EPOCH + timedelta(milliseconds=self.published_ms)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        seconds, milliseconds = divmod(self.published_ms, 1000)
+        return f"{_second(seconds)}.{milliseconds:03d}Z"
 
     @property
     def key(self) -> str:
@@ -147,18 +148,27 @@ def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
         subscription: The subscription's name.
         attempt: The ``deliveryAttempt``; None: it is not sent.
     """
-    publish_time = message.publish_time
-    inner: dict[str, Any] = {"attributes": dict(message.attributes)}
+    # Written out, for most of it needs no escapes: half of what a dict costs, for each message.
+    publish_time, message_id = message.publish_time, _encode(message.message_id)
+    parts = [f'{{"message":{{"attributes":{_encode(dict(message.attributes))}']
     if message.data is not None:
-        inner["data"] = base64.b64encode(message.data).decode("ascii")
-    inner["messageId"] = inner["message_id"] = message.message_id
+        parts.append(f'"data":"{base64.b64encode(message.data).decode("ascii")}"')
+    parts.append(f'"messageId":{message_id},"message_id":{message_id}')
     if message.ordering_key:
-        inner["orderingKey"] = message.ordering_key
-    inner["publishTime"] = inner["publish_time"] = publish_time
-    body: dict[str, Any] = {"message": inner, "subscription": subscription}
+        parts.append(f'"orderingKey":{_encode(message.ordering_key)}')
+    parts.append(f'"publishTime":"{publish_time}","publish_time":"{publish_time}"}}')
+    parts.append(f'"subscription":{_encode(subscription)}')
     if attempt is not None:
-        body["deliveryAttempt"] = attempt
-    return _encode(body).encode("ascii")
+        parts.append(f'"deliveryAttempt":{attempt}')
+    return f"{','.join(parts)}}}".encode("ascii")
+
+
+@lru_cache(8)  # messages come in the order of their publication, more or less
+def _second(seconds: int) -> str:
+    """Return a second since 1970 as RFC 3339 writes it in UTC, without its zone."""
+    return (
+        (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds").removesuffix("+00:00")
+    )
 
 
 def common_headers(message: Pushed, attempt: int) -> list[Header]:

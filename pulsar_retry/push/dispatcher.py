@@ -11,6 +11,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
@@ -102,6 +103,7 @@ class Dispatcher:
         redact: Redact | None = None,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
+        dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
     ) -> None:
         """Make a dispatcher; it is not started.
@@ -148,6 +150,7 @@ class Dispatcher:
             redact: See `Client.subscriber`.
             consumer_name: The consumer's name.
             letter_send_timeout: Seconds until a letter without a receipt has failed.
+            dedupe_letters: Letters that are remembered to tell duplicates (`Client.subscribe`).
             hooks: See `Client.subscriber`.
 
         Raises:
@@ -190,6 +193,7 @@ class Dispatcher:
             redact=redact,
             consumer_name=consumer_name,
             letter_send_timeout=letter_send_timeout,
+            dedupe_letters=dedupe_letters,
             hooks=hooks,
         )
         form = Form(

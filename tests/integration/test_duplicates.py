@@ -205,3 +205,15 @@ def test_letters_of_another_topic_are_delivered(subscribe, letters):
     consumer = subscribe()
     letters(REAL_TOPIC="persistent://public/default/elsewhere")
     assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
+
+
+@pytest.mark.parametrize(("options", "expected"), [({}, 1), ({"dedupe_letters": 0}, 2)])
+def test_a_subscriber_is_given_one(start, letters, options, expected):
+    """It receives as consumers do, and can do without."""
+    got: list[str] = []
+    start(lambda message: got.append(message.properties()["RECONSUMETIMES"]), **options)
+    letters(1)
+    letters(1, due=4)
+    letters(1, due=6, RECONSUMETIMES="2")
+    eventually(lambda: "2" in got, SOON / 1000)
+    assert expected == got.count("1")
