@@ -52,9 +52,6 @@ linkcheck_timeout = 20
 linkcheck_workers = 4
 linkcheck_ignore = [r"http://(localhost|127\.0\.0\.1)"]
 
-# A new page need not be in a table of contents at once.
-suppress_warnings = ["toc.not_included"]
-
 
 def _readable_defaults(
     _app: Sphinx, _kind: str, _name: str, _object: Any, _options: Any, text: str, returns: str
