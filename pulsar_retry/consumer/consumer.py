@@ -332,6 +332,7 @@ class Consumer(WatchedConsumer):
     def _give_up(self) -> None:
         """Fail what is in flight: pulsar-client was shut down."""
         self._closed = True
+        self._ledger.detach(self._gauges)
         if self._router is not None:
             self._router.give_up()
 

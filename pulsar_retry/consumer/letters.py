@@ -353,10 +353,12 @@ class LetterRouter:
     def stop(self) -> None:
         """Refuse new letters."""
         self._closed = True
+        if self.watch is not None:
+            self.watch.ledger.detach(self)
 
     def give_up(self) -> None:
         """Refuse new letters and fail those in flight."""
-        self._closed = True
+        self.stop()
         for flight in list(self.flights):
             flight.fail(error_of(_pulsar.Result.AlreadyClosed))
 

@@ -2,8 +2,8 @@
 
 A message must not pay for being counted. So an acknowledgement adds one to a plain attribute, and
 what costs more (which attempt it was, how old the message is) is looked at for every message only
-while there are few of them; of many one in `MOST_APART` is looked at and stands for those before
-it. Counters are exact.
+while there are few of them; of many about a thousand a second are looked at, and each stands for
+those before it. Counters are exact.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 #: Acknowledgements of which one is looked at, when there are very many.
-MOST_APART = 64
-#: Seconds from one acknowledgement to the next below which there are many.
-_BUSY = 0.001
+MOST_APART = 256
+#: Seconds from one look to the next, when there are many.
+_PACE = 0.001
 
 #: What becomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
-NACKED, DROPPED, SUPERSEDED, REDRIVEN = "nacked", "dropped", "superseded", "redriven"
+NACKED, DROPPED, SUPERSEDED = "nacked", "dropped", "superseded"
 
 #: How messages are brought back: by a letter, by the broker, or in their lane.
 LETTER: Final = "letter"
@@ -98,6 +98,7 @@ class Ledger:
         self._looked = 0
         self._looked_at = 0.0
         self._apart = 1
+        self._looks_at_all = False
         self._lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
         self._buckets: dict[str, Buckets] = {}
@@ -133,23 +134,30 @@ class Ledger:
         self._observe("attempts", ATTEMPT_BOUNDS, attempt, weight)
         self._observe("critical_seconds", CRITICAL_BOUNDS, max(0.0, age), weight)
 
-    def look(self, now: float, attempt: int | None, age: float, *, every: bool) -> None:
+    def look(self, now: float, attempt: int | None, age: float) -> None:
         """Take a look at an acknowledgement, which stands for those since the last one.
 
         Args:
             now: The time, in seconds.
-            attempt: Which attempt it was; None: it is not known, and the next one is looked at.
+            attempt: Which attempt it was; None: it is not known, and they are in no histogram.
             age: Seconds since the message was published.
-            every: Whether the next one is to be looked at, however many there are.
         """
         with self._lock:
             weight = self.acknowledged - self._looked
-            if attempt is not None and weight > 0:
-                is_busy = now - self._looked_at < weight * _BUSY
-                self._apart = min(2 * self._apart, MOST_APART) if is_busy else 1
+            if weight > 0:
+                took = now - self._looked_at
+                apart = 2 * self._apart if took < _PACE else int(weight * _PACE / took)
+                self._apart = min(max(1, apart), MOST_APART)
                 self._looked, self._looked_at = self.acknowledged, now
-                self._done(attempt, age, weight)
-            self.due = self.acknowledged + (1 if every or attempt is None else self._apart)
+                if attempt is not None:
+                    self._done(attempt, age, weight)
+            self.due = self.acknowledged + (1 if self._looks_at_all else self._apart)
+
+    def look_at_all(self) -> None:
+        """Have every acknowledgement looked at from now on: one of the consumers needs it."""
+        with self._lock:
+            self._looks_at_all = True
+            self.due = 0
 
     def letter_acknowledged(self, attempt: int, age: float) -> None:
         """Count the acknowledgement of a retry letter, which stands for itself alone."""

@@ -76,11 +76,14 @@ class Mirror:
                 self.copy()
 
     def _run(self) -> None:
+        has_told = False
         while not self._ended.wait(INTERVAL):
             try:
                 self.copy()
             except Exception as error:  # noqa: BLE001 - the next time it may work
-                _log.debug("the metrics were not written: %s", error)
+                if not has_told:
+                    _log.warning("the metrics were not written, this is said once: %s", error)
+                has_told = True
 
     def copy(self) -> None:
         """Copy what was counted since the last time."""

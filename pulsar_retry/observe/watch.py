@@ -94,7 +94,7 @@ class Watch:
         self._told: set[tuple[str, type]] = set()
         self._looks_at_all = self._hooks.on_recovered is not None
         if self._looks_at_all:
-            ledger.due = 0
+            ledger.look_at_all()
 
     @classmethod
     def of(
@@ -115,7 +115,7 @@ class Watch:
         now, attempt, age = self._now(), None, 0.0
         if _is_whole(raw):
             attempt, age = _attempt(raw), _age(raw, now)
-        self.ledger.look(now, attempt, age, every=self._looks_at_all)
+        self.ledger.look(now, attempt, age)
         self._recovered(raw, attempt)
 
     def letter_acknowledged(self, raw: Any) -> None:

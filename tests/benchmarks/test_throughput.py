@@ -137,7 +137,11 @@ def uncounted() -> Iterator[None]:
 
     def acknowledge(self: RetryConsumer, message: pulsar.Message) -> None:
         if not self._letter_topics and isinstance(message, pulsar.Message):
-            self._consumer.acknowledge(message._message)
+            raw = message._message
+            self._consumer.acknowledge(raw)
+            self._settled += 1
+            if self._nacked:
+                self._take_back(raw)
 
     RetryConsumer.acknowledge = acknowledge
     try:

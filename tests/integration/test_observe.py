@@ -232,3 +232,18 @@ def test_asyncio_tells_the_same(broker, topic, metrics, hooks, told):
     assert ["retry", "recovered", "dead letter"] == [hook for hook, _ in told]
     outcomes = ("acknowledged", "retried", "dead_lettered")
     assert [1, 1, 1] == [metrics("deliveries_total", outcome=each) for each in outcomes]
+
+
+@pytest.mark.parametrize("end", ["consumer", "client", "shutdown"])
+def test_what_is_closed_shows_no_gauges(broker, topic, publish, metrics, end):
+    """Its counters stay, for they never go back."""
+    client = pr.Client(broker.service_url)
+    consumer = client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, enable_retry=True)
+    publish()
+    consumer.reconsume_later(consumer.receive(SOON), delay=3600)
+    assert (0, 0) == (metrics("letters_inflight"), metrics("unsettled"))
+    {"consumer": consumer.close, "client": client.close, "shutdown": client.shutdown}[end]()
+    assert (None, None) == (metrics("letters_inflight"), metrics("unsettled"))
+    assert 1 == metrics("retries_total", kind="letter")
+    if end != "client":
+        client.close()

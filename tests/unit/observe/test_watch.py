@@ -97,6 +97,18 @@ def test_a_recovery(told: Told) -> None:
     assert ("recovered", 3, None) == (hook, event.attempt, event.kind)
 
 
+def test_a_recovery_beside_a_consumer_without_hooks(told: Told) -> None:
+    """Both count for one subscription; the hook misses nothing for that."""
+    other = Watch(told.ledger)
+    for _ in range(200):
+        told.ledger.acknowledged += 1
+        other.acknowledged(raw())
+    told.ledger.acknowledged += 1
+    assert told.ledger.acknowledged >= told.ledger.due
+    told.watch.acknowledged(raw(RECONSUMETIMES="1"))
+    assert ["recovered"] == [hook for hook, _ in told.events]
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
