@@ -1,12 +1,10 @@
 #!/bin/sh
-# Tells whether a ZooKeeper with the configuration FILE listens. Neither image has a tool for it, but
-# the kernel lists what listens, with ports in hexadecimal and 0A for "listens".
+# Tells whether something listens at PORT. Neither image has a tool for it, but the kernel lists what
+# listens, with ports in hexadecimal and 0A for "listens".
 #
-# usage: listens.sh FILE
+# usage: listens.sh PORT
 set -eu
-while IFS='=' read -r key value; do
-  [ "$key" != clientPort ] || port=$(printf '%04X' "$value")
-done <"$1"
+port=$(printf '%04X' "$1")
 for table in /proc/net/tcp /proc/net/tcp6; do
   [ -e "$table" ] || continue
   while read -r _ address _ state _; do

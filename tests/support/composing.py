@@ -74,7 +74,7 @@ class Project:
 class _InContainer:
     """What a member does that is a container. Its `_runtime` is the project."""
 
-    _down = False
+    _down = _was_ready = False
 
     @property
     def is_running(self) -> bool:
@@ -84,7 +84,7 @@ class _InContainer:
     def launch(self) -> None:
         if self._down:
             self._runtime.call("start", self.name)
-            self._down = False
+            self._down = self._was_ready = False
 
     def stop(self) -> None:
         self._runtime.call("stop", "--timeout", "15", self.name)
@@ -101,10 +101,20 @@ class _InContainer:
 
 
 class _Container(_InContainer, Member):
-    """ZooKeeper, or a bookie; clients notice when it is ready."""
+    """ZooKeeper, or a bookie."""
+
+    def await_ready(self) -> None:
+        if not self._was_ready:  # asking takes a second
+            super().await_ready()
+            self._was_ready = True
 
     def _is_ready(self) -> bool:
-        return self.is_running
+        listens = ("sh", str(_INSIDE / "listens.sh"), str(self.port))
+        try:
+            self._runtime.call("exec", "-T", self.name, *listens)
+        except StandaloneError:
+            return False
+        return True
 
 
 class _BrokerContainer(_InContainer, BrokerMember):
