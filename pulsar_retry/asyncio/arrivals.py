@@ -80,6 +80,8 @@ class Arrivals:
 
     def look(self) -> None:
         """Have the first who waits look whether something is there."""
+        if self._bridge.loop.is_closed():
+            return  # a receive is collected that was left on it
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

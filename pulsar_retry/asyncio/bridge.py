@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -125,7 +126,7 @@ class Pool:
         """Call *function* on one of the threads, and await what it returns.
 
         If the caller is cancelled, the call goes on, and what it returns is given to *dropped* on
-        that thread.
+        one of the threads.
 
         Raises:
             ConsumerClosedError: the client is closed.
@@ -143,7 +144,11 @@ class Pool:
         try:
             await waiter
         except asyncio.CancelledError:
-            running.add_done_callback(partial(_drop, dropped))
+            if dropped is not None:
+                # Not as a callback of `running`: if that is done, it would block the loop. A closed
+                # client has closed what it opened.
+                with contextlib.suppress(RuntimeError):
+                    self._executor.submit(_drop, dropped, running)
             raise
         error = running.exception()
         if isinstance(error, Exception):
@@ -155,6 +160,6 @@ class Pool:
         self._executor.shutdown(wait=False)
 
 
-def _drop(dropped: Callable[[T], object] | None, running: Future[T]) -> None:
-    if running.exception() is None and dropped is not None:
+def _drop(dropped: Callable[[T], object], running: Future[T]) -> None:
+    if running.exception() is None:
         dropped(running.result())

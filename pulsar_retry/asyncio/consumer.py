@@ -15,7 +15,7 @@ import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
-from pulsar_retry.asyncio.failing import named_twice
+from pulsar_retry.asyncio.failing import failure, named_twice
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer import fork
@@ -134,9 +134,8 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         """
         try:
             self._inner.acknowledge(message)
-        except pulsar.PulsarException:
-            with named_twice():
-                raise
+        except pulsar.PulsarException as error:
+            raise failure(error) from None
 
     async def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.

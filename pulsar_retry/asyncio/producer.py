@@ -87,7 +87,11 @@ class Producer(pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client 
             self._bridge.post(landed)
             told(result, message_id)
 
-        self._producer.send_async(message, receipt)
+        try:
+            self._producer.send_async(message, receipt)
+        except BaseException:
+            landed()  # it is not in the queue
+            raise
 
     async def flush(self) -> None:
         """Wait until everything that was sent before has its receipt.

@@ -166,6 +166,28 @@ def test_closing_ends_all_who_wait(by_the_broker: bool) -> None:
     asyncio.run(play())
 
 
+def test_receives_that_a_closed_loop_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are collected without a word."""
+    words: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", words.append)
+    loop = asyncio.new_event_loop()
+
+    async def wait() -> list[asyncio.Task[Any]]:
+        arrivals = Arrivals(Inbox(FakeConsumer(), None, lambda _: None), Bridge())
+        receives = [asyncio.create_task(arrivals.receive(None)) for _ in range(3)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return receives
+
+    receives = loop.run_until_complete(wait())
+    loop.close()
+    for each in receives:
+        each._log_destroy_pending = False  # type: ignore[attr-defined]  # it is what is tested
+        each.get_coro().close()  # as the collector does it
+
+    assert [] == words
+
+
 def test_what_comes_for_a_closed_loop_stays() -> None:
     """Nobody is told, nothing is raised, and the message is there."""
     main = FakeConsumer()
