@@ -339,9 +339,5 @@ class RawConsumer:
             raise error_of(_Result.AlreadyClosed)
 
     acknowledge_async = later(acknowledge)
-    acknowledge_cumulative_async = later(acknowledge_cumulative)
     close_async = later(close)
     get_last_message_id_async = later(get_last_message_id, gives=True)
-    negative_acknowledge_async = later(negative_acknowledge)
-    seek_async = later(seek)
-    unsubscribe_async = later(unsubscribe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import _pulsar
@@ -163,12 +163,7 @@ class RawClient:
             raise error_of(_Result.AlreadyClosed)
 
     close_async = later(close)
-    create_producer_async: Callable[..., None] = later(create_producer, gives=True)
-    create_reader_async: Callable[..., None] = later(create_reader, gives=True)
-    get_topic_partitions_async: Callable[..., None] = later(get_topic_partitions, gives=True)
-    subscribe_async: Callable[..., None] = later(subscribe, gives=True)
-    subscribe_async_topics: Callable[..., None] = later(subscribe_topics, gives=True)
-    subscribe_async_pattern: Callable[..., None] = later(subscribe_pattern, gives=True)
+    get_topic_partitions_async = later(get_topic_partitions, gives=True)
 
 
 def _full(topic: str) -> str:

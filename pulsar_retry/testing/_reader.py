@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import _pulsar
@@ -25,6 +27,7 @@ class RawReader:
         self._topic = topic
         self._inclusive = conf.start_message_id_inclusive()
         self._changed = world.clock.condition()
+        self._asked: deque[Callable[[Any, Any], object]] = deque()
         self._is_closed = False
         self._position = self._behind(start)
         world.readers.append(self)
@@ -56,6 +59,28 @@ class RawReader:
         """Look again: there is more."""
         with self._changed:
             self._changed.notify_all()
+        self._answer()
+
+    def read_next_async(self, callback: Callable[[Any, Any], object]) -> None:
+        """Call *callback* with the next message."""
+        with self._changed:
+            self._asked.append(callback)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Call whoever has asked, as far as there is something to say."""
+        while True:
+            with self._changed:
+                found = self._peek()
+                if not self._asked or (found is None and not self._is_closed):
+                    return
+                callback = self._asked.popleft()
+                if self._is_closed or found is None:
+                    result, message = _Result.AlreadyClosed, None
+                else:
+                    result = _Result.Ok
+                    message, self._position = found
+            callback(result, message)
 
     def read_next(self, timeout_millis: int | None = None) -> RawMessage:
         """Return the next message, within some milliseconds."""
@@ -83,12 +108,17 @@ class RawReader:
         with self._changed:
             self._position = self._behind(where)
             self._changed.notify_all()
+        self._answer()
 
     def close(self) -> None:
         """End."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+        with self._world.guard:
+            if self in self._world.readers:
+                self._world.readers.remove(self)
+        self._answer()
 
     lose = close
 
@@ -106,5 +136,3 @@ class RawReader:
 
     close_async = later(close)
     has_message_available_async = later(has_message_available, gives=True)
-    read_next_async = later(read_next, gives=True)
-    seek_async = later(seek)

@@ -69,6 +69,8 @@ class Subscription:
         self._clock = clock
         self._guard = guard
         self._turn = 0
+        self._is_asked = False
+        self._is_dispatching = False
         self._set(start)
 
     def _set(self, position: int) -> None:
@@ -89,15 +91,14 @@ class Subscription:
 
     def left(self) -> list[Entry]:
         """Return what is not acknowledged."""
-        return [e for e in self.topic.entries[self._begin :] if e.number not in self._done]
+        return [e for e in self.topic.entries[self._begin :] if not self._is_done(e.number)]
+
+    def _is_done(self, number: int) -> bool:
+        return number < self._begin or number in self._done
 
     def backlog(self) -> int:
         """Return how many messages are not acknowledged."""
         return sum(len(e.messages) - len(self._done_in.get(e.number, ())) for e in self.left())
-
-    def in_flight(self) -> int:
-        """Return how many entries consumers hold."""
-        return len(self._pending)
 
     def is_held(self, number: int, consumer: Receiver) -> bool:
         """Tell whether *consumer* has an entry and has not acknowledged it."""
@@ -135,7 +136,11 @@ class Subscription:
 
     def acknowledge(self, number: int) -> None:
         """Acknowledge an entry."""
-        self._done.add(number)
+        if not self._is_done(number):
+            self._done.add(number)
+        while self._begin in self._done:  # so that what is done costs nothing any more
+            self._done.discard(self._begin)
+            self._begin += 1
         for known in (self._done_in, self._pending, self._counts):
             known.pop(number, None)
         self._replay.discard(number)
@@ -152,7 +157,6 @@ class Subscription:
         """Acknowledge every entry up to this one."""
         for earlier in range(self._begin, number + 1):
             self.acknowledge(earlier)
-        self._begin = max(self._begin, number + 1)
 
     def redeliver(self, consumer: Receiver, numbers: set[int] | None = None) -> None:
         """Deliver again what *consumer* holds, or of that these entries alone."""
@@ -182,19 +186,26 @@ class Subscription:
 
     def dispatch(self) -> None:
         """Deliver what can be delivered."""
-        if not self.consumers:
-            return
-        if self.is_shared:
-            self._dispatch_shared()
-        else:
-            self._dispatch_in_order(self.consumers[0])
+        self._is_asked = True
+        if self._is_dispatching:
+            return  # a consumer takes messages at once, and has room for more: see below
+        self._is_dispatching = True
+        try:
+            while self._is_asked and self.consumers:
+                self._is_asked = False
+                if self.is_shared:
+                    self._dispatch_shared()
+                else:
+                    self._dispatch_in_order(self.consumers[0])
+        finally:
+            self._is_dispatching = False
 
     def _dispatch_in_order(self, active: Receiver) -> None:
         entries = self.topic.entries
         while active.permits > 0 and self._next < len(entries):
             entry = entries[self._next]
             self._next += 1
-            if entry.number not in self._done:
+            if not self._is_done(entry.number):
                 self._deliver(entry, active)
 
     def _dispatch_shared(self) -> None:
@@ -208,7 +219,7 @@ class Subscription:
             entry = self.topic.entries[self._next]
             if entry.due > self._clock.time():
                 self._delay(entry)
-            elif entry.number not in self._done:
+            elif not self._is_done(entry.number):
                 if not self._has_room():
                     return
                 # A message whose key waits is taken later, and others pass it.
@@ -220,7 +231,7 @@ class Subscription:
         return any(consumer.permits > 0 for consumer in self.consumers)
 
     def _try(self, entry: Entry, blocked: set[str]) -> None:
-        if entry.number in self._done:
+        if self._is_done(entry.number):
             self._replay.discard(entry.number)
             return
         consumer = self._choose(entry, blocked)

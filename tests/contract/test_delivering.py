@@ -137,7 +137,7 @@ def test_failover_has_one_active_consumer(place: Place) -> None:
     consumers = [place.subscribe("Failover") for _ in range(2)]
     place.publish("a", "b")
     # The real broker gives a new active consumer nothing for its first second.
-    got = [rest(consumer, 3000) for consumer in consumers]
+    got = [rest(consumer, 2000) for consumer in consumers]
     assert sorted([["a", "b"], []]) == sorted(got)
     active = got.index(["a", "b"])
     consumers[active].close()

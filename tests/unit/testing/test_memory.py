@@ -188,6 +188,21 @@ def test_a_client_for_asyncio(memory: MemoryBroker) -> None:
     assert 0 == memory.backlog(RETRY, "billing")
 
 
+def test_a_reader_for_asyncio(memory: MemoryBroker) -> None:
+    """It waits without holding up its event loop."""
+
+    async def scenario() -> list[bytes]:
+        async with memory.asyncio_client() as client:
+            reader = await client.create_reader("orders", pulsar.MessageId.earliest)
+            waiting = asyncio.ensure_future(reader.read_next())
+            await asyncio.sleep(0.01)
+            memory.send("orders", b"x")
+            memory.send("orders", b"y")
+            return [(await waiting).data(), (await reader.read_next()).data()]
+
+    assert [b"x", b"y"] == asyncio.run(scenario())
+
+
 def test_a_subscriber_for_asyncio(memory: MemoryBroker) -> None:
     """Takes part in virtual time."""
     calls = []
@@ -342,6 +357,22 @@ def test_partitions(memory: MemoryBroker) -> None:
     assert [1] * 4 == [len(topics) for topics in by_key.values()]
     assert 12 == len(memory.retry_letters("orders", "billing"))
     assert 12 == len(memory.messages("orders"))
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 3])
+def test_a_small_queue_gets_each_message_once(memory: MemoryBroker, prefetch: int) -> None:
+    """Also where a message is taken while the broker delivers the next one."""
+    seen: list[bytes] = []
+    client = memory.client()
+    with client.subscriber(
+        "orders", "billing", lambda m: seen.append(m.data()), prefetch=prefetch, concurrency=2
+    ):
+        memory.clock.settle()
+        for number in range(30):
+            memory.send("orders", b"%d" % number, delay=number % 2)
+        memory.join("orders", "billing")
+    assert sorted(b"%d" % number for number in range(30)) == sorted(seen)
+    assert 30 == len(memory.deliveries("orders", "billing"))
 
 
 def test_a_batch_that_waits_is_sent_after_its_delay(memory: MemoryBroker) -> None:
