@@ -17,15 +17,10 @@ _log = logging.getLogger("pulsar_retry")
 
 
 class Deduper:
-    """What a consumer remembers of its letters. Thread-safe.
-
-    Attributes:
-        dropped: Letters that were superfluous.
-    """
+    """What a consumer remembers of its letters. Thread-safe."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         """Make it for the plan of a subscription with retries."""
-        self.dropped = 0
         self._topics = frozenset(
             logical(str(TopicName.parse(name))) for name in topic_list(plan.topic)
         )
@@ -43,13 +38,17 @@ class Deduper:
         letter = position_of(raw.message_id())
         if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
             return False
-        self.dropped += 1
         _log.info(
             "letter %s of %s is dropped: its message was handled after it was published",
             raw.message_id(),
             raw.topic_name(),
         )
         return True
+
+    @property
+    def dropped(self) -> int:
+        """How many letters were superfluous."""
+        return self._window.dropped
 
     def settled(self, message_id: Any) -> None:
         """Take note of a letter, by its raw id, that was acknowledged."""

@@ -121,6 +121,9 @@ class LetterWindow:
 
     It knows nothing of letters that others have received: with several consumers of a subscription
     the two letters of a message meet only where the same consumer gets both.
+
+    Attributes:
+        dropped: How many were superfluous.
     """
 
     def __init__(
@@ -131,6 +134,7 @@ class LetterWindow:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make it for *most* letters; *clock* is that of publications, *steady* never set."""
+        self.dropped = 0
         self._most = most
         self._clock = clock
         self._steady = steady
@@ -158,7 +162,9 @@ class LetterWindow:
                 self._known.move_to_end(print_)
             is_superfluous = letter not in known.ids and published + _SKEW < known.handled
             self._see(known, letter, now)
-            if not is_superfluous:
+            if is_superfluous:
+                self.dropped += 1
+            else:
                 self._in_hand[letter] = (print_, now)
             return is_superfluous
 
