@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 from pulsar_retry.asyncio.bridge import Bridge, finish
 from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.asyncio.signals import asked_by_signals
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.report import Report, StopMode
-from pulsar_retry.pull.signals import SIGNALS
 
 
 class Subscriber:
@@ -85,7 +81,7 @@ class Subscriber:
             else:
                 self._inner._ask("abandon", 0)
 
-        with _signals(signalled):
+        with asked_by_signals(signalled):
             try:
                 await self.start()
                 await self._until_the_end()
@@ -180,22 +176,3 @@ class Subscriber:
         except asyncio.CancelledError:
             self._inner._ask("abandon", 0)
             await self._until_the_end()
-
-
-@contextlib.contextmanager
-def _signals(signalled: Any) -> Iterator[None]:
-    """Have *signalled* called on the running loop for each signal that asks to end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop, before = asyncio.get_running_loop(), {}
-    for number in SIGNALS:
-        before[number] = signal.getsignal(number)
-        loop.add_signal_handler(number, signalled)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            if handler is not None:
-                signal.signal(number, handler)
