@@ -1,0 +1,69 @@
+"""Whatever goes wrong, every message is handled or dead: searched for counter-examples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+
+#: How often each message fails, and whether for good.
+FATES = st.lists(st.tuples(st.integers(0, 4), st.booleans()), min_size=1, max_size=8)
+#: What goes wrong with which send to which of the letters' topics.
+FAULTS = st.lists(
+    st.tuples(
+        st.sampled_from(["fail_send", "lose_receipt"]),
+        st.sampled_from(["orders-billing-RETRY", "orders-billing-DLQ"]),
+        st.integers(1, 6),
+        st.integers(1, 3),
+    ),
+    max_size=4,
+)
+POLICY = pr.RetryPolicy(
+    max_attempts=3, backoff=pr.Exponential(1, 600), dead_letter_on=(ValueError,)
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(FATES, FAULTS, st.sampled_from(["letters", "nack"]), st.booleans())
+def test_every_message_is_handled_or_dead(
+    fates: list[tuple[int, bool]],
+    faults: list[tuple[str, str, int, int]],
+    redelivery: str,
+    crashes: bool,
+) -> None:
+    """With sends that fail, receipts that get lost, and a process that is killed."""
+    memory = MemoryBroker()
+    failures = [count for count, _ in fates]
+    handled: set[int] = set()
+
+    def handle(message: Any) -> None:
+        number = int(message.data())
+        if failures[number]:
+            failures[number] -= 1
+            raise ValueError("bad") if fates[number][1] else TimeoutError("not yet")
+        handled.add(number)
+
+    for kind, topic, nth, times in faults:
+        getattr(memory.faults, kind)(topic, nth=nth, times=times)
+
+    def subscriber() -> pr.Subscriber:
+        return memory.client().subscriber(
+            "orders", "billing", handle, retry_policy=POLICY, redelivery=redelivery, concurrency=2
+        )
+
+    if crashes:
+        memory.faults.crash_after_send("orders-billing-RETRY", nth=2)
+    first = subscriber().start()
+    for number in range(len(fates)):
+        memory.send("orders", b"%d" % number)
+    memory.clock.advance(5)
+    with subscriber():
+        memory.join("orders", "billing")
+    first.stop("abandon")
+    memory.close()
+    dead = {int(letter.data()) for letter in memory.dead_letters("orders", "billing")}
+    assert set(range(len(fates))) == handled | dead
