@@ -2,7 +2,7 @@
 
 A message must not pay for being counted. So an acknowledgement adds one to a plain attribute, and
 what costs more (which attempt it was, how old the message is) is looked at for every message only
-while there are few of them; of many about a thousand a second are looked at, and each stands for
+while there are few of them; of many about a hundred a second are looked at, and each stands for
 those before it. Counters are exact.
 """
 
@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 #: Acknowledgements of which one is looked at, when there are very many.
-MOST_APART = 256
+MOST_APART = 1024
 #: Seconds from one look to the next, when there are many.
-_PACE = 0.001
+_PACE = 0.01
 
 #: What becomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
@@ -101,7 +101,9 @@ class Ledger:
         self._looks_at_all = False
         self._lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
-        self._buckets: dict[str, Buckets] = {}
+        self._attempts = Buckets(ATTEMPT_BOUNDS)
+        self._ages = Buckets(CRITICAL_BOUNDS)
+        self._buckets = {"attempts": self._attempts, "critical_seconds": self._ages}
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
 
     # -- telling ----------------------------------------------------------------------------------
@@ -117,13 +119,10 @@ class Ledger:
     def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
         """Count *value* in a histogram."""
         with self._lock:
-            self._observe(metric, bounds, value, 1)
-
-    def _observe(self, metric: str, bounds: Sequence[float], value: float, weight: int) -> None:
-        buckets = self._buckets.get(metric)
-        if buckets is None:
-            buckets = self._buckets[metric] = Buckets(bounds)
-        buckets.add(value, weight)
+            buckets = self._buckets.get(metric)
+            if buckets is None:
+                buckets = self._buckets[metric] = Buckets(bounds)
+            buckets.add(value)
 
     def done(self, attempt: int, age: float, *, weight: int = 1) -> None:
         """Take note of a message that is done with: at which attempt, and how long it took."""
@@ -131,8 +130,8 @@ class Ledger:
             self._done(attempt, age, weight)
 
     def _done(self, attempt: int, age: float, weight: int) -> None:
-        self._observe("attempts", ATTEMPT_BOUNDS, attempt, weight)
-        self._observe("critical_seconds", CRITICAL_BOUNDS, max(0.0, age), weight)
+        self._attempts.add(attempt, weight)
+        self._ages.add(max(0.0, age), weight)
 
     def look(self, now: float, attempt: int | None, age: float) -> None:
         """Take a look at an acknowledgement, which stands for those since the last one.
@@ -192,7 +191,7 @@ class Ledger:
         """Return a copy of a histogram; None: nothing was observed."""
         with self._lock:
             buckets = self._buckets.get(metric)
-            if buckets is None:
+            if buckets is None or not any(buckets.counts):
                 return None
             copy = Buckets(buckets.bounds)
             copy.counts, copy.sum = list(buckets.counts), buckets.sum

@@ -15,7 +15,12 @@ from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.names import TopicName, logical
-from pulsar_retry.wire.properties import REAL_TOPIC, RECONSUMETIMES, attempt_of, message_id_text
+from pulsar_retry.wire.properties import (
+    REAL_TOPIC,
+    RECONSUMETIMES,
+    message_id_text,
+    reconsume_times,
+)
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -112,9 +117,11 @@ class Watch:
 
     def acknowledged(self, raw: Any) -> None:
         """Look at an acknowledgement that was counted already; of an id there is nothing to see."""
-        now, attempt, age = self._now(), None, 0.0
-        if _is_whole(raw):
-            attempt, age = _attempt(raw), _age(raw, now)
+        now = self._now()
+        if not _is_whole(raw):
+            self.ledger.look(now, None, 0.0)
+            return
+        attempt, age = _seen(raw, now)
         self.ledger.look(now, attempt, age)
         self._recovered(raw, attempt)
 
@@ -123,12 +130,12 @@ class Watch:
         if not _is_whole(raw):
             self.ledger.acknowledged += 1
             return
-        attempt = _attempt(raw)
-        self.ledger.letter_acknowledged(attempt, _age(raw, self._now()))
+        attempt, age = _seen(raw, self._now())
+        self.ledger.letter_acknowledged(attempt, age)
         self._recovered(raw, attempt)
 
-    def _recovered(self, raw: Any, attempt: int | None) -> None:
-        if self._looks_at_all and attempt is not None and attempt > 1:
+    def _recovered(self, raw: Any, attempt: int) -> None:
+        if self._looks_at_all and attempt > 1:
             self._call("on_recovered", raw, attempt=attempt)
 
     def settled(self, raw: Any, outcome: str) -> None:
@@ -199,7 +206,7 @@ class Watch:
         if is_whole := _is_whole(raw):
             topic, message_id = _topic(raw), raw.message_id()
         if attempt is None:
-            attempt = _attempt(raw) if is_whole else 1
+            attempt = _seen(raw, 0.0)[0] if is_whole else 1
         return SettleEvent(
             topic=topic,
             subscription=self.ledger.subscription,
@@ -230,19 +237,13 @@ class Watch:
                 _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any, attempt: int | None = None) -> None:
-        self.ledger.done(attempt or _attempt(raw), _age(raw, self._now()))
+        seen, age = _seen(raw, self._now())
+        self.ledger.done(attempt or seen, age)
 
 
 def _is_whole(raw: Any) -> bool:
     """Tell whether it is a message and no id."""
     return hasattr(raw, "redelivery_count")
-
-
-def _attempt(raw: Any) -> int:
-    try:
-        return attempt_of(raw)
-    except UnicodeDecodeError:
-        return 1 + int(raw.redelivery_count())
 
 
 def _topic(raw: Any) -> str:
@@ -253,10 +254,15 @@ def _topic(raw: Any) -> str:
     return topic
 
 
-def _age(raw: Any, now: float) -> float:
-    """Return the seconds since a message was published; of a letter, since its origin was."""
-    with contextlib.suppress(UnicodeDecodeError):
+def _seen(raw: Any, now: float) -> tuple[int, float]:
+    """Return which attempt a message is at, and its seconds since it was first published."""
+    try:
         properties = raw.properties()
-        if RECONSUMETIMES in properties and (first := read_envelope(properties).published):
-            return float(now - first.timestamp())
-    return float(now - raw.publish_timestamp() / 1000)
+    except UnicodeDecodeError:
+        properties = {}  # it is no letter of ours
+    attempt = 1 + raw.redelivery_count()
+    if RECONSUMETIMES in properties:
+        attempt += reconsume_times(properties)
+        if first := read_envelope(properties).published:
+            return attempt, now - first.timestamp()
+    return attempt, now - raw.publish_timestamp() / 1000

@@ -41,10 +41,10 @@ def test_few_acknowledgements_are_all_looked_at() -> None:
 
 
 def test_of_many_some_stand_for_all() -> None:
-    """Of a hundred thousand in a second about a thousand are looked at, and nothing gets lost."""
+    """Of a hundred thousand in a second about a hundred are looked at, and nothing gets lost."""
     ledger = Ledger("orders", "billing")
     looks = sum(acknowledge(ledger, 1000 + number * 1e-5) for number in range(100_000))
-    assert 400 < looks < 1_500
+    assert 50 < looks < 200
     attempts = ledger.buckets("attempts")
     assert attempts is not None
     assert 100_000 - MOST_APART < sum(attempts.counts) <= 100_000
@@ -52,7 +52,7 @@ def test_of_many_some_stand_for_all() -> None:
 
 
 def test_all_are_looked_at_again_when_they_get_few() -> None:
-    """After a burst no more go by unseen than come in about a millisecond."""
+    """After a burst no more go by unseen than come in some hundredths of a second."""
     ledger = Ledger("orders", "billing")
     for number in range(10_000):
         acknowledge(ledger, 1000 + number * 1e-5)
