@@ -41,7 +41,6 @@ class Consumer(WatchedConsumer):
     `get_last_message_id` speak of the topic, everything else of both.
     """
 
-    _schema: Any
     _client: Any
 
     def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:

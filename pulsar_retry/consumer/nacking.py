@@ -8,12 +8,14 @@ from typing import Any
 
 import _pulsar
 import pulsar
+from pulsar import Message
 
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, raw_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.unsettled import StallWatch
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import last_delivery
 from pulsar_retry.policy.backoff import Exponential
@@ -29,6 +31,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     """A `pulsar.Consumer` whose nacks have delays of their own, and are undone by settling."""
 
     _consumer: Any
+    _schema: Any
     _watch: Watch
 
     def _set_up(self, plan: Plan, timer: Timer) -> None:
@@ -60,11 +63,19 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, as `pulsar.Consumer.receive` does."""
-        message = super().receive(timeout_millis)
         # Written out, for this is what runs once per message.
+        if timeout_millis is None:
+            raw = self._consumer.receive()
+        elif isinstance(timeout_millis, int):
+            raw = self._consumer.receive(timeout_millis)
+        else:
+            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         self._received = count = self._received + 1
         if count >= self._looks_at:
             self._look_at_limit()
+        message = Message()
+        message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
+        message._schema = self._schema  # noqa: SLF001
         return message
 
     def batch_receive(self) -> list[Any]:

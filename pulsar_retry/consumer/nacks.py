@@ -68,7 +68,7 @@ class NackQueue:
             if self._closed:
                 return  # the broker has redelivered it
             is_first = self.pending.add(entry, index, message_id, due)
-            if is_first or not len(self.pending) % 1024:  # very many are begun with earlier
+            if is_first or not len(self.pending.entries) & 1023:  # very many are begun with earlier
                 self._look_in_time()
 
     def cancel(self, message_id: Any) -> None:
@@ -114,8 +114,8 @@ class NackQueue:
 
     def _look_at(self, when: float) -> None:
         if when < self._looks:
-            self._looks = when
             self._timer.check_later(self, when - self._timer.now())
+            self._looks = when  # not if no thread could be started
 
     def _check(self) -> None:
         """Hand over what it is time for; called by the timer."""

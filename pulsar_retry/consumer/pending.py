@@ -51,24 +51,25 @@ class PendingNacks:
         """Have *entry* redelivered at *due* seconds or a little later, for its message *index*.
 
         Returns:
-            Whether nothing else is due as early.
+            Whether it is due earlier than all that was pending.
         """
         moment = math.ceil(due / WIDTH)
         known = self.entries.get(entry)
-        self._remember(entry, index, moment, known)
-        if known is None or moment < known:
-            if known is not None:
-                self._remove(entry, known)
-            self._insert(entry, message_id, moment)
-        head = self.head()
-        return head is not None and moment * WIDTH <= head
+        if index != WHOLE or known is not None:
+            self._remember(entry, index, moment, known)
+        else:  # a message of its own, which is what most are
+            self._count += 1
+        if known is not None:
+            if moment >= known:
+                return False
+            self._remove(entry, known)
+        return self._insert(entry, message_id, moment) and moment * WIDTH == self.head()
 
     def _remember(self, entry: Entry, index: int, moment: int, known: int | None) -> None:
         """Take note of which message of *entry* is nacked."""
         messages = self._batches.get(entry)
         if messages is None:
-            if index == WHOLE:  # one of its own, which is what most are
-                self._count += known is None
+            if index == WHOLE:  # nacked again
                 return
             messages = self._batches[entry] = {} if known is None else {WHOLE: known}
         self._count += index not in messages
@@ -172,13 +173,16 @@ class PendingNacks:
     def _id_of(self, entry: Entry) -> Any:
         return self._buckets[self.entries[entry]][entry]
 
-    def _insert(self, entry: Entry, message_id: Any, moment: int) -> None:
+    def _insert(self, entry: Entry, message_id: Any, moment: int) -> bool:
+        """Put *entry* into the bucket of *moment*; tell whether that is a new one."""
         bucket = self._buckets.get(moment)
+        is_new = bucket is None
         if bucket is None:
             bucket = self._buckets[moment] = {}
             heapq.heappush(self._moments, moment)
         bucket[entry] = message_id
         self.entries[entry] = moment
+        return is_new
 
     def _remove(self, entry: Entry, moment: int) -> Any:
         """Take *entry* out of its bucket and return its id."""

@@ -48,10 +48,10 @@ class Timer:
         # A user's backoff may return anything: neither inf nor NaN may end the thread.
         due = self.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
         with self._changed:
-            key = weakref.ref(owner)
-            if self._closed or self._due.get(key, due + 1) <= due:
+            if self._closed:
                 return
-            self._due[key] = due
+            key = weakref.ref(owner)
+            self._due[key] = due = min(due, self._due.get(key, due))
             if self._thread is None:
                 thread = self._new_thread(target=self._run, name="pulsar-retry-timer", daemon=True)
                 thread.start()  # where it cannot, the next one may

@@ -28,11 +28,11 @@ def seconds(argument: str, value: Duration, *, maximum: float = math.inf) -> flo
     Raises:
         ConfigError: it is no duration, negative, not finite, or above *maximum* seconds.
     """
-    accepted = "seconds (a number) or a timedelta, 0 or more"
-    if maximum != math.inf:
-        accepted += f" and at most {maximum:g} s"
     result = value.total_seconds() if isinstance(value, timedelta) else number(value)
     if not math.isfinite(result) or not 0 <= result <= maximum:
+        accepted = "seconds (a number) or a timedelta, 0 or more"
+        if maximum != math.inf:
+            accepted += f" and at most {maximum:g} s"
         raise ConfigError.bad(argument, value, accepted)
     return result
 
