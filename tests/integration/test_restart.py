@@ -71,3 +71,24 @@ def test_letters_in_flight_survive_a_kill_of_the_broker(own_broker, own_client):
 
     assert (500, set()) == (len(done), waiting)
     assert {b"%d" % number for number in range(500)} == set(receive_all(consumer, wait=15_000))
+
+
+def test_pending_nacks_survive_a_kill_of_the_broker(own_broker, own_client):
+    """The broker redelivers them by itself, and what is settled by then is not asked for again."""
+    topic = uuid.uuid4().hex
+    consumer = subscribe(own_client, topic)
+    producer = own_client.create_producer(topic)
+    for number in range(10):
+        producer.send(b"%d" % number)
+    for _ in range(10):
+        consumer.negative_acknowledge(consumer.receive(SOON), delay=600)
+
+    own_broker.kill()
+    own_broker.start()
+
+    # Each within the time that a broker takes to come back, not after the nack's ten minutes.
+    first = consumer.receive(90_000)
+    consumer.acknowledge(first)
+    back = {first.data(), *receive_all(consumer, wait=10_000)}
+    assert {b"%d" % number for number in range(10)} == back
+    assert 0 == consumer.pending_nacks
