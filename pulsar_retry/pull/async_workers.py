@@ -68,6 +68,7 @@ class LoopWorkers:
         self._till = self._slots[0]
         board.counting = [self._till]
         self._lost: Callable[[], None] = _is_never_lost
+        self._is_guest = False  # on a loop of their own, only a dispatcher's handler cancels them
 
     def thread(self) -> threading.Thread:
         """Return a thread that runs them on a loop of its own."""
@@ -77,7 +78,7 @@ class LoopWorkers:
 
     def run_on(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
         """Run them on *loop*; *lost* is called if that ends before they do. Thread-safe."""
-        self._lost = lost
+        self._lost, self._is_guest = lost, True
         work = self._work()
         try:
             running = asyncio.run_coroutine_threadsafe(work, loop)
@@ -160,7 +161,7 @@ class LoopWorkers:
             result = await handling
         except BaseException as error:
             task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if self._is_guest and task is not None and task.cancelling():
                 raise  # it is the worker that is cancelled: its loop ends, no attempt has failed
             await self._failed(slot, item, error)
             return
