@@ -30,8 +30,8 @@ from pulsar_retry.testing.broker import (
     running_broker,
 )
 
-#: The rows of the fault table, which tests of several folders enter.
-pytest_plugins = ("reliability",)
+#: The rows of the fault table, which tests of several folders enter, and Hypothesis's profiles.
+pytest_plugins = ("profiles", "reliability")
 
 CHOICE = pytest.StashKey[BrokerChoice]()
 STACK = pytest.StashKey[ExitStack]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,10 @@ class Cluster:
     tls_allow_insecure: bool = False
 
     def __attrs_post_init__(self) -> None:
-        parts = urllib.parse.urlsplit(self.service_url)
-        if parts.scheme not in _SCHEMES or not parts.netloc:
+        if not _is_url(self.service_url, _SCHEMES):
             accepted = "a URL such as pulsar://localhost:6650"
             raise ConfigError.bad("service_url", self.service_url, accepted)
-        root = urllib.parse.urlsplit(self.admin_url)
-        if root.scheme not in {"http", "https"} or not root.netloc:
+        if not _is_url(self.admin_url, {"http", "https"}):
             accepted = "a URL such as http://localhost:8080"
             raise ConfigError.bad("admin_url", self.admin_url, accepted)
         if self.token is not None and self.token_file is not None:
@@ -136,3 +134,14 @@ def _by_custom(service_url: str) -> str:
     host = urllib.parse.urlsplit(f"//{first}").hostname or ""
     kind, port = _ADMIN[scheme]
     return f"{kind}://[{host}]:{port}" if ":" in host else f"{kind}://{host}:{port}"
+
+
+def _is_url(text: str, schemes: Collection[str]) -> bool:
+    """Tell whether *text* is a URL of one of *schemes* whose hosts, and ports if any, are ones."""
+    try:
+        parts = urllib.parse.urlsplit(text)
+        hosts = [urllib.parse.urlsplit(f"//{each}") for each in parts.netloc.split(",")]
+        # Asking for a port that is no number raises.
+        return parts.scheme in schemes and all(each.hostname and each.port != 0 for each in hosts)
+    except ValueError:
+        return False

@@ -1,0 +1,134 @@
+"""Faults at random, for as long as one likes: nothing is lost, and everything ends.
+
+The schedule comes from a seed, so that it can be played again: the same faults in the same order
+after the same messages. How far the consumers are by then is the machine's, and not the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from contextlib import ExitStack, suppress
+from urllib.parse import urlsplit
+
+import attrs
+import pulsar
+import pytest
+from balancing import Stage
+from crashing import STEPS, crash
+from handing import WAYS, manage, publish, retry_many, retry_topic
+from ledger import Ledger
+from proxy import Proxy
+from schedule import schedule
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
+
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+#: How often the consumers' state is told, in steps.
+OFTEN = 10
+
+
+class Mischief:
+    """Does what a step says."""
+
+    def __init__(self, broker: Standalone, proxy: Proxy, stage: Stage) -> None:
+        self._broker = broker
+        self._proxy = proxy
+        self._stage = stage
+
+    def __call__(self, step) -> None:
+        """Have the fault happen, and pass."""
+        proxy, admin, topic = self._proxy, self._stage.admin, self._stage.topic
+        {
+            "kill a consumer": lambda: self._kill(step),
+            "unload the topic": lambda: admin.unload(topic),
+            "unload the retry topic": lambda: admin.unload(retry_topic(topic)),
+            "cut": proxy.cut,
+            "reset": proxy.reset,
+            "stall": lambda: self._for_a_while(step, proxy.stall),
+            "deaf": lambda: self._deafen(step),
+            "slow": lambda: self._for_a_while(step, lambda: setattr(proxy, "delay", 0.1)),
+            "refuse": lambda: self._for_a_while(step, lambda: proxy.cut(refuse=True)),
+            "fence": lambda: self._fence(step),
+            "kill the broker": lambda: (self._broker.kill(), self._broker.start()),
+            "restart the broker": self._broker.restart,
+        }[step.fault]()
+        proxy.mend()
+
+    @staticmethod
+    def _for_a_while(step, begin) -> None:
+        begin()
+        time.sleep(step.lasts)
+
+    def _deafen(self, step) -> None:
+        self._for_a_while(step, lambda: self._proxy.stall(to_broker=False))
+        self._proxy.reset()
+
+    def _kill(self, step) -> None:
+        """Run one more consumer, which dies at a hand-off if it gets as far as that."""
+        ways = [way for way in WAYS if way in {"reconsume_later", "subscriber"}]
+        way, point = ways[step.choice % 2], STEPS[step.choice // 2 % len(STEPS)]
+        done = threading.Event()
+
+        def feed() -> None:
+            while not done.wait(0.1):
+                publish(self._stage.client, self._stage.topic, self._stage.ledger, 5)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            arguments = (self._stage.url, self._stage.topic, self._stage.ledger)
+            assert -9 == crash(*arguments, way, point, 1 + step.choice % 7)
+        finally:
+            done.set()
+            feeder.join()
+
+    def _fence(self, step) -> None:
+        fencing = pulsar.ProducerAccessMode.ExclusiveWithFencing
+        with suppress(pulsar.PulsarException):
+            usurper = self._stage.client.create_producer(
+                retry_topic(self._stage.topic), access_mode=fencing
+            )
+            time.sleep(step.lasts)
+            usurper.close()
+
+
+def say(what) -> None:
+    """Print a line at once."""
+    print(what, flush=True)  # noqa: T201 - a soak is watched
+
+
+@pytest.mark.timeout(0)
+def test_a_soak(own_broker, admin, tmp_path, seed, minutes):
+    """Consumers of both kinds behind a proxy, one fault after the other, then the account."""
+    topic = f"persistent://public/default/{uuid.uuid4().hex}"
+    ledger = Ledger(tmp_path / "ledger")
+    url = urlsplit(own_broker.service_url)
+    with ExitStack() as stack:
+        direct = stack.enter_context(pr.Client(own_broker.service_url, logger=QUIET))
+        proxy = stack.enter_context(Proxy(url.hostname, url.port))
+        through = stack.enter_context(pr.Client(proxy.url, logger=QUIET))
+        admin = attrs.evolve(admin, url=own_broker.admin_url)
+        stage = Stage(own_broker.service_url, admin, direct, topic, ledger)
+        mischief = Mischief(own_broker, proxy, stage)
+        publish(direct, topic, ledger, 1)
+        end = time.monotonic() + 60 * minutes
+        policy = {"letter_send_timeout": 3}
+        with attrs.evolve(stage, client=through).working(retry_many, manage, **policy):
+            for step in schedule(seed):
+                if time.monotonic() > end:
+                    break
+                say(step)
+                publish(direct, topic, ledger, step.messages)
+                time.sleep(step.wait)
+                mischief(step)
+                if step.number % OFTEN == 0:
+                    say(f"     {ledger.account()}, open {len(ledger.open())}")
+        account = stage.account()
+
+    say(account)
+    assert frozenset() == account.lost
+    assert frozenset() == account.strange

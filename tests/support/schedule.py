@@ -1,0 +1,67 @@
+"""A schedule of faults that is the same for the same seed. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import attrs
+
+#: The faults, and how often each comes up.
+FAULTS = {
+    "kill a consumer": 6,
+    "unload the topic": 4,
+    "unload the retry topic": 4,
+    "cut": 4,
+    "reset": 4,
+    "stall": 3,
+    "deaf": 2,
+    "slow": 2,
+    "refuse": 2,
+    "fence": 2,
+    "kill the broker": 1,
+    "restart the broker": 1,
+}
+
+
+@attrs.frozen
+class Step:
+    """One fault.
+
+    Attributes:
+        number: Which it is, from 1.
+        fault: Its name.
+        messages: How many messages are published before it.
+        wait: Seconds between the messages and the fault.
+        lasts: Seconds for which it lasts, where it does.
+        choice: A number for what else is to be chosen.
+    """
+
+    number: int
+    fault: str
+    messages: int
+    wait: float
+    lasts: float
+    choice: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number:4} {self.fault} after {self.messages} messages and {self.wait:.2f} s, "
+            f"for {self.lasts:.1f} s"
+        )
+
+
+def schedule(seed: int) -> Iterator[Step]:
+    """Yield steps without end."""
+    chance = random.Random(seed)  # noqa: S311 - it is to be played again
+    number = 0
+    while True:
+        number += 1
+        yield Step(
+            number,
+            chance.choices([*FAULTS], [*FAULTS.values()])[0],
+            chance.randint(10, 120),
+            chance.uniform(0, 1.5),
+            chance.uniform(0.2, 5),
+            chance.randrange(1 << 16),
+        )
