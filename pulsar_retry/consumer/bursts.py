@@ -33,7 +33,7 @@ _STEP = 0.01
 
 #: Seconds that a burst is begun earlier at most. Meanwhile nothing else of that consumer comes
 #: back, and where the process is held up, what was handed over may come so much too early.
-AHEAD = 0.4
+AHEAD = 0.8
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ _CHUNK = 256
 _BURST = 0.1
 
 #: Seconds that handing one over takes, until it is known.
-_COST = 4e-6
+_COST = 8e-6
 
 #: How much of what a chunk has shown goes into what is expected of the next ones.
 _WEIGHT = 0.1
