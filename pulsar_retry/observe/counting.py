@@ -124,10 +124,10 @@ class Ledger:
                 buckets = self._buckets[metric] = Buckets(bounds)
             buckets.add(value)
 
-    def done(self, attempt: int, age: float, *, weight: int = 1) -> None:
+    def done(self, attempt: int, age: float) -> None:
         """Take note of a message that is done with: at which attempt, and how long it took."""
         with self._lock:
-            self._done(attempt, age, weight)
+            self._done(attempt, age, 1)
 
     def _done(self, attempt: int, age: float, weight: int) -> None:
         self._attempts.add(attempt, weight)

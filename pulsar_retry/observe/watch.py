@@ -141,7 +141,8 @@ class Watch:
     def settled(self, raw: Any, outcome: str) -> None:
         """Count a message that was acknowledged without having succeeded."""
         self.ledger.count("deliveries", outcome)
-        self._done(raw)
+        if outcome != counting.SUPERSEDED:  # another letter of the same message goes on
+            self._done(raw)
 
     def nacked(self, raw: Any, delay: float) -> None:
         """Count a negative acknowledgement of a message, or of its id."""

@@ -88,6 +88,17 @@ def test_a_nack(told: Told) -> None:
     assert {"nacked": 2} == told.ledger.counts("deliveries")
 
 
+def test_a_message_is_done_with_once(told: Told) -> None:
+    """A letter for which there is a newer one is not in the histograms; a dropped message is."""
+    told.watch.settled(raw(RECONSUMETIMES="2"), "superseded")
+    assert told.ledger.buckets("attempts") is None
+    told.watch.settled(raw(), "dropped")
+    attempts = told.ledger.buckets("attempts")
+    assert attempts is not None
+    assert 1 == sum(attempts.counts)
+    assert {"superseded": 1, "dropped": 1} == told.ledger.counts("deliveries")
+
+
 def test_a_recovery(told: Told) -> None:
     """A letter that was acknowledged had failed before; a first delivery had not."""
     told.ledger.acknowledged += 1
