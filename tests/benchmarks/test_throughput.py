@@ -5,7 +5,6 @@ No time is asserted, but ratios have floors. What is measured goes into docs/per
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.receiving import RetryConsumer
-from pulsar_retry.observe.serving import metrics_text
 
 IN_FLIGHT = 1_000
 
@@ -150,28 +148,10 @@ def uncounted() -> Iterator[None]:
         RetryConsumer.acknowledge = counted
 
 
-@contextmanager
-def scraped() -> Iterator[None]:
-    """Have the metrics scraped every second meanwhile, which is often."""
-    ended = threading.Event()
-
-    def scrape() -> None:
-        while not ended.wait(1.0):
-            metrics_text()
-
-    thread = threading.Thread(target=scrape)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
 @pytest.mark.usefixtures("report")
 def test_metrics(benchmark, broker, namespace, batching):
-    """The same consumer with and without counting, and scraped; beside the bare client."""
+    """The same consumer with and without counting, beside the bare client."""
 
     def contestant(kind: type[pulsar.Client], around=nullcontext, **options: object):
         def run() -> Stopwatch:
@@ -191,10 +171,9 @@ def test_metrics(benchmark, broker, namespace, batching):
         {
             "enable_retry, not counted": contestant(pr.Client, uncounted, enable_retry=True),
             "enable_retry": contestant(pr.Client, enable_retry=True),
-            "enable_retry, scraped": contestant(pr.Client, scraped, enable_retry=True),
             "pulsar.Client": contestant(pulsar.Client),
         },
         "enable_retry, not counted",
         ROUNDS,
-        {"enable_retry": 0.97, "enable_retry, scraped": 0.97},
+        {"enable_retry": 0.97},
     )
