@@ -12,8 +12,8 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 
-_PARTITION = re.compile(r"-partition-[0-9]+$", re.ASCII)
-_NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)")
+_PARTITION = re.compile(r"-partition-[0-9]+\Z", re.ASCII)
+_NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)", re.DOTALL)
 _NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
 
 

@@ -89,6 +89,7 @@ def test_the_logical_name_lacks_the_partition(local: str, partition: int) -> Non
         "orders-partition-",
         "orders-partition-x",
         "orders-partition-1x",
+        "orders-partition-1\n",
         "orders-partition-3-billing",
         "orders-partition-\N{ARABIC-INDIC DIGIT THREE}",
     ],

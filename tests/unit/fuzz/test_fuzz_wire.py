@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 from fuzzing import REFUSED, taken
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
@@ -78,6 +78,7 @@ def test_any_letter_can_be_asked_where_it_belongs(topic, properties, naming, max
     assert dedupe_id(properties, topic, count or 1)
 
 
+@example("0\n")
 @given(TOPICS | st.none() | st.integers() | st.binary(max_size=8))
 def test_a_topic_is_read_or_refused(topic) -> None:
     """A name has four parts, and is read again as the same; or there is a clear error."""
