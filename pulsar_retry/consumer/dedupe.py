@@ -54,6 +54,10 @@ class Deduper:
         """Take note of a letter, by its raw id, that was acknowledged."""
         self._window.settled(position_of(message_id))
 
+    def passed_over(self, message_id: Any) -> None:
+        """Take note of a letter, by its raw id, that is about to be acknowledged for a newer one."""
+        self._window.passed_over(position_of(message_id))
+
     def follow(self, message_id: Any, future: Future[None]) -> None:
         """Take note of a letter that is handed on, when *future* ends."""
         future.add_done_callback(partial(self._handed_on, message_id))

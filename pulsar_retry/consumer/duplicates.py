@@ -177,6 +177,14 @@ class LetterWindow:
                 known = self._known[print_]
                 known.handled = max(known.handled, delivered)
 
+    def passed_over(self, letter: LetterId) -> None:
+        """Take note of a letter that is acknowledged for the sake of a newer one: nobody handled it.
+
+        The newer one may well be its twin, which must not be dropped for it in turn.
+        """
+        with self._lock:
+            self._in_hand.pop(letter, None)
+
     def clear(self) -> None:
         """Forget all: what was handled is to be handled again."""
         with self._lock:

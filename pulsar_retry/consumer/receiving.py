@@ -252,6 +252,11 @@ class RetryConsumer(CountingConsumer):
         if self._deduper is not None:
             self._deduper.settled(message_id)
 
+    def _settle_as(self, message: Any, outcome: str) -> None:
+        if outcome == SUPERSEDED and self._deduper is not None and self._is_letter(message):
+            self._deduper.passed_over(id_of(message))
+        super()._settle_as(message, outcome)
+
     def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.
 

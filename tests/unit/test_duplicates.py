@@ -97,6 +97,15 @@ def test_settling_what_was_not_delivered_does_nothing(window: LetterWindow) -> N
     assert window.delivered(SECOND, PRINT, 999.0)
 
 
+def test_one_that_was_passed_over_was_not_handled(clock: Clock) -> None:
+    """It made way for a newer letter, which may be the second."""
+    window = window_of(clock)
+    window.delivered(FIRST, PRINT, 990.0)
+    window.passed_over(FIRST)
+    window.settled(FIRST)
+    assert not window.delivered(SECOND, PRINT, 999.0)
+
+
 def test_it_forgets_after_a_while(window: LetterWindow, clock: Clock) -> None:
     """Ten minutes."""
     clock.now = 1601.0

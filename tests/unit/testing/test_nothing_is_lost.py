@@ -67,3 +67,33 @@ def test_every_message_is_handled_or_dead(
     memory.close()
     dead = {int(letter.data()) for letter in memory.dead_letters("orders", "billing")}
     assert set(range(len(fates))) == handled | dead
+
+
+def test_two_ways_to_tell_a_superfluous_letter_never_drop_both() -> None:
+    """A letter that was dropped for a newer one is no reason to drop the newer one.
+
+    A killed subscriber leaves a message and its letter A. The next one handles the message again
+    and publishes letter B, for which it drops A; B is a twin of A's that was published before A was
+    delivered.
+    """
+    memory = MemoryBroker()
+    seen = []
+
+    def handle(message: Any) -> None:
+        seen.append(pr.attempt_of(message))
+        raise TimeoutError
+
+    def subscriber() -> pr.Subscriber:
+        policy = pr.RetryPolicy(max_attempts=3, backoff="fixed 2s")
+        return memory.client().subscriber("orders", "billing", handle, retry_policy=policy)
+
+    memory.faults.crash_after_send("orders-billing-RETRY")
+    first = subscriber().start()
+    memory.send("orders", b"x")
+    memory.clock.advance(1)
+    with subscriber():
+        memory.join("orders", "billing")
+    first.stop("abandon")
+    memory.close()
+    assert [b"x"] == [letter.data() for letter in memory.dead_letters("orders", "billing")]
+    assert {1, 2, 3} == set(seen)
