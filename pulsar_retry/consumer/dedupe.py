@@ -55,7 +55,7 @@ class Deduper:
         self._window.settled(position_of(message_id))
 
     def passed_over(self, message_id: Any) -> None:
-        """Take note of a letter, by its raw id, that is about to be acknowledged for a newer one."""
+        """Take note of a letter, by its raw id, that is acknowledged for a newer one."""
         self._window.passed_over(position_of(message_id))
 
     def follow(self, message_id: Any, future: Future[None]) -> None:

@@ -178,7 +178,7 @@ class LetterWindow:
                 known.handled = max(known.handled, delivered)
 
     def passed_over(self, letter: LetterId) -> None:
-        """Take note of a letter that is acknowledged for the sake of a newer one: nobody handled it.
+        """Take note of a letter that is acknowledged for a newer one: nobody handled it.
 
         The newer one may well be its twin, which must not be dropped for it in turn.
         """
