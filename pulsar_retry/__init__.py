@@ -30,7 +30,6 @@ from pulsar_retry.errors import (
     WorkerCrashedError,
 )
 from pulsar_retry.observe.hooks import Hooks, SettleEvent
-from pulsar_retry.observe.serving import MetricsServer, register_metrics, start_metrics_server
 from pulsar_retry.observe.tracing import process_span
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -134,6 +133,11 @@ if typing.TYPE_CHECKING:
     from pulsar_retry import asyncio as asyncio
     from pulsar_retry import push as push
     from pulsar_retry import replay as replay
+    from pulsar_retry.observe.serving import (
+        MetricsServer,
+        register_metrics,
+        start_metrics_server,
+    )
 else:
     from pulsar_retry import _parts
 

@@ -20,6 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.metrics import METRICS, PREFIX, LedgerCollector, Spec
+from pulsar_retry.observe.sharing import VARIABLE
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -29,13 +30,6 @@ INTERVAL = 1.0
 #: The name and the labels of a value.
 _Key = tuple[str, tuple[str, ...]]
 
-_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-
-
-def is_on() -> bool:
-    """Tell whether prometheus_client shares its values between processes."""
-    return bool(os.environ.get(_VARIABLE))
-
 
 def register(registry: CollectorRegistry) -> None:
     """Have *registry* show the values of all processes.
@@ -43,9 +37,9 @@ def register(registry: CollectorRegistry) -> None:
     Raises:
         ConfigError: there is no such directory.
     """
-    path = os.environ[_VARIABLE]
+    path = os.environ[VARIABLE]
     if not Path(path).is_dir():
-        raise ConfigError.bad(_VARIABLE, path, "a directory that exists")
+        raise ConfigError.bad(VARIABLE, path, "a directory that exists")
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
 
 
@@ -131,10 +125,10 @@ _mirror: Mirror | None = None
 
 
 def begin() -> None:
-    """Copy from now on, if that is wanted and has not begun."""
+    """Copy from now on, if that has not begun."""
     global _mirror  # noqa: PLW0603 - there is one a process
     with _guard:
-        if is_on() and _mirror is None:
+        if _mirror is None:
             _mirror = Mirror(LedgerCollector())
             _mirror.start()
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, start_http_server
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.observe import multiprocess
+from pulsar_retry.observe import multiprocess, sharing
 from pulsar_retry.observe.metrics import LedgerCollector
 
 _COLLECTOR = LedgerCollector()
@@ -61,7 +61,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
         accepted = "a prometheus_client.CollectorRegistry"
         raise ConfigError.bad("registry", given, accepted)
     with _guard:
-        if not multiprocess.is_on() and registry not in _registered:
+        if not sharing.is_on() and registry not in _registered:
             registry.register(_COLLECTOR)
             _registered.add(registry)
     return registry
@@ -70,7 +70,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
 def own_registry() -> CollectorRegistry:
     """Return a registry with the metrics of this package and nothing else."""
     registry = CollectorRegistry(auto_describe=False)
-    if multiprocess.is_on():
+    if sharing.is_on():
         multiprocess.register(registry)
         return registry
     return register_metrics(registry)

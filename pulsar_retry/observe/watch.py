@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from pulsar_retry.errors import AcknowledgeError, ConfigError, LetterPublishError, shown
-from pulsar_retry.observe import counting, multiprocess
+from pulsar_retry.observe import counting, sharing
 from pulsar_retry.observe.counting import BOOK, Ledger
 from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
@@ -110,7 +110,7 @@ class Watch:
         now: Callable[[], float] = time.time,
     ) -> Watch:
         """Return what watches a consumer of *topic*, which may be several or a pattern."""
-        multiprocess.begin()
+        sharing.begin()
         return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
 
     # -- what is done with messages ---------------------------------------------------------------

@@ -150,6 +150,20 @@ assert pr.push.Dispatcher
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_metrics_cost_an_import_only_those_who_show_them() -> None:
+    """They are counted without prometheus_client, which imports an HTTP server."""
+    program = """
+import sys
+import pulsar_retry as pr
+from pulsar_retry.observe.watch import Watch
+assert Watch.of("orders", "billing")
+assert "prometheus_client" not in sys.modules
+assert pr.start_metrics_server is pr.start_metrics_server
+assert "prometheus_client" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_a_misspelt_name_is_an_error() -> None:
     """The package's own `__getattr__` says what Python would."""
     with pytest.raises(AttributeError, match="module 'pulsar_retry' has no attribute 'replya'"):
