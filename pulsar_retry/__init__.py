@@ -2,57 +2,73 @@
 
 import typing
 
+from pulsar_retry import _parts
 from pulsar_retry._version import __version__
-from pulsar_retry.client import Client
-from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.errors import (
-    AcknowledgeError,
-    AdminConflictError,
-    AdminError,
-    AdminForbiddenError,
-    AdminNotFoundError,
-    AlreadySettledError,
-    BatchSettleError,
-    ConfigError,
-    ConsumerClosedError,
-    EventLoopError,
-    ForkedError,
-    HandlerError,
-    LeaseExpired,
-    LetterPublishError,
-    PulsarRetryError,
-    RedriveError,
-    RetentionError,
-    SeekError,
-    SettleError,
-    SnapshotError,
-    StandaloneError,
-    WorkerCrashedError,
-)
-from pulsar_retry.observe.hooks import Hooks, SettleEvent
-from pulsar_retry.observe.tracing import process_span
-from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
-from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.decide import decide
-from pulsar_retry.policy.explain import Schedule, Step, explain
-from pulsar_retry.policy.jitter import Jitter
-from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
-from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.breaker import Breaker
-from pulsar_retry.pull.delivery import Delivery
-from pulsar_retry.pull.flow import FlowControl
-from pulsar_retry.pull.lanes import Lanes
-from pulsar_retry.pull.lease import Lease
-from pulsar_retry.pull.quarantine import ClaimStore, FileClaims, Quarantine
-from pulsar_retry.pull.report import Report
-from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.wire.codecs import Codec
-from pulsar_retry.wire.dead_letter import DeadLetter
-from pulsar_retry.wire.envelope import Attempt, Envelope
-from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
+
+if typing.TYPE_CHECKING:
+    from pulsar_retry import admin as admin
+    from pulsar_retry import asyncio as asyncio
+    from pulsar_retry import push as push
+    from pulsar_retry import replay as replay
+    from pulsar_retry.client import Client
+    from pulsar_retry.consumer.consumer import Consumer
+    from pulsar_retry.errors import (
+        AcknowledgeError,
+        AdminConflictError,
+        AdminError,
+        AdminForbiddenError,
+        AdminNotFoundError,
+        AlreadySettledError,
+        BatchSettleError,
+        ConfigError,
+        ConsumerClosedError,
+        EventLoopError,
+        ForkedError,
+        HandlerError,
+        LeaseExpired,
+        LetterPublishError,
+        PulsarRetryError,
+        RedriveError,
+        RetentionError,
+        SeekError,
+        SettleError,
+        SnapshotError,
+        StandaloneError,
+        WorkerCrashedError,
+    )
+    from pulsar_retry.observe.hooks import Hooks, SettleEvent
+    from pulsar_retry.observe.serving import (
+        MetricsServer,
+        register_metrics,
+        start_metrics_server,
+    )
+    from pulsar_retry.observe.tracing import process_span
+    from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
+    from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+    from pulsar_retry.policy.decide import decide
+    from pulsar_retry.policy.explain import Schedule, Step, explain
+    from pulsar_retry.policy.jitter import Jitter
+    from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+    from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
+    from pulsar_retry.policy.retry import RetryPolicy
+    from pulsar_retry.policy.settings import Setting
+    from pulsar_retry.pull.breaker import Breaker
+    from pulsar_retry.pull.delivery import Delivery
+    from pulsar_retry.pull.flow import FlowControl
+    from pulsar_retry.pull.lanes import Lanes
+    from pulsar_retry.pull.lease import Lease
+    from pulsar_retry.pull.quarantine import ClaimStore, FileClaims, Quarantine
+    from pulsar_retry.pull.report import Report
+    from pulsar_retry.pull.subscriber import Subscriber
+    from pulsar_retry.wire.codecs import Codec
+    from pulsar_retry.wire.dead_letter import DeadLetter
+    from pulsar_retry.wire.envelope import Attempt, Envelope
+    from pulsar_retry.wire.names import Naming
+    from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
+else:
+    # Each when it is first asked for: who needs a policy need not wait for the rest.
+    __getattr__ = _parts.part
+    __dir__ = _parts.listed
 
 __all__ = [
     "DEFAULT_DELAY_LEVELS",
@@ -127,18 +143,3 @@ __all__ = [
     "register_metrics",
     "start_metrics_server",
 ]
-
-if typing.TYPE_CHECKING:
-    from pulsar_retry import admin as admin
-    from pulsar_retry import asyncio as asyncio
-    from pulsar_retry import push as push
-    from pulsar_retry import replay as replay
-    from pulsar_retry.observe.serving import (
-        MetricsServer,
-        register_metrics,
-        start_metrics_server,
-    )
-else:
-    from pulsar_retry import _parts
-
-    __getattr__ = _parts.part

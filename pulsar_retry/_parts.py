@@ -1,4 +1,8 @@
-"""The parts of the package that are imported when they are first asked for."""
+"""The parts of the package, each imported when it is first asked for.
+
+So ``import pulsar_retry`` costs little, and a program waits for what it uses. Type checkers and
+readers have the same names in `pulsar_retry`, under ``TYPE_CHECKING``; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,130 @@ import importlib
 import sys
 from typing import Any
 
-#: What few programs need, and what imports more than pulsar-client: modules, and names by module.
-_PARTS = frozenset({"admin", "asyncio", "push", "replay"})
-_NAMES = dict.fromkeys(
-    ("MetricsServer", "register_metrics", "start_metrics_server"), "pulsar_retry.observe.serving"
+_MODULES = frozenset(
+    {
+        "admin",
+        "asyncio",
+        "client",
+        "consumer",
+        "errors",
+        "observe",
+        "policy",
+        "pull",
+        "push",
+        "replay",
+        "wire",
+    }
 )
+
+#: The names by the modules that define them.
+NAMES: dict[str, tuple[str, ...]] = {
+    "client": ("Client",),
+    "consumer.consumer": ("Consumer",),
+    "errors": (
+        "AcknowledgeError",
+        "AdminConflictError",
+        "AdminError",
+        "AdminForbiddenError",
+        "AdminNotFoundError",
+        "AlreadySettledError",
+        "BatchSettleError",
+        "ConfigError",
+        "ConsumerClosedError",
+        "EventLoopError",
+        "ForkedError",
+        "HandlerError",
+        "LeaseExpired",
+        "LetterPublishError",
+        "PulsarRetryError",
+        "RedriveError",
+        "RetentionError",
+        "SeekError",
+        "SettleError",
+        "SnapshotError",
+        "StandaloneError",
+        "WorkerCrashedError",
+    ),
+    "observe.hooks": (
+        "Hooks",
+        "SettleEvent",
+    ),
+    "observe.serving": (
+        "MetricsServer",
+        "register_metrics",
+        "start_metrics_server",
+    ),
+    "observe.tracing": ("process_span",),
+    "policy.backoff": (
+        "Backoff",
+        "Exponential",
+        "Fixed",
+        "Immediate",
+        "Levels",
+        "Linear",
+    ),
+    "policy.dead_letter": ("DeadLetterPolicy",),
+    "policy.decide": ("decide",),
+    "policy.explain": (
+        "Schedule",
+        "Step",
+        "explain",
+    ),
+    "policy.jitter": ("Jitter",),
+    "policy.levels": (
+        "DEFAULT_DELAY_LEVELS",
+        "DelayLevels",
+    ),
+    "policy.outcomes": (
+        "Defer",
+        "Drop",
+        "Failure",
+        "Outcome",
+        "Reject",
+        "Retry",
+    ),
+    "policy.retry": ("RetryPolicy",),
+    "policy.settings": ("Setting",),
+    "pull.breaker": ("Breaker",),
+    "pull.delivery": ("Delivery",),
+    "pull.flow": ("FlowControl",),
+    "pull.lanes": ("Lanes",),
+    "pull.lease": ("Lease",),
+    "pull.quarantine": (
+        "ClaimStore",
+        "FileClaims",
+        "Quarantine",
+    ),
+    "pull.report": ("Report",),
+    "pull.subscriber": ("Subscriber",),
+    "wire.codecs": ("Codec",),
+    "wire.dead_letter": ("DeadLetter",),
+    "wire.envelope": (
+        "Attempt",
+        "Envelope",
+    ),
+    "wire.names": ("Naming",),
+    "wire.properties": (
+        "RetryProperties",
+        "attempt_of",
+        "delivery_attempt",
+    ),
+}
+
+_ORIGINS = {name: module for module, names in NAMES.items() for name in names}
 
 
 def part(name: str) -> Any:
     """Return `pulsar_retry.<name>`; it is the package's ``__getattr__``."""
-    if name in _PARTS:
+    if name in _MODULES:
         return importlib.import_module(f"pulsar_retry.{name}")
-    if name not in _NAMES:
+    if name not in _ORIGINS:
         raise AttributeError(f"module 'pulsar_retry' has no attribute {name!r}", name=name)
-    value = getattr(importlib.import_module(_NAMES[name]), name)
+    value = getattr(importlib.import_module(f"pulsar_retry.{_ORIGINS[name]}"), name)
     setattr(sys.modules["pulsar_retry"], name, value)  # asked for but once
     return value
+
+
+def listed() -> list[str]:
+    """Return what the package has; it is its ``__dir__``."""
+    return sorted({*vars(sys.modules["pulsar_retry"]), *_ORIGINS, *_MODULES})

@@ -12,7 +12,7 @@ from typing import Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
-from pulsar_retry.pull.board import Board, Item, Slot
+from pulsar_retry.pull.board import HANDLED_BY, Board, Item, Slot
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.valve import Valve
 
@@ -21,10 +21,6 @@ _LOW = 32
 
 #: How often a lane has retried the message that a handler is called with.
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
-
-
-#: The board of the message that a handler, or a task of its own, is called with.
-HANDLED_BY: ContextVar[Board | None] = ContextVar("HANDLED_BY", default=None)
 
 
 class LoopWorkers:

@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import attrs
@@ -208,3 +209,7 @@ class Board:
     def running(self) -> int:
         """Return how many handlers run whose message is still theirs."""
         return sum(s.work is not None and s.work is not s.expired for s in list(self.slots))
+
+
+#: The board of the message that a handler on a loop, or a task of its own, is called with.
+HANDLED_BY: ContextVar[Board | None] = ContextVar("HANDLED_BY", default=None)

@@ -8,11 +8,9 @@ from typing import Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.async_workers import LoopWorkers
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.guarding import guarded, guarded_async
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.process_workers import ProcessWorker
 from pulsar_retry.pull.settling import LETTERS, Settler
 from pulsar_retry.pull.workers import WorkerThread
 
@@ -31,6 +29,8 @@ def hire(
     """
     assert options.handler is not None  # noqa: S101 - it was checked
     if options.workers == LOOP:
+        from pulsar_retry.pull.async_workers import LoopWorkers  # noqa: PLC0415 - brings asyncio
+
         handler = options.handler
         if options.quarantine is not None:
             handler = guarded_async(
@@ -63,6 +63,8 @@ def hire(
 
 def _worker(options: Options, board: Board, settler: Settler, clock: Clock) -> WorkerThread:
     if options.workers == PROCESSES:
+        from pulsar_retry.pull.process_workers import ProcessWorker  # noqa: PLC0415 - few need it
+
         process = ProcessWorker(options.handler, options.schema)
         return WorkerThread(
             board,

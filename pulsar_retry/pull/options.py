@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pulsar
@@ -26,12 +25,14 @@ from pulsar_retry.pull.flow import FlowControl
 from pulsar_retry.pull.lanes import Lanes
 from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.letters import checked_redact
-from pulsar_retry.pull.process_workers import pickled, recipe
 from pulsar_retry.pull.quarantine import Quarantine
 from pulsar_retry.pull.valve import Valve
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: Where handlers run.
 THREADS, PROCESSES, LOOP = "threads", "processes", "loop"
@@ -136,6 +137,11 @@ def with_handler(options: Options) -> Options:
         workers = LOOP
     quarantine = options.quarantine
     if workers == PROCESSES:
+        from pulsar_retry.pull.process_workers import (  # noqa: PLC0415 - few need it
+            pickled,
+            recipe,
+        )
+
         pickled("handler", handler)
         pickled("schema", recipe(options.schema))
         quarantine = quarantine or Quarantine()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import pulsar
@@ -20,8 +19,7 @@ from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.async_workers import HANDLED_BY
-from pulsar_retry.pull.board import Board
+from pulsar_retry.pull.board import HANDLED_BY, Board
 from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import hire
 from pulsar_retry.pull.gauges import Gauges
@@ -33,6 +31,9 @@ from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.signals import awaiting_signals
 from pulsar_retry.pull.switch import Switch
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry import _parts
 
 PUBLIC = [(name, getattr(pr, name)) for name in pr.__all__ if not name.startswith("__")]
 CLASSES = [kind for _, kind in PUBLIC if inspect.isclass(kind)]
@@ -52,12 +54,20 @@ def test_all_is_sorted() -> None:
 
 def test_all_is_what_is_public() -> None:
     """Nothing is public by accident, and nothing that is listed is missing."""
-    public = {
-        name
-        for name, value in vars(pr).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
-    }
+    values = {name: getattr(pr, name) for name in dir(pr) if not name.startswith("_")}
+    public = {name for name, value in values.items() if not isinstance(value, ModuleType)}
     assert public | {"__version__"} == set(pr.__all__)
+
+
+def test_names_come_from_where_type_checkers_see_them() -> None:
+    """What is imported late is what the package imports under ``TYPE_CHECKING``."""
+    seen = {
+        node.module.removeprefix("pulsar_retry."): tuple(each.name for each in node.names)
+        for node in ast.walk(ast.parse(inspect.getsource(pr)))
+        if isinstance(node, ast.ImportFrom) and node.module and "." in node.module
+    }
+    del seen["_version"]
+    assert _parts.NAMES == seen
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -141,7 +151,10 @@ def test_parts_are_imported_when_they_are_asked_for() -> None:
     program = """
 import sys
 import pulsar_retry as pr
-assert not {"urllib3", "pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
+assert not [name for name in sys.modules if name.startswith("pulsar_retry.policy")]
+assert pr.Client
+assert not {"asyncio", "multiprocessing", "urllib3"} & set(sys.modules)
+assert not {"pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
 assert pr.replay.Cluster().admin_url == "http://localhost:8080"
 assert pr.admin.AdminClient
 assert "httpcore" not in sys.modules
