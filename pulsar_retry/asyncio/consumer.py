@@ -84,7 +84,7 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
             else:
                 if raw.redelivery_count() <= self._limit or not inner._is_surplus(raw):  # noqa: SLF001
                     inner._took(1)  # noqa: SLF001
-                    return message_of(raw, self._schema)
+                    return message_of(raw, self._schema, letter=False)
         if timeout_millis is None:
             timeout = None
         elif isinstance(timeout_millis, int):
@@ -95,8 +95,7 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         deadline = None if timeout is None else loop.time() + timeout
         while inner._is_surplus(raw := await self._arrivals.receive(timeout)):  # noqa: SLF001
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        inner._took(1)  # noqa: SLF001
-        return message_of(raw, self._schema)
+        return inner._wrap(raw)  # noqa: SLF001
 
     async def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered.
@@ -109,9 +108,7 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._bridge.check()
         batch = await self._arrivals.receive_batch(self._batch_limits)
         inner = self._inner
-        wanted = [raw for raw in batch if not inner._is_surplus(raw)]  # noqa: SLF001
-        inner._took(len(wanted))  # noqa: SLF001
-        return [message_of(raw, self._schema) for raw in wanted]
+        return [inner._wrap(raw) for raw in batch if not inner._is_surplus(raw)]  # noqa: SLF001
 
     def __aiter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.making import LetterMaker
 from pulsar_retry.consumer.nacking import NackGauges
 from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.watched import WatchedConsumer
 from pulsar_retry.consumer.worker import Worker
@@ -94,6 +95,7 @@ class Consumer(WatchedConsumer):
             self._opened.wait()  # the first message may be here before `subscribe` has returned
             if not self._is_surplus(message._message):  # noqa: SLF001
                 self._took(1)
+                message._letter = False  # noqa: SLF001 - as `message_of` does it
                 listener(self, message)
 
         return deliver
@@ -101,6 +103,11 @@ class Consumer(WatchedConsumer):
     def _source(self, *, letter: bool) -> Any:  # noqa: ARG002 - for the consumer of two topics
         """Return the raw consumer of the retry topic or of the main one."""
         return self._consumer
+
+    def _wrap(self, raw: Any) -> Any:
+        """Return the message that is handed out for *raw*, and count it."""
+        self._took(1)
+        return message_of(raw, self._schema)
 
     # -- handing on ---------------------------------------------------------------------------
 

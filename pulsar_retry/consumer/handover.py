@@ -54,9 +54,9 @@ class Handover:
         return consumer._flowing() if isinstance(consumer, CountingConsumer) else None
 
     def whole(self, raw: Any) -> pulsar.Message:
-        """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
+        """Return the message that `pulsar.Consumer.receive` makes of what `flowing` gave."""
         self._consumer._took(1)
-        return message_of(raw, self._schema)
+        return message_of(raw, self._schema, letter=False)
 
     def check_later(self, owner: Checker, delay: float) -> None:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""

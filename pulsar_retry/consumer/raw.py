@@ -53,9 +53,18 @@ def publish_time(message: Any) -> datetime:
     return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
 
 
-def message_of(raw: Any, schema: Any) -> pulsar.Message:
-    """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one."""
+def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.Message:
+    """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one.
+
+    Args:
+        raw: pulsar-client's own message.
+        schema: What its value is read with.
+        letter: Whether it came from the retry topic, so that nobody needs to look at its topic's
+            name again, which costs as much as all else; None: it is not known.
+    """
     message = pulsar.Message()
     message._message = raw  # noqa: SLF001
     message._schema = schema  # noqa: SLF001
+    if letter is not None:
+        message._letter = letter  # noqa: SLF001
     return message

@@ -71,10 +71,6 @@ class CountingConsumer(Consumer):
         """
         return self._consumer.receive  # type: ignore[no-any-return]
 
-    def _wrap(self, raw: Any) -> Any:
-        self._took(1)
-        return message_of(raw, self._schema)
-
     def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered."""
         return [self._wrap(raw) for raw in self._next_batch() if not self._is_surplus(raw)]
@@ -134,6 +130,7 @@ class RetryConsumer(CountingConsumer):
             self._letter_seen(raw)
             if not self._is_surplus(raw):
                 self._took(1)
+                message._letter = True  # noqa: SLF001 - as `message_of` does it
                 listener(self, message)
 
         return deliver
@@ -149,7 +146,10 @@ class RetryConsumer(CountingConsumer):
     def _is_letter(self, message: Any) -> bool:
         if not self._letter_topics:
             return False
-        if isinstance(message, Message | _pulsar.Message):
+        if isinstance(message, Message):
+            known = getattr(message, "_letter", None)  # see `message_of`
+            return message.topic_name() in self._letter_topics if known is None else known
+        if isinstance(message, _pulsar.Message):
             return message.topic_name() in self._letter_topics
         # An id does not tell its topic, but no two topics of a cluster share a ledger.
         return raw_of(message).ledger_id() in self._letter_ledgers
@@ -183,10 +183,15 @@ class RetryConsumer(CountingConsumer):
                     if count >= self._looks_at:
                         self._look_at_limit()
                     message = Message()
-                    message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
+                    message._message = raw  # noqa: SLF001 - as `message_of` makes it
                     message._schema = self._schema  # noqa: SLF001
+                    message._letter = False  # noqa: SLF001
                     return message
         return super().receive(timeout_millis)
+
+    def _wrap(self, raw: Any) -> Any:
+        self._took(1)
+        return message_of(raw, self._schema, letter=self._is_letter(raw))
 
     def _flowing(self) -> Callable[[int], Any] | None:
         return self._inbox.express  # type: ignore[no-any-return]
@@ -221,7 +226,7 @@ class RetryConsumer(CountingConsumer):
 
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message, or its id, of either topic."""
-        if not self._letter_topics and isinstance(message, Message):
+        if getattr(message, "_letter", None) is False:
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
             self._settled += 1
