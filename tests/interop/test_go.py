@@ -1,10 +1,9 @@
-"""The Go client and this package at work on the same topics and subscriptions."""
+"""The Go client and this package at work on the same topics: what test_peers.py leaves."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from interop.names import dead_letter_topic, retry_topic
 from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
@@ -18,14 +17,6 @@ def sides(python, go):
     return {"python": python, "go": go}
 
 
-def _retry(topic):
-    return f"{topic}-{SUBSCRIPTION}-RETRY"
-
-
-def _dlq(topic):
-    return f"{topic}-{SUBSCRIPTION}-DLQ"
-
-
 def _origin(topic, message_id):
     """Return what a letter of Go's says of a message all its life; it names no subscription."""
     return {
@@ -33,36 +24,6 @@ def _origin(topic, message_id):
         "ORIGIN_MESSAGE_ID": message_id,
         "ORIGIN_MESSAGE_IDY_TIME": message_id,
     }
-
-
-def _is_settled(admin, topic):
-    """Tell whether nothing is left; a letter is written before its original is acknowledged."""
-    return all(admin.backlog(name, SUBSCRIPTION) == 0 for name in (topic, _retry(topic)))
-
-
-def test_python_go_python_dead_letter(python, go, publish, admin, namespace, topic):
-    """Python's letter is Go's, Go's is Python's, and its dead letter tells the whole story."""
-    message_id = publish(properties={"shop": "7"})
-    ours = {
-        **_origin(topic, message_id),
-        "REAL_SUBSCRIPTION": SUBSCRIPTION,
-        "RETRY_TOPIC": _retry(topic),
-        "shop": "7",
-    }
-
-    original = python.hop(topic)
-    first = go.hop(topic, delay=0.1, properties={"why": "go"})
-    second = python.hop(topic)
-
-    assert {"shop": "7"} == original.properties
-    assert {**ours, "RECONSUMETIMES": "1", "DELAY_TIME": "0"} == first.properties
-    ours["why"] = "go"
-    assert {**ours, "RECONSUMETIMES": "2", "DELAY_TIME": "100"} == second.properties
-    for reader in (python, go):
-        (dead,) = reader.read(_dlq(topic))
-        assert b"order" == dead.data
-        assert {**ours, "RECONSUMETIMES": "3", "DELAY_TIME": "0"} == dead.properties
-    assert sorted([topic, _retry(topic), _dlq(topic)]) == admin.topics(namespace)
 
 
 def test_go_python_go_dead_letter(python, go, publish, topic):
@@ -80,11 +41,11 @@ def test_go_python_go_dead_letter(python, go, publish, topic):
     ours = {
         **theirs,
         "REAL_SUBSCRIPTION": SUBSCRIPTION,
-        "RETRY_TOPIC": _retry(topic),
+        "RETRY_TOPIC": retry_topic(topic),
         "why": "python",
     }
     assert {**ours, "RECONSUMETIMES": "2", "DELAY_TIME": "100"} == second.properties
-    (dead,) = python.read(_dlq(topic))
+    (dead,) = python.read(dead_letter_topic(topic))
     assert {**ours, "RECONSUMETIMES": "3", "DELAY_TIME": "0"} == dead.properties
     assert 4 == pr.attempt_of(dead.handle)
 
@@ -96,45 +57,10 @@ def test_go_alone_is_read_by_retry_properties(python, go, publish, topic):
     for _ in range(3):
         go.hop(topic)
 
-    (dead,) = python.read(_dlq(topic))
+    (dead,) = python.read(dead_letter_topic(topic))
     assert pr.RetryProperties(
         3, 0.0, topic, None, dead.properties["ORIGIN_MESSAGE_ID"], None
     ) == pr.RetryProperties.of(dead.handle)
-
-
-def test_the_default_count_is_the_same(sides, publish, topic):
-    """Without a policy, N is 16 on both sides: hop 17, whoever makes it, is the dead letter."""
-    publish()
-
-    for hop in range(17):
-        side = sides["go" if hop % 2 else "python"]
-        assert str(hop or None) == str(side.hop(topic, n=None).count)
-
-    (dead,) = sides["go"].read(_dlq(topic))
-    assert "17" == dead.count
-
-
-def test_both_at_once_on_a_shared_subscription(python, go, admin, topic):
-    """200 messages, each failing twice, a quarter for ever: none is lost, none counted wrongly."""
-    texts = [f"{'poison' if number % 4 == 0 else 'order'} {number}" for number in range(200)]
-    consumers = {side.name: side.subscribe(topic, queue=5) for side in (python, go)}
-
-    for consumer in consumers.values():
-        consumer.work()
-    go.send(topic, *({"data": text.encode()} for text in texts))
-    poison = {text for text in texts if text.startswith("poison")}
-    dead = python.read(_dlq(topic), len(poison))
-    eventually(lambda: _is_settled(admin, topic), within=60)
-    handled = {name: consumer.rest() for name, consumer in consumers.items()}
-
-    assert Counter((text, count) for text in texts for count in range(3)) == (
-        Counter(handled["python"]) + Counter(handled["go"])
-    )
-    assert sorted(poison) == sorted(letter.data.decode() for letter in dead)
-    assert {"3"} == {letter.count for letter in dead}
-    for one, other in (("python", "go"), ("go", "python")):
-        first = {text for text, count in handled[one] if count == 0}
-        assert first & {text for text, count in handled[other] if count == 1}  # it went over
 
 
 @both_orders
@@ -149,8 +75,8 @@ def test_a_partitioned_topic_has_one_retry_topic(sides, go, admin, namespace, to
             for letter in letters:
                 consumer.reconsume(letter)
 
-    sides["python"].read(_dlq(topic), 2)
-    assert {topic, _retry(topic), _dlq(topic)} == {
+    sides["python"].read(dead_letter_topic(topic), 2)
+    assert {topic, retry_topic(topic), dead_letter_topic(topic)} == {
         name.split("-partition-")[0] for name in admin.topics(namespace)
     }
 
@@ -165,35 +91,9 @@ def test_old_names_are_used_where_they_exist(sides, publish, admin, namespace, t
     counts = [sides[name].hop(topic, n=1).count for name in order]
 
     assert [None, "1"] == counts
-    assert {topic, existing, _dlq(topic)} == {
+    assert {topic, existing, dead_letter_topic(topic)} == {
         name.split("-partition-")[0] for name in admin.topics(namespace)
     }
-
-
-@both_orders
-@pytest.mark.parametrize("content", [b"\x00\xff", b""], ids=["bytes", "empty"])
-def test_a_message_survives_both(sides, publish, topic, order, content):
-    """Payload, key, ordering key, event time and properties, over two hops and to the DLQ."""
-    properties = {"shop": "7", "grüße": "ü"}
-    publish(
-        content,
-        partition_key="Kündin 7",
-        ordering_key="o-1",
-        event_timestamp=1_700_000_000_000,
-        properties=properties,
-    )
-
-    seen = [sides[name].hop(topic, n=1) for name in order]
-    seen += sides["python"].read(_dlq(topic)) + sides["go"].read(_dlq(topic))
-
-    for message in seen:
-        assert (content, "Kündin 7", b"o-1", 1_700_000_000_000) == (
-            message.data,
-            message.key,
-            message.ordering_key,
-            message.event_time,
-        )
-        assert properties.items() <= message.properties.items()
 
 
 def test_a_batch_is_retried_message_by_message(sides, go, topic):
@@ -227,5 +127,5 @@ def test_go_nacks_one_delivery_less(sides, publish, admin, topic):
                 consumer.nack(seen)
             eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, within=20)
 
-    dead = sides["python"].read(_dlq(topic), 2)
+    dead = sides["python"].read(dead_letter_topic(topic), 2)
     assert {b"python", b"go"} == {letter.data for letter in dead}
