@@ -12,12 +12,14 @@ handled since. So dropping it can lose nothing.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
 from pulsar_retry.wire.codecs import READ
 from pulsar_retry.wire.names import logical
@@ -35,6 +37,9 @@ from pulsar_retry.wire.properties import (
 
 #: Ledger, entry, partition and batch index: what tells a letter from all others of its topic.
 LetterId = tuple[int, int, int, int]
+
+#: What is equal for letters of one delivery: their origin, and a hash of all that counts.
+Fingerprint = tuple[str, int]
 
 #: Letters that are remembered unless somebody says otherwise.
 DEFAULT_MOST = 10_000
@@ -61,7 +66,7 @@ def fingerprint(
     content: bytes,
     envelope: tuple[object, ...],
     topics: frozenset[str],
-) -> bytes | None:
+) -> Fingerprint | None:
     """Return what is equal for letters of one delivery, and for no others.
 
     The message's id alone does not do. Applications copy properties from one message to several,
@@ -79,24 +84,31 @@ def fingerprint(
         topics: The full names of the topics that are consumed, without partitions.
 
     Returns:
-        16 bytes; None if the letter is no such letter.
+        The origin's id, and a hash of 64 bits by a key of this process's own, for it is only ever
+        compared within it; None if the letter is no such letter.
     """
     count = reconsume_times(properties)
-    if not count or logical(properties.get(REAL_TOPIC, "")) not in topics:
+    if not count:
+        return None
+    topic = properties.get(REAL_TOPIC, "")
+    if topic not in topics and logical(topic) not in topics:
         return None
     origin = properties.get(ORIGIN_MESSAGE_ID)
     if origin is None or origin != properties.get(ORIGIN_MESSAGE_ID_OLD):
         return None
     if not _SURE_ID.fullmatch(origin) and (count > 1 or RETRY_TOPIC not in properties):
         return None
-    same = sorted(
-        pair
-        for pair in properties.items()
-        if pair[0] not in _VARYING and not pair[0].startswith(FAILURE)
-    )
-    digest = hashlib.blake2b(repr((same, envelope)).encode("utf-8", "replace"), digest_size=16)
-    digest.update(content)
-    return digest.digest()
+    names, values_of = _what_counts(tuple(properties))
+    return origin, hash((names, values_of(properties), content, envelope))
+
+
+@lru_cache(256)  # the letters of one application have the same names
+def _what_counts(
+    names: tuple[str, ...],
+) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], Any]]:
+    """Return which of a letter's properties count, in one order, and what reads their values."""
+    same = sorted(each for each in names if each not in _VARYING and not each.startswith(FAILURE))
+    return tuple(same), itemgetter(*same)
 
 
 class _Known:
@@ -139,11 +151,12 @@ class LetterWindow:
         self._clock = clock
         self._steady = steady
         self._ahead = clock() - steady()
-        self._known: OrderedDict[bytes, _Known] = OrderedDict()  # the one seen last is the last
-        self._in_hand: dict[LetterId, tuple[bytes, float]] = {}
+        # The one seen last is the last.
+        self._known: OrderedDict[Fingerprint, _Known] = OrderedDict()
+        self._in_hand: dict[LetterId, tuple[Fingerprint, float]] = {}
         self._lock = threading.Lock()
 
-    def delivered(self, letter: LetterId, print_: bytes, published: float) -> bool:
+    def delivered(self, letter: LetterId, print_: Fingerprint, published: float) -> bool:
         """Take note of a letter that is about to be delivered; tell whether it is superfluous.
 
         Then it is to be acknowledged. A letter that was seen here before never is.

@@ -13,7 +13,7 @@ from pulsar_retry.observe import counting, sharing
 from pulsar_retry.observe.counting import BOOK, Ledger
 from pulsar_retry.observe.hooks import NONE, Hooks, SettleEvent
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED
-from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.codecs import read_published
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.properties import (
     REAL_TOPIC,
@@ -264,6 +264,6 @@ def _seen(raw: Any, now: float) -> tuple[int, float]:
     attempt = 1 + raw.redelivery_count()
     if RECONSUMETIMES in properties:
         attempt += reconsume_times(properties)
-        if first := read_envelope(properties).published:
+        if (first := read_published(properties)) is not None:
             return attempt, now - first.timestamp()
     return attempt, now - raw.publish_timestamp() / 1000

@@ -87,6 +87,7 @@ RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
 _COUNT = re.compile(r"\+?[0-9]{1,10}", re.ASCII)
+_SMALL = {str(count): count for count in range(100)}
 _MAX_COUNT = 2**31 - 1  # Java reads an int
 _DELAY = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MAX_DELAY_TIME = 2**63 - 1  # and a long
@@ -151,7 +152,11 @@ def origin_message_id(properties: Mapping[str, str]) -> str | None:
 
 def count_of(text: str | None) -> int | None:
     """Return a count as Java reads it; None when it is absent or garbage."""
-    if text is None or not _COUNT.fullmatch(text):
+    if text is None:
+        return None
+    if (small := _SMALL.get(text)) is not None:  # read several times per letter
+        return small
+    if not _COUNT.fullmatch(text):
         return None
     count = int(text)
     return count if count <= _MAX_COUNT else None

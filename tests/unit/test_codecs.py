@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.wire.codecs import MAX_ENVELOPE, READ, read_envelope
+from pulsar_retry.wire.codecs import MAX_ENVELOPE, READ, read_envelope, read_published
 from pulsar_retry.wire.properties import Origin, letter_properties
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, 123000, tzinfo=UTC)
@@ -425,3 +425,17 @@ def test_pubsubs_delivery_attempt() -> None:
     message = FakeMessage({"RECONSUMETIMES": "2"})
     assert 3 == pr.delivery_attempt(message, pr.DeadLetterPolicy.pubsub())
     assert pr.delivery_attempt(message, None) is None
+
+
+def test_the_first_publish_time_that_can_be_read_is_taken() -> None:
+    """Ours before those of others, and garbage counts as absent."""
+    others = {"kafka_original-timestamp": "1000", "kafka_dlt-original-timestamp": "2000"}
+    assert 1.0 == published({"FAILURE_PUBLISH_TIME": "soon", **others})
+    assert 3.0 == published({"FAILURE_PUBLISH_TIME": "1970-01-01T00:00:03Z", **others})
+    assert published({"FAILURE_PUBLISH_TIME": ""}) is None
+
+
+def published(properties: dict[str, str]) -> float | None:
+    """Return the publish time that is read, in seconds since 1970."""
+    when = read_published(properties)
+    return when and when.timestamp()

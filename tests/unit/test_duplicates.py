@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer.duplicates import LetterId, LetterWindow, fingerprint
+from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
 
 TOPIC = "persistent://public/default/orders"
 TOPICS = frozenset({TOPIC})
@@ -16,7 +16,8 @@ TOPICS = frozenset({TOPIC})
 FIRST = (1, 1, -1, -1)
 SECOND = (1, 2, -1, -1)
 THIRD = (1, 3, -1, -1)
-PRINT = b"p"
+PRINT = ("12:34:-1", 7)
+ANOTHER = ("12:35:-1", 7)
 
 
 class Clock:
@@ -70,7 +71,7 @@ def test_one_published_later_is_news(window: LetterWindow, published: float) -> 
 
 def test_another_messages_letter_is_news(window: LetterWindow) -> None:
     """It has another fingerprint."""
-    assert not window.delivered(SECOND, b"another", 999.0)
+    assert not window.delivered(SECOND, ANOTHER, 999.0)
 
 
 def test_a_redelivered_letter_is_delivered(window: LetterWindow) -> None:
@@ -109,7 +110,7 @@ def test_one_that_was_passed_over_was_not_handled(clock: Clock) -> None:
 def test_it_forgets_after_a_while(window: LetterWindow, clock: Clock) -> None:
     """Ten minutes."""
     clock.now = 1601.0
-    window.delivered(THIRD, b"another", 1600.0)
+    window.delivered(THIRD, ANOTHER, 1600.0)
     assert not window.delivered(SECOND, PRINT, 999.0)
 
 
@@ -117,11 +118,11 @@ def test_it_forgets_the_oldest(clock: Clock) -> None:
     """It remembers as many as it is told, also of those in hand."""
     window = window_of(clock, most=2)
     for number in range(3):
-        window.delivered((1, number, -1, -1), b"%d" % number, 990.0)
+        window.delivered((1, number, -1, -1), (str(number), 0), 990.0)
     for number in range(3):
         window.settled((1, number, -1, -1))
-    assert window.delivered((2, 2, -1, -1), b"2", 991.0)
-    assert not window.delivered((2, 0, -1, -1), b"0", 991.0)
+    assert window.delivered((2, 2, -1, -1), ("2", 0), 991.0)
+    assert not window.delivered((2, 0, -1, -1), ("0", 0), 991.0)
 
 
 @pytest.mark.parametrize("change", [-3600.0, -1.0, 1.0, 3600.0])
@@ -167,7 +168,7 @@ def test_what_is_dropped_was_handled_after_it_was_published(
         if step == "publish":
             published.setdefault(letter, clock.now)
         elif step == "deliver" and letter in published:
-            if window.delivered(letter_id, b"%d" % (letter % 2), published[letter]):
+            if window.delivered(letter_id, (str(letter % 2), 0), published[letter]):
                 assert letter not in handed_out
                 assert letter not in dropped
                 assert any(
@@ -204,7 +205,9 @@ def origin(text: str) -> dict[str, str]:
     return {"ORIGIN_MESSAGE_IDY_TIME": text, "ORIGIN_MESSAGE_ID": text}
 
 
-def print_of(properties: dict[str, str], content: bytes = b"x", key: str = "k") -> bytes | None:
+def print_of(
+    properties: dict[str, str], content: bytes = b"x", key: str = "k"
+) -> Fingerprint | None:
     """Return a fingerprint."""
     return fingerprint(properties, content, (key,), TOPICS)
 
@@ -239,6 +242,16 @@ def test_all_else_counts(changes: dict[str, str]) -> None:
     """Another attempt, a redriven message, another message."""
     assert print_of(letter()) != print_of(letter(**changes))
     assert print_of(letter(**changes)) is not None
+
+
+def test_the_order_of_properties_does_not_count() -> None:
+    """Brokers and clients may change it."""
+    assert print_of(letter()) == print_of(dict(reversed(letter().items())))
+
+
+def test_a_name_is_no_value() -> None:
+    """Letters with the same values under other names are other letters."""
+    assert print_of(letter(colour=None, color="red")) != print_of(letter())
 
 
 def test_payload_and_keys_count() -> None:
