@@ -113,7 +113,7 @@ class LoopWorkers:
             try:
                 item = board.ready.popleft()
                 if len(board.ready) + 1 == board.low:
-                    board.notify()
+                    board.top_up()
             except IndexError:
                 slot.work = None
                 awake.clear()

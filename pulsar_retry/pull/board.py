@@ -118,8 +118,9 @@ class Board:
         counting: Those of them that count what they have acknowledged.
         received: How many messages were put up, and how many bytes, by the receiving thread.
         closed: Whether the workers are to end.
-        low: With fewer than so many ready, the receiving thread goes on before a worker has nothing
-            to do; 0: it does not.
+        low: With fewer than so many ready, more are received before a worker has nothing to do; 0:
+            they are not.
+        top_up: What the worker calls who sees that, to have them received; it does not block.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -131,6 +132,7 @@ class Board:
         self.received_size = 0
         self.closed = False
         self.low = 0
+        self.top_up: Callable[[], None] = self.notify
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
         self._lock = threading.Lock()

@@ -1,9 +1,13 @@
-"""The receiving thread: decides when to receive, how much, and who is woken for it."""
+"""The receiving thread: decides when to receive, how much, and who is woken for it.
+
+While messages flow, a worker on an event loop does the same in its stead (`Intake.top_up`).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -60,7 +64,9 @@ _SURE = 3
 
 
 class Intake:
-    """Receives for the workers of one subscription. Everything runs on its thread.
+    """Receives for the workers of one subscription.
+
+    Everything but `top_up` runs on its thread; what the two share is done by one at a time.
 
     Attributes:
         clock: The leases.
@@ -106,6 +112,8 @@ class Intake:
         self._kept: list[Work] = []  # what was in hand, unstarted, when the breaker opened
         self.clock = LeaseClock(lease)
         self._counted = 0
+        self._turn = threading.Lock()  # held by the one who receives, or decides about it
+        board.top_up = self.top_up
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over*.
@@ -115,18 +123,44 @@ class Intake:
             Exception: a handler has raised what the policy stops for.
         """
         self._goes = len(self._board.slots)
+        self._turn.acquire()  # and it is not released at the end: nothing is received after it
         while not is_over():
             if self._settler.fatal is not None:
                 raise self._settler.fatal
             wait = self.look()
             self._let_out()
             if not self._may_receive():
-                self._board.wait(wait)
+                self._wait(wait)
             elif self._is_wanted():
                 self._learn()
                 self._fill(wait)
             else:
                 self._await_workers(wait)
+
+    def _wait(self, timeout: float) -> bool:
+        """Wait until something has changed, as the board does; meanwhile a worker may receive."""
+        self._turn.release()
+        try:
+            return self._board.wait(timeout)
+        finally:
+            self._turn.acquire()
+
+    def top_up(self) -> None:
+        """Receive what is there already, on the thread of a worker who sees that more is wanted.
+
+        So messages that flow cost no switch between threads. The receiving thread is woken where
+        there are none, or something is wrong: it can wait, and knows what to do about errors.
+        """
+        if not self._turn.acquire(blocking=False):
+            return  # it is receiving
+        try:
+            if self._may_receive() and self._fill(None):
+                return
+        except Exception:  # noqa: BLE001 - the receiving thread meets it, too, and judges it
+            _log.debug("messages could not be received", exc_info=True)
+        finally:
+            self._turn.release()
+        self._board.notify()
 
     def _is_wanted(self) -> bool:
         """Tell whether more is to be received: somebody has nothing to do, or soon will."""
@@ -172,15 +206,19 @@ class Intake:
                     self._board.wake(len(self._board.slots))
         return True
 
-    def _fill(self, wait: float) -> None:
-        """Receive until nothing comes, or as much as the workers can take in a moment."""
+    def _fill(self, wait: float | None) -> bool:
+        """Receive until nothing comes, or as much as the workers can take in a moment.
+
+        *wait* is for how many seconds the first message is waited for; None: not at all. Tell
+        whether there may be more.
+        """
         board, lanes = self._board, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
         put_up = board.ready.append
         count, size = board.held()
         room = min(self._at_a_time(count), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
-        received, total = 0, 0
+        received, total, has_more = 0, 0, False
         flowing, whole = self._handover.flowing(), self._handover.whole
         try:
             message = self._first(wait, flowing)
@@ -197,6 +235,7 @@ class Intake:
                     else:
                         lanes.admit(message, length)
                     if received >= room or total >= space:
+                        has_more = True
                         break
                 message = self._receive(0) if flowing is None else whole(flowing(0))
         except pulsar.Timeout:
@@ -209,6 +248,7 @@ class Intake:
             self._put_up, self._put_up_at = received, self._now()
             self._next_look = min(self._next_look, self._put_up_at + self._interval)
             board.wake(1 if self._is_quick else received)
+        return has_more
 
     def _at_a_time(self, count: int) -> int:
         """Return how many may be received in one go, with *count* in hand."""
@@ -217,12 +257,14 @@ class Intake:
         # A valve says itself how much is taken ahead, and does so by what is slow behind it.
         return self._goes if self._valve is None else self._valve.room(count)
 
-    def _first(self, wait: float, flowing: Callable[[int], Any] | None) -> Any:
+    def _first(self, wait: float | None, flowing: Callable[[int], Any] | None) -> Any:
         """Return the next message; look what is wrong if none comes.
 
         Raises:
             pulsar.Timeout: none came.
         """
+        if wait is None:
+            return self._receive(0) if flowing is None else self._handover.whole(flowing(0))
         if flowing is not None:
             with contextlib.suppress(pulsar.Timeout):
                 return self._handover.whole(flowing(_LULL))
@@ -270,8 +312,8 @@ class Intake:
         board = self._board
         is_held = self._valve is not None and self._valve.free() < 1
         if is_held or not (board.ready and board.idle):
-            board.wait(wait)
-        elif not board.wait(min(wait, _STALL)):
+            self._wait(wait)
+        elif not self._wait(min(wait, _STALL)):
             self._is_quick = False
             board.wake(len(board.ready))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -15,9 +16,11 @@ from reading import SUBSCRIPTION, eventually
 from receiving import Receiver, Request, Say, answer, no_content
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.handover import Handover
 
 pytestmark = pytest.mark.timeout(120)
 
+MANY = 600
 ACKS = (102, 200, 201, 202, 204)
 FAST = pr.RetryPolicy(max_attempts=3, backoff=pr.Immediate())
 
@@ -86,6 +89,26 @@ def _seconds(text: str) -> float:
 
     assert text.endswith("Z")
     return datetime.fromisoformat(text).timestamp()
+
+
+def test_what_flows_is_received_where_it_is_posted(push, client, topic, receiver, monkeypatch):
+    """On the event loop's thread: a message costs no switch between two."""
+    threads: Counter[str] = Counter()
+    whole = Handover.whole
+
+    def received(handover: Handover, raw: Any) -> pulsar.Message:
+        threads[threading.current_thread().name] += 1
+        return whole(handover, raw)
+
+    monkeypatch.setattr(Handover, "whole", received)
+    with contextlib.closing(client.create_producer(topic)) as producer:
+        for number in range(MANY):
+            producer.send_async(str(number).encode(), lambda *_: None)
+        producer.flush()
+    push(prefetch=MANY, max_outstanding=16)
+    receiver.wait_for(MANY)
+    assert {str(number).encode() for number in range(MANY)} == set(map(payload, receiver.requests))
+    assert threads["pulsar-retry-loop"] > threads["pulsar-retry-intake"]
 
 
 def test_acknowledged_messages_are_done_with(push, publish, receiver, admin, topic):
