@@ -33,6 +33,7 @@ class Entry:
         position: Where it is.
         messages: How many it holds.
         published: When it was published; None: the broker does not say.
+        due: Before when it is not delivered to Shared subscriptions; None: it has no delay.
         headers: What the broker says of it, names in lower case.
         body: Its bytes: of a batch, all its messages with what Pulsar stores of each.
     """
@@ -40,6 +41,7 @@ class Entry:
     position: Position | None
     messages: int
     published: datetime | None
+    due: datetime | None
     headers: Mapping[str, str] = attrs.field(repr=False)
     body: bytes = attrs.field(repr=False)
 
@@ -162,11 +164,11 @@ def _start(at: Start) -> dict[str, Any]:
 
 def _entry(reply: Reply) -> Entry:
     where = reply.headers.get("x-pulsar-message-id")
-    moment = reply.headers.get("x-pulsar-publish-time")
     return Entry(
         position=Position.parse(where) if where else None,
         messages=int(reply.headers.get("x-pulsar-num-batch-message", 1)),
-        published=_time(moment),
+        published=_time(reply.headers.get("x-pulsar-publish-time")),
+        due=_time(reply.headers.get("x-pulsar-deliver-at-time")),
         headers=reply.headers,
         body=reply.body,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
 import attrs
@@ -12,12 +14,19 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.errors import AdminError, AdminForbiddenError
+from pulsar_retry.errors import AdminError, AdminForbiddenError, AdminNotFoundError
 from pulsar_retry.replay.redrive_source import all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 
 Verdict = Literal["ok", "warning", "error"]
+
+#: The broker's own default, for roles that may not ask it.
+_LOOKAHEAD = 50_000
+#: How many letters are looked at to tell whether many have one delay.
+_LOOKS = 8
+#: The broker, too, takes due times for growing where they differ by less (a tick).
+_TICK = timedelta(seconds=1)
 
 
 @attrs.frozen
@@ -100,6 +109,62 @@ def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding
         yield Finding("delayed delivery", "error", text)
     else:
         yield Finding("delayed delivery", "ok", "on")
+
+
+def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    """Look for so many letters of one delay that the broker reads no further."""
+    name = "waiting letters"
+    if not admin.topics.exists(it.retry_letter_topic):
+        return
+    most, lookahead = 0, _lookahead(admin)
+    for topic in admin.topics.partition_names(it.retry_letter_topic):
+        stats = admin.topics.stats(topic, precise=False)["subscriptions"].get(it.name)
+        waiting = stats["msgBacklog"] if stats else 0
+        most = max(most, waiting)
+        if 0 < lookahead <= waiting and keeps_later_waiting(
+            _dues(admin, topic, it.name, lookahead), datetime.now(UTC)
+        ):
+            text = (
+                f"{waiting:,} on {topic}, the first {lookahead:,} of one delay: the broker reads "
+                "none behind them until the first is due, however short its delay; use delays that "
+                "differ (jitter), partitions, or set "
+                "delayedDeliveryFixedDelayDetectionLookahead=0"
+            )
+            yield Finding(name, "warning", text)
+            return
+    yield Finding(name, "ok", f"{most:,} at most on one topic or partition")
+
+
+def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
+    """Tell whether the broker stops behind letters with these due times, in their order.
+
+    It does where all are due in future, none of them before the one ahead of it.
+    """
+    known = [due for due in dues if due is not None]
+    if len(known) < len(dues) or not known or known[0] <= now:
+        return False
+    return all(later > sooner - _TICK for sooner, later in pairwise(known))
+
+
+def _lookahead(admin: AdminClient) -> int:
+    try:
+        settings = admin.broker_configuration()
+    except AdminForbiddenError:
+        return _LOOKAHEAD
+    return int(settings.get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
+
+
+def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:
+    """Return when some of the first letters are due; None: it has no delay, or has gone."""
+    dues: list[datetime | None] = []
+    for number in range(_LOOKS):
+        try:
+            entry = admin.subscriptions.peek(topic, name, 1 + number * (lookahead - 1) // _LOOKS)
+        except AdminNotFoundError:
+            dues.append(None)
+        else:
+            dues.append(entry.due)
+    return dues
 
 
 def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
@@ -190,6 +255,7 @@ def _namespace(topic: str) -> tuple[str, str]:
 _CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[Finding]], ...] = (
     _topic,
     _delays,
+    _waiting_letters,
     _retry_topic,
     _dead_letter_topic,
     _dialect,

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pulsar
@@ -313,6 +314,7 @@ def test_doctor(dead, run, run_json) -> None:
         "topic",
         "subscription",
         "delayed delivery",
+        "waiting letters",
         "retry topic",
         "dead-letter topic",
         "names",
@@ -340,6 +342,26 @@ def test_doctor_knows_an_exclusive_subscription(dead, run_json, client) -> None:
         if each["check"] == "subscription"
     ]
     assert "warning" == found["verdict"]
+
+
+def test_doctor_warns_of_many_letters_of_one_delay(dead, run_json, client) -> None:
+    """The broker stops reading behind 50,000 of them; not behind as many of different delays."""
+    dead.subscribe().close()
+    producer = client.create_producer(dead.retry, block_if_queue_full=True)
+
+    def finding(delays: Iterable[int]) -> dict[str, str]:
+        dead.cluster.admin().subscriptions.skip_all(dead.retry, SUBSCRIPTION)
+        for delay in delays:
+            producer.send_async(b"", None, deliver_after=timedelta(seconds=delay))
+        producer.flush()
+        found = run_json("doctor", dead.topic, SUBSCRIPTION)
+        return next(each for each in found if each["check"] == "waiting letters")
+
+    assert "ok" == finding([3600])["verdict"]
+    assert "ok" == finding(range(53_600, 3_600, -1))["verdict"]
+    many = finding([3600] * 50_000)
+    assert "warning" == many["verdict"]
+    assert "50,000 of one delay" in many["text"]
 
 
 def test_doctor_where_nothing_is(dead, run, broker) -> None:
