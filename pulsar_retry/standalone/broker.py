@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone import config, health, jvm, ports, tokens
+from pulsar_retry.standalone import config, health, journal, jvm, ports, tokens
 from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.folder import Folder, check_folder
 from pulsar_retry.standalone.java import find_java
@@ -111,7 +111,10 @@ class Standalone:
             jars = self._store.ensure(jars_for())
             if self._folder is None:
                 self._folder = Folder.open(self._data_dir)
-            self._folder.check_unused()
+            with self._folder.unused():
+                if journal.can_judge(self._settings):
+                    bookies = self._folder.path / "data" / "bookies"
+                    journal.mend(bookies, bookies, name="the broker")
             try:
                 self._secret = tokens.load_secret(self._folder.secret_key) if self._auth else b""
                 options = jvm.java_options(
@@ -136,6 +139,10 @@ class Standalone:
 
     def kill(self) -> None:
         """Kill the broker with SIGKILL, as a crash would; `start` or `restart` brings it back.
+
+        All that was acknowledged is there then. An entry that the broker was just writing may be
+        cut away, and a warning logged: BookKeeper itself would take its torn rest for whole, and
+        never load the topic again.
 
         Raises:
             StandaloneError: It was not started.

@@ -17,12 +17,12 @@ from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.standalone import cluster_config as conf
-from pulsar_retry.standalone import config, ports, tokens
+from pulsar_retry.standalone import config, journal, ports, tokens
 from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.folder import Folder
 from pulsar_retry.standalone.java import find_java
 from pulsar_retry.standalone.lock import jars_for
-from pulsar_retry.standalone.member import BrokerMember, Member, Runtime, run
+from pulsar_retry.standalone.member import BookieMember, BrokerMember, Member, Runtime, run
 from pulsar_retry.standalone.progress import Progress
 from pulsar_retry.standalone.store import JarStore
 
@@ -230,12 +230,13 @@ class LocalCluster:
             conf.metadata_settings(store, data / "metadata" / "data"),
         )
         self._bookies = tuple(
-            Member(
+            BookieMember(
                 name,
                 port,
                 runtime,
                 conf.BOOKIE,
                 conf.bookie_settings(port, store, data / name / "data"),
+                mends=journal.can_judge(self._settings),
             )
             for name, port in ((f"bookie-{n + 1}", found.pop()) for n in range(_BOOKIES))
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Self
@@ -72,21 +73,25 @@ class Folder:
             raise StandaloneError(f"cannot make the data folder: {error}") from error
         return cls(root, path is None)
 
-    def check_unused(self) -> None:
-        """Look that no other broker runs here, before its files are written over.
+    @contextlib.contextmanager
+    def unused(self) -> Iterator[None]:
+        """Keep others away while its files are changed, and let go for the guard of our own JVM.
 
         Raises:
-            StandaloneError: One does.
+            StandaloneError: A broker runs here.
         """
         with self.lock.open("a+") as file:
             try:
-                # Let go of at once: the guard of the JVM takes it, and has the last word.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
                 raise StandaloneError(
                     f"the data folder {self.path} is in use by process {file.read().strip()}"
                 ) from None
+            try:
+                yield
+            finally:  # also for a copy of the file that a forked child may have
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     def remove(self) -> None:
         """Remove the folder if it is a temporary one."""

@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
             return _say(f"error: {problem}", 1)
         watch = _Watch(int(parent))
         try:
-            jvm = _start(command, log)
+            jvm = _start(command, log, locked)
         except OSError as error:
             return _say(f"error: {error}", 1)
         _say(str(jvm.pid))
@@ -63,10 +63,15 @@ def _take(lock: TextIO) -> str:
     return ""
 
 
-def _start(command: list[str], log: str) -> subprocess.Popen[bytes]:
+def _start(command: list[str], log: str, lock: TextIO) -> subprocess.Popen[bytes]:
     with Path(log).open("ab") as output:
         return subprocess.Popen(  # noqa: S603 - what our parent tells us to run
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Should we be killed: it stays locked until the JVM's last thread is gone, too.
+            pass_fds=[lock.fileno()],
         )
 
 

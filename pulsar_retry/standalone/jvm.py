@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Self
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import guard
+from pulsar_retry.standalone import guard, health
 from pulsar_retry.standalone.java import Java
 
 __all__ = ["GuardedProcess", "java_options"]
@@ -33,6 +34,8 @@ _NATIVE_ACCESS_WARNS = 22  # Java releases that warn unless told otherwise
 _UNSAFE_WARNS = 23
 # Seconds for a guard that was told to stop, beyond the grace that it gives the JVM.
 _GUARD_EXTRA = 5.0
+# Seconds that the system may take to tear a killed JVM down.
+_DYING_PATIENCE = 10.0
 
 
 def java_options(java: Java, heap: str, direct_memory: str, *, fast_start: bool) -> list[str]:
@@ -72,6 +75,7 @@ class GuardedProcess:
     pid: int
     _guard: subprocess.Popen[bytes]
     _grace: float
+    _lock: Path
     _ended: bool = False
 
     @classmethod
@@ -112,9 +116,9 @@ class GuardedProcess:
         with process.stdout as reply:
             line = reply.readline().decode(errors="replace").strip()
         if not line.isdecimal():
-            cls(0, process, grace).kill()
+            cls(0, process, grace, lock).kill()
             raise StandaloneError(line.removeprefix("error: ") or "the JVM's guard did not start")
-        return cls(int(line), process, grace)
+        return cls(int(line), process, grace, lock)
 
     def exit_code(self) -> int | None:
         """Return the exit code (128 + n for signal n), or None while it runs."""
@@ -149,11 +153,25 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             _kill_group(self._guard)
             self._guard.wait()
+        if self.pid:  # a JVM that was killed with its guard is no child of ours to wait for
+            health.wait_until(lambda: not _is_locked(self._lock), _DYING_PATIENCE)
         self._ended = True
 
 
 def _as_in_a_shell(code: int | None) -> int | None:
     return 128 - code if code is not None and code < 0 else code
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_UN)
+    except BlockingIOError:
+        return True
+    except OSError:  # the folder was removed: nothing to wait for
+        return False
+    return False
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

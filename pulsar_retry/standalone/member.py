@@ -9,13 +9,13 @@ from pathlib import Path
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import health, jvm, ports
+from pulsar_retry.standalone import health, journal, jvm, ports
 from pulsar_retry.standalone.cluster_config import Program
 from pulsar_retry.standalone.config import Setting
 from pulsar_retry.standalone.folder import Folder
 from pulsar_retry.standalone.java import Java
 
-__all__ = ["BrokerMember", "Member", "Runtime"]
+__all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run"]
 
 #: Seconds that a killed process's ports may stay taken: the system still tears it down.
 _RELEASE_PATIENCE = 10.0
@@ -177,6 +177,24 @@ class BrokerMember(Member):
     def _is_ready(self) -> bool:
         # An answer alone could come from another process that took the port a moment before.
         return self._folder().broker_serves() and health.is_ready(self.admin_url, self._token)
+
+
+@attrs.define(eq=False)
+class BookieMember(Member):
+    """A bookie. What a kill tore in its journal is cut away when it starts again."""
+
+    _mends: bool = attrs.field(default=True, kw_only=True)
+
+    def launch(self) -> None:
+        """Start it and do not wait until it is ready.
+
+        Raises:
+            StandaloneError: As for other members; also when its journal can't be read.
+        """
+        if self._mends and not self.is_running:
+            data = self._folder().path / "data"
+            journal.mend(data / "journal", data / "ledgers", name=self.name)
+        super().launch()
 
 
 def run(runtime: Runtime, folder: Folder, program: Program, *arguments: str) -> jvm.GuardedProcess:

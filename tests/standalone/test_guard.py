@@ -67,6 +67,17 @@ def test_one_folder_one_process(tmp_path: Path) -> None:
     start(tmp_path, ["sleep", "60"]).kill()
 
 
+def test_the_folder_is_in_use_while_the_program_outlives_its_guard(tmp_path: Path) -> None:
+    """Nobody may write there until it is gone, and killing it waits for that."""
+    process = start(tmp_path, ["sleep", "60"])
+    os.kill(os.getpgid(process.pid), signal.SIGKILL)  # the guard leads the group
+    assert process.wait(10) == 128 + signal.SIGKILL
+    with pytest.raises(StandaloneError, match="in use by process"):
+        start(tmp_path, ["sleep", "60"])
+    process.kill()
+    start(tmp_path, ["sleep", "60"]).kill()
+
+
 def test_stopping_and_continuing_the_process_is_no_end(tmp_path: Path) -> None:
     """A frozen broker is a fault that tests make: the guard lets them, and goes on watching."""
     process = start(tmp_path, ["sleep", "60"])

@@ -1,0 +1,36 @@
+"""A bookie that is killed while it writes starts again."""
+
+from __future__ import annotations
+
+import os
+
+import pulsar
+import pytest
+from clusters import RunningCluster
+from journals import tear, torn_padding
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import LocalCluster
+
+pytestmark = pytest.mark.broker
+
+TIMEOUT_MS = 60_000
+
+
+def test_a_bookie_is_killed_in_the_middle_of_a_write(
+    cluster: RunningCluster, client: pr.Client, topic: str
+) -> None:
+    """What it had begun to write is cut away, and all messages are there."""
+    if not isinstance(cluster.it, LocalCluster):
+        pytest.skip("the journal of a container is out of reach")
+    sent = [os.urandom(50_000) for _ in range(10)]
+    producer = client.create_producer(topic)
+    for content in sent:
+        producer.send(content)
+    bookie = cluster.it.bookies[0]
+    bookie.kill()
+    file, end = tear(bookie.log_path.parents[1] / "data" / "journal", torn_padding)
+    bookie.start()
+    assert file.stat().st_size == end
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert [reader.read_next(TIMEOUT_MS).data() for _ in sent] == sent

@@ -1,0 +1,122 @@
+"""A bookie's journal as BookKeeper writes it, and as its replay reads it."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pulsar_retry.standalone.journal import crc32c
+
+__all__ = [
+    "FENCE",
+    "HEADER",
+    "LAC",
+    "LEDGER_KEY",
+    "PADDING",
+    "entry_record",
+    "padding",
+    "record",
+    "replayed",
+    "tear",
+    "torn_data",
+    "torn_ids",
+    "torn_padding",
+]
+
+HEADER = b"BKLG\0\0\0\6".ljust(512, b"\0")
+PADDING = -0x100
+LEDGER_KEY, FENCE, LAC = -0x1000, -0x2000, -0x8000
+
+
+def entry_record(ledger: int, entry: int, data: bytes, *, crc32: bool = False) -> bytes:
+    """Return an entry of a ledger, with the digest of its kind of ledger."""
+    head = struct.pack(">qqqq", ledger, entry, entry - 1, len(data))
+    if crc32:
+        digest = zlib.crc32(head + data).to_bytes(8, "big")
+    else:
+        digest = crc32c((head, data)).to_bytes(4, "big")
+    return _with_length(head + digest + data)
+
+
+def record(ledger: int, kind: int, content: bytes = b"") -> bytes:
+    """Return a record of the bookie itself."""
+    length = len(content).to_bytes(4, "big") if content else b""
+    return _with_length(struct.pack(">qq", ledger, kind) + length + content)
+
+
+def padding(at: int) -> bytes:
+    """Return what is written at *at* when a flush follows."""
+    short = -at % 512
+    if short == 0:
+        return b""
+    size = short - 8 if short >= 8 else 512 + short - 8
+    return struct.pack(">ii", PADDING, size) + bytes(size)
+
+
+def replayed(journal: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield where each record begins, and it, as the bookie's `scanJournal` does.
+
+    Raises:
+        ValueError: The bookie would not start.
+    """
+    at = len(HEADER)
+    while length := _int(journal, at):
+        if length == PADDING:
+            at += 8 + _int(journal, at + 4)
+            continue
+        if length < 0:
+            raise ValueError(f"Invalid record found with negative length {length}")
+        whole = journal[at : at + 4 + length]
+        if len(whole) < 4 + length:
+            return
+        yield at, whole
+        at += 4 + length
+
+
+def torn_data(entry: bytes) -> bytes:
+    """Return an entry up to the end of a page, as the kernel leaves it."""
+    return entry[:4096]
+
+
+def torn_ids(entry: bytes) -> bytes:
+    """Return an entry whose own number was not written: it says 0."""
+    return entry[:12]
+
+
+def torn_padding(_: bytes) -> bytes:
+    """Return half of what padding begins with: a length that the bookie does not start with."""
+    return PADDING.to_bytes(4, "big", signed=True)[:2]
+
+
+def tear(folder: Path, torn: Callable[[bytes], bytes]) -> tuple[Path, int]:
+    """Write to a killed bookie's journal what a kill leaves of one entry more.
+
+    Args:
+        folder: The journal's, with some entry of 10 KB or more.
+        torn: Cuts the entry.
+
+    Returns:
+        The file, and where in it the entry begins.
+    """
+    file = max(folder.glob("current/*.txn"), key=lambda each: int(each.stem, 16))
+    content = file.read_bytes()
+    found = list(replayed(content))
+    _, last = next(each for each in reversed(found) if len(each[1]) > 10_000)
+    ledger, entry = struct.unpack_from(">qq", last, 4)
+    end = found[-1][0] + len(found[-1][1])
+    end += len(padding(end))
+    with file.open("r+b") as opened:
+        opened.seek(end)
+        opened.write(torn(entry_record(ledger, entry + 1, last[40:])))
+    return file, end
+
+
+def _with_length(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
+
+
+def _int(journal: bytes, at: int) -> int:
+    piece = journal[at : at + 4]
+    return int.from_bytes(piece, "big", signed=True) if len(piece) == 4 else 0
