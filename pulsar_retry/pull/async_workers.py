@@ -134,7 +134,6 @@ class LoopWorkers:
 
     async def _handle(self, slot: Slot, item: Item) -> None:
         slot.work = item
-        loop = asyncio.get_running_loop()
         if (entry := item[2]) is not None:
             RETRIES_IN_PLACE.set(entry.retries)
         if self._valve is not None:
@@ -142,6 +141,7 @@ class LoopWorkers:
             await self._settle(slot, item, self._handler(item[0]))
             return
         # In a task of its own, so that an expired lease can cancel it and not the worker.
+        loop = asyncio.get_running_loop()
         task = loop.create_task(_awaited(self._handler, item[0]))
 
         def interrupt() -> None:

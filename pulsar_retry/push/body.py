@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from json.encoder import encode_basestring_ascii as _encode
 from typing import Any
 
 import attrs
 
 from pulsar_retry._version import __version__
+from pulsar_retry.consumer.raw import raw_of
 from pulsar_retry.wire.codecs import READ, read_envelope
 from pulsar_retry.wire.properties import (
     FAILURE,
@@ -62,9 +63,6 @@ _FORBIDDEN_STARTS = ("proxy-", "x-forwarded-", "x-goog-", "x-pulsar-retry-", "we
 _NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
-#: `json.dumps` would make an encoder each time.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-
 Header = tuple[bytes, bytes]
 _USER_AGENT = (b"User-Agent", f"pulsar-retry/{__version__}".encode())
 _WRAPPED = (b"Content-Type", b"application/json")
@@ -99,24 +97,25 @@ class Pushed:
         Raises:
             UnicodeDecodeError: its properties are no UTF-8.
         """
-        properties = message.properties()
-        published = message.publish_timestamp()
+        raw = raw_of(message)  # pulsar-client's class around it costs a call for each question
+        properties = raw.properties()
+        published = raw.publish_timestamp()
         if FAILURE_PUBLISH_TIME in properties:
             first = read_envelope(properties).published
             if first is not None:
                 published = (first - _EPOCH) // timedelta(milliseconds=1)
         return cls(
-            None if message.has_null_value() else message.data(),
+            None if raw.has_null_value() else raw.data(),
             {
                 name: value
                 for name, value in properties.items()
                 if name not in _OURS and not name.startswith(FAILURE)
             },
-            origin_message_id(properties) or message_id_text(message.message_id()),
+            origin_message_id(properties) or message_id_text(raw.message_id()),
             published,
-            message.ordering_key() or message.partition_key(),
+            raw.ordering_key() or raw.partition_key(),
             redrive_count(properties),
-            1 + reconsume_times(properties) + message.redelivery_count(),
+            1 + reconsume_times(properties) + raw.redelivery_count(),
         )
 
     @property
@@ -148,9 +147,10 @@ def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
         subscription: The subscription's name.
         attempt: The ``deliveryAttempt``; None: it is not sent.
     """
-    # Written out, for most of it needs no escapes: half of what a dict costs, for each message.
+    # Written out, for most of it needs no escapes: a third of what a dict costs, for each message.
     publish_time, message_id = message.publish_time, _encode(message.message_id)
-    parts = [f'{{"message":{{"attributes":{_encode(dict(message.attributes))}']
+    attributes = [f"{_encode(name)}:{_encode(text)}" for name, text in message.attributes.items()]
+    parts = [f'{{"message":{{"attributes":{{{",".join(attributes)}}}']
     if message.data is not None:
         parts.append(f'"data":"{base64.b64encode(message.data).decode("ascii")}"')
     parts.append(f'"messageId":{message_id},"message_id":{message_id}')

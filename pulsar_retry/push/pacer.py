@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import attrs
 
@@ -16,8 +17,7 @@ from pulsar_retry.push.window import Window
 _AHEAD = 256
 
 
-@attrs.frozen
-class Ticket:
+class Ticket(NamedTuple):
     """A request that is outstanding.
 
     Attributes:

@@ -146,9 +146,10 @@ class Pusher:
             )
             headers += own
             self._tell(left_out)
-        taken = {name.lower() for name, _ in headers}
-        traced = ((name.encode(), value.encode()) for name, value in outgoing().items())
-        headers += [each for each in traced if each[0].lower() not in taken]
+        if traced := outgoing():
+            taken = {name.lower() for name, _ in headers}
+            own = [(name.encode(), value.encode()) for name, value in traced.items()]
+            headers += [each for each in own if each[0].lower() not in taken]
         audience = form.audience or poster.endpoint.url
         for signer in form.signers:
             headers += signer.headers(audience, pushed.key, body)

@@ -36,7 +36,7 @@ def _latency_limit(value: Duration) -> float:
     return result
 
 
-@attrs.define
+@attrs.define(on_setattr=attrs.setters.NO_OP)  # else each answer pays for converters of others
 class Window:
     """Pub/Sub's push window ("Delivery rate"): slow start, up on success, down on failure.
 
