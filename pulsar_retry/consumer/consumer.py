@@ -259,13 +259,19 @@ class Consumer(WatchedConsumer):
 
     def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
         was_letter = self._is_letter(raw)
-        if self._has_nacks():
+        ended = self._leaves(raw) if was_letter else None
+        if self._queue(letter=was_letter).pending.entries:
             self._take_back(raw)
         self._settled += 1  # where that fails, it comes back
-        handed = hand_on(raw, self._source(letter=was_letter), letter, was_letter=was_letter)
+        source = self._source(letter=was_letter)
+        handed = hand_on(raw, source, letter, was_letter=was_letter, ended=ended)
         if handed is None:
             self._settled -= 1
         return handed
+
+    def _leaves(self, raw: Any) -> Callable[[], None] | None:  # noqa: ARG002 - as `_source`
+        """Take note that the letter *raw* is handed on; return what to call when that is done."""
+        return None
 
     # -- the nack path's dead letters ---------------------------------------------------------
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 from pulsar_retry.consumer.clock import Clock
@@ -57,14 +55,6 @@ class Deduper:
     def passed_over(self, message_id: Any) -> None:
         """Take note of a letter, by its raw id, that is acknowledged for a newer one."""
         self._window.passed_over(position_of(message_id))
-
-    def follow(self, message_id: Any, future: Future[None]) -> None:
-        """Take note of a letter that is handed on, when *future* ends."""
-        future.add_done_callback(partial(self._handed_on, message_id))
-
-    def _handed_on(self, message_id: Any, future: Future[None]) -> None:
-        if future.exception() is None:
-            self.settled(message_id)
 
 
 def _envelope(raw: Any) -> tuple[object, ...]:

@@ -50,8 +50,22 @@ class LetterFuture(Future[None]):
 
     def succeed(self) -> None:
         """End without an error."""
+        if not self.succeed_unseen():
+            self.set_result(None)
+
+    def succeed_unseen(self) -> bool:
+        """End without an error if nobody has looked, and so nobody is called; tell whether."""
         with _guard:
-            if self._made is None:  # so nobody waits, and there are no callbacks
-                self._state = _FINISHED
-                return
-        self.set_result(None)
+            if self._made is not None:  # somebody waits, perhaps, or there are callbacks
+                return False
+            self._state = _FINISHED
+            return True
+
+    def done(self) -> bool:
+        """Tell whether it has ended."""
+        return self._state == _FINISHED
+
+    def result(self, timeout: float | None = None) -> None:
+        """Return nothing, or raise the error; wait *timeout* seconds at most."""
+        if self._state != _FINISHED or self._exception is not None:  # else there is no need to look
+            super().result(timeout)

@@ -7,7 +7,6 @@ at-least-once delivery permits anyway.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -19,21 +18,21 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.consumer.flight import Flight
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
-from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
+from pulsar_retry.consumer.results import error_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import (
-    AcknowledgeError,
     ConsumerClosedError,
-    LetterPublishError,
-    SettleError,
 )
 from pulsar_retry.observe.watch import Watch
 
 _log = logging.getLogger("pulsar_retry")
+
+_OK = _pulsar.Result.Ok
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
@@ -41,118 +40,6 @@ _GRACE = 1.0
 
 #: Makes what builds a raw message; pulsar-client's own builder does.
 NewMessage = Callable[[], Any]
-
-
-class _Flight:
-    """One letter on its way, from its publication to the acknowledgement of the original.
-
-    A plain class with slots: one is made per letter, and its two callbacks may run on
-    pulsar-client's threads, where an exception would end the process.
-    """
-
-    __slots__ = (
-        "deadline",
-        "future",
-        "is_out",
-        "key",
-        "letter",
-        "producer",
-        "raw",
-        "router",
-        "source",
-        "was_letter",
-    )
-
-    def __init__(
-        self, router: LetterRouter, raw: Any, source: Any, letter: Letter, was_letter: bool
-    ) -> None:
-        self.router = router
-        self.raw = raw
-        self.source = source
-        self.letter = letter
-        self.was_letter = was_letter
-        self.producer: Any = None
-        self.key: Any = None
-        self.is_out = False
-        self.deadline = math.inf  # until it is sent
-        self.future = LetterFuture(router.clock.condition)
-
-    def published(self, result: _pulsar.Result) -> None:
-        """Take the receipt of the letter."""
-        try:
-            if self not in self.router.flights:
-                return  # given up: its original was asked back
-            if result == _pulsar.Result.Ok:
-                self.is_out = True
-                self.source.acknowledge_async(self.raw, self.acknowledged)
-                return
-            if result in PRODUCER_GONE or self.producer.is_given_up:
-                self.router.producers.lost(self.letter.topic, self.key, self.producer)
-            self.fail(error_of(result))
-        except BaseException as error:  # noqa: BLE001 - never into the C++ library
-            self.fail(error)
-
-    def acknowledged(self, result: _pulsar.Result) -> None:
-        """Take the end of the acknowledgement."""
-        if result != _pulsar.Result.Ok:
-            self.fail(error_of(result))
-        elif self._is_first_end():
-            if (watch := self.router.watch) is not None:
-                self._resolve(partial(watch.handed_on, self.raw, self.letter))
-            self._resolve(self.future.succeed)
-
-    def fail(self, cause: BaseException) -> None:
-        """Have the original redelivered and tell the caller why. Never raises."""
-        if not self._is_first_end():
-            return
-        error = cause if isinstance(cause, SettleError) else self._error(cause)
-        try:
-            self.router.come_back(self.raw, self.was_letter)
-        except Exception:  # noqa: BLE001 - C++ may be the caller
-            watch = self.router.watch
-            _log.exception(
-                "a message could not be asked back; it comes when the consumer closes",
-                extra=None if watch is None else watch.facts(self.raw),
-            )
-        if (watch := self.router.watch) is not None:
-            self._resolve(partial(watch.failed, self.raw, self.letter, error))
-        self._resolve(partial(self.future.set_exception, error))
-
-    def _error(self, cause: BaseException) -> SettleError:
-        error: SettleError
-        if self.is_out:
-            error = AcknowledgeError(
-                f"the letter is in {self.letter.topic}, but the original was not acknowledged "
-                f"and will be delivered again: {cause}"
-            )
-        else:
-            error = LetterPublishError(self.letter.topic, cause)
-        error.__cause__ = cause
-        return error
-
-    def give_up(self) -> None:
-        """Fail, for there is no receipt; and so does whatever waits behind it in its producer.
-
-        pulsar-client sends a message that the broker refuses again and again, past its own
-        time-out, and nothing behind it is ever sent.
-        """
-        if not self.is_out:
-            self.router.producers.lost(self.letter.topic, self.key, self.producer)
-            self.producer.raw.close_async(lambda _: None)
-        self.fail(error_of(_pulsar.Result.Timeout))
-
-    def _is_first_end(self) -> bool:
-        """End the flight; tell whether no other thread has ended it before."""
-        if self.router.flights.pop(self, False):
-            self.router.permits.release()
-            return True
-        return False
-
-    def _resolve(self, resolve: Callable[[], None]) -> None:
-        try:
-            resolve()
-        except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
-            _log.exception("a callback of reconsume_later_async raised")
 
 
 class LetterRouter:
@@ -217,13 +104,14 @@ class LetterRouter:
         if watch is not None:
             watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
-        self.flights: dict[_Flight, bool] = {}
+        self.flights: dict[Flight, bool] = {}
         self.permits = Permits(max_pending, clock)
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
             prepare_dead_letters=self._make_first_subscription,
             one_thread=one_thread,
+            landed=_landed,
             clock=clock.monotonic,
         )
 
@@ -235,11 +123,13 @@ class LetterRouter:
         *,
         was_letter: bool,
         future: LetterFuture | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> Future[None]:
         """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
 
         Blocks while *max_pending* letters are in flight, and while the first producer is made.
-        *future* is the one to end, where the caller has one of its own.
+        *future* is the one to end, where the caller has one of its own. *ended* is called before
+        it ends without an error, on any thread; it must neither block nor raise.
 
         Returns:
             A future that ends when the message is acknowledged. Where it fails, the message is
@@ -249,11 +139,19 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
+        flight = Flight(self, raw, source, letter, was_letter=was_letter, future=future)
+        flight.ended = ended
         self.permits.acquire()
-        return self._launch(raw, source, letter, was_letter=was_letter, future=future)
+        return self._launch(flight)
 
     def hand_on_now(
-        self, raw: Any, source: Any, letter: Letter, *, was_letter: bool
+        self,
+        raw: Any,
+        source: Any,
+        letter: Letter,
+        *,
+        was_letter: bool,
+        ended: Callable[[], None] | None = None,
     ) -> Future[None] | None:
         """Do what `hand_on` does, but only if that will not block; else None, and nothing is done.
 
@@ -264,27 +162,20 @@ class LetterRouter:
             return None
         if not self.permits.take():
             return None
-        return self._launch(raw, source, letter, was_letter=was_letter)
+        flight = Flight(self, raw, source, letter, was_letter=was_letter)
+        flight.ended = ended
+        return self._launch(flight)
 
-    def _launch(
-        self,
-        raw: Any,
-        source: Any,
-        letter: Letter,
-        *,
-        was_letter: bool,
-        future: LetterFuture | None = None,
-    ) -> Future[None]:
+    def _launch(self, flight: Flight) -> Future[None]:
         """Do what `hand_on` does, with a permit in hand."""
         if self._closed:
             self.permits.release()
             raise ConsumerClosedError("the consumer is closed")
-        flight = _Flight(self, raw, source, letter, was_letter)
-        if future is not None:
-            flight.future = future
+        raw, letter = flight.raw, flight.letter
         self.flights[flight] = True
         try:
-            self._watch(self.patience)
+            if not self._watched:
+                self._watch(self.patience)
             key = self._schema_key(raw)
             producer = self.producers.ready(letter.topic, key) or self.producers.get(
                 letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
@@ -297,7 +188,52 @@ class LetterRouter:
         except BaseException as error:
             flight.fail(error)
             raise
+        else:
+            producer.take_burst()
         return flight.future
+
+    def landed(self, flights: list[Flight]) -> list[Callable[[], None]]:
+        """Acknowledge the originals of letters that are out, and end their flights.
+
+        Returns:
+            What is left to do where callbacks may be called.
+        """
+        told: list[_pulsar.Result] = []
+        asked: list[Flight] = []
+        left: list[Callable[[], None]] = []
+        for flight in flights:
+            if flight not in self.flights:
+                continue  # given up: its original was asked back
+            try:
+                flight.is_out = True
+                flight.source.acknowledge_async(flight.raw, told.append)
+                asked.append(flight)
+            except Exception:  # noqa: BLE001 - asked again, it says so to its caller
+                left.append(partial(flight.published, _OK))
+        if told.count(_OK) != len(asked):
+            # Whose acknowledgement has failed, or takes its time, each of them finds out anew.
+            return left + [partial(flight.published, _OK) for flight in asked]
+        return left + self._ended(asked)
+
+    def _ended(self, flights: list[Flight]) -> list[Callable[[], None]]:
+        """End flights whose originals are acknowledged; return what calls others."""
+        watch = self.watch
+        plain: list[Flight] = []
+        left: list[Callable[[], None]] = []
+        for flight in flights:
+            if watch is not None and not watch.is_plain(flight.letter):
+                left.append(partial(flight.acknowledged, _OK))
+            elif self.flights.pop(flight, False):
+                plain.append(flight)
+        if plain and watch is not None:
+            watch.all_handed_on(len(plain))
+        self.permits.release(len(plain))
+        for flight in plain:
+            if flight.ended is not None:
+                flight.ended()
+            if not flight.future.succeed_unseen():
+                left.append(flight.succeed)
+        return left
 
     def _schema_key(self, raw: Any) -> Any:
         """Return what tells the schema that *raw* was written with from others."""
@@ -376,3 +312,8 @@ def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
             _log.warning(text, error, extra=watch.facts(raw))
 
     future.add_done_callback(done)
+
+
+def _landed(flights: list[Flight]) -> list[Callable[[], None]]:
+    """Take receipts: `LetterRouter.landed` of their one router, which nothing else holds alive."""
+    return flights[0].router.landed(flights) if flights else []

@@ -182,9 +182,6 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 
     # -- what takes a nack back ---------------------------------------------------------------
 
-    def _has_nacks(self) -> bool:
-        return any(queue.pending.entries for queue in self._queues())
-
     def _take_back(self, message: Any) -> None:
         """Forget the nack of a message that is settled.
 

@@ -44,10 +44,10 @@ class Permits:
             self._free -= 1
             return True
 
-    def release(self) -> None:
-        """Give one back."""
+    def release(self, count: int = 1) -> None:
+        """Give *count* of them back."""
         with self._lock:
-            self._free += 1
+            self._free += count
             if self._waiting and self._free >= self._enough:
                 self._changed.notify_all()
 

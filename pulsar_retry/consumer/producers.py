@@ -14,7 +14,7 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.receipts import LetterProducer
+from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import LetterPublishError
 from pulsar_retry.policy.backoff import Exponential
 
@@ -64,6 +64,7 @@ class LetterProducers:
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
         one_thread: bool,
+        landed: Landed = each_landed,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make an empty set.
@@ -73,10 +74,12 @@ class LetterProducers:
             send_timeout: Seconds until a letter that has no receipt counts as failed.
             prepare_dead_letters: Called with a dead-letter topic before its producer is made.
             one_thread: Whether *client* has one I/O thread; see `LetterProducer`.
+            landed: Takes receipts; see `LetterProducer`.
             clock: Tells the time in seconds.
         """
         self._client = client
         self._one_thread = one_thread
+        self._landed = landed
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
@@ -143,7 +146,8 @@ class LetterProducers:
             _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
             return self._create(topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
-        return LetterProducer(raw, ordered=self._one_thread and self._is_single(topic))
+        ordered = self._one_thread and self._is_single(topic)
+        return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def _is_single(self, topic: str) -> bool:
         """Tell whether *topic*, which exists by now, is known to have no partitions."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -19,12 +20,18 @@ import _pulsar
 
 from pulsar_retry.consumer.threads import keep_thread_state
 
+_OK = _pulsar.Result.Ok
+
 #: With more letters in flight than these, receipts are worth waiting for, so that they come in
 #: bursts; fewer belong to callers who wait for each of them.
 _FEW = 32
 
-#: How long, in seconds.
-_PAUSE = 0.001
+#: How long, in seconds for each letter in flight, and at most: less than sending them has taken.
+_PAUSE_EACH = 0.00001
+_PAUSE = 0.005
+
+#: Receipts that make a burst for those who send. Taking them there costs no change of threads.
+_BURST = 16
 
 #: Seconds without a letter after which the thread ends; the next letter starts another.
 _IDLE = 1.0
@@ -38,6 +45,15 @@ class Flight(Protocol):
         ...
 
 
+#: Takes the receipts of letters that are out. It calls nobody's callbacks, but returns what does.
+Landed = Callable[[list[Any]], list[Callable[[], None]]]
+
+
+def each_landed(flights: list[Flight]) -> list[Callable[[], None]]:
+    """Return what gives each of *flights* its receipt: the `Landed` of those that do no better."""
+    return [partial(flight.published, _OK) for flight in flights]
+
+
 class LetterProducer:
     """One of pulsar-client's producers, and what becomes of its receipts. Thread-safe.
 
@@ -45,7 +61,7 @@ class LetterProducer:
         raw: The producer.
     """
 
-    def __init__(self, raw: Any, *, ordered: bool) -> None:
+    def __init__(self, raw: Any, *, ordered: bool, landed: Landed = each_landed) -> None:
         """Wrap the producer *raw*.
 
         Args:
@@ -53,14 +69,18 @@ class LetterProducer:
             ordered: Whether its receipts come in the order of its sends, whatever happens: it is of
                 a topic without partitions, and of a client with one I/O thread. With more of them,
                 the time-out of one letter might be told after the receipt of a later one.
+            landed: See `Landed`. Called with flights in the order of their sends, on any thread.
         """
         self.raw = raw
         self._ordered = ordered
         self._was_ordered = ordered
-        # None: closed.
+        self._landed = landed
+        # None: look at the rest.
         self._results: SimpleQueue[_pulsar.Result | None] = SimpleQueue()
         self._flights: deque[Flight] = deque()
         self._lock = threading.Lock()  # one order for the flights and their sends
+        self._matching = threading.Lock()  # and one for results
+        self._calls: deque[Callable[[], None]] = deque()  # what only our own thread may run
         self._taker: threading.Thread | None = None
 
     def send(self, message: Any, flight: Flight) -> None:
@@ -84,6 +104,32 @@ class LetterProducer:
                 self._flights.pop()  # it was not sent
                 raise
             return True
+
+    def take_burst(self) -> None:
+        """Take the receipts that are here if they are many: whoever sends does it in passing.
+
+        Nobody is called back here, for the caller may hold locks of its own.
+        """
+        if self._results.qsize() < _BURST or not self._matching.acquire(blocking=False):
+            return
+        try:
+            flights = self._matched()
+        finally:
+            self._matching.release()
+        try:
+            self._call(self._landed(flights))
+        except BaseException:  # an interrupt
+            self._call(each_landed(flights))
+            raise
+
+    def _call(self, calls: list[Callable[[], None]]) -> None:
+        """Have our own thread run *calls*."""
+        if calls:
+            with self._lock:
+                self._calls.extend(calls)
+                if self._taker is None:
+                    self._start()
+            self._results.put(None)
 
     def close(self) -> None:
         """Close the producer. What it has under way fails.
@@ -110,31 +156,45 @@ class LetterProducer:
 
     def _take(self) -> None:
         """Match results with flights until none has been in the air for a while."""
-        results = self._results
         while True:
-            try:
-                result = results.get(timeout=_IDLE)
-            except Empty:
-                result = None
-            if result is None:
-                with self._lock:
-                    if not self._flights:
-                        self._taker = None
-                        return
-                continue
-            if len(self._flights) > _FEW:
-                time.sleep(_PAUSE)
-            self._land(result)
-            for _ in range(results.qsize()):
-                if (result := results.get()) is not None:
-                    self._land(result)
+            with self._matching:
+                flights = self._first()
+            if not flights and self._is_done():
+                return
+            if (count := len(self._flights)) > _FEW:
+                time.sleep(min(count * _PAUSE_EACH, _PAUSE))
+            with self._matching:
+                flights += self._matched()
+            self._calls.extend(self._landed(flights))
+            del flights  # while this waits, nothing is held alive
+            while self._calls:
+                self._calls.popleft()()
 
-    def _land(self, result: _pulsar.Result) -> None:
-        if not self._flights:
-            return  # the results of letters that have failed already
-        if result == _pulsar.Result.Ok:
-            self._flights.popleft().published(result)
-            return
+    def _is_done(self) -> bool:
+        """Tell whether there is nothing left to do, and end the thread if so."""
+        with self._lock:
+            if self._flights or self._calls:
+                return False
+            self._taker = None
+            return True
+
+    def _first(self) -> list[Flight]:
+        """Wait for a result; return its flight, if it is out. Call it with results locked."""
+        try:
+            return self._match(self._results.get(timeout=_IDLE))
+        except Empty:
+            return []
+
+    def _matched(self) -> list[Flight]:
+        """Return the flights of the results that are here and good. Call it likewise."""
+        get, match = self._results.get, self._match
+        return [flight for _ in range(self._results.qsize()) for flight in match(get())]
+
+    def _match(self, result: _pulsar.Result | None) -> list[Flight]:
+        if result is None or not self._flights:
+            return []  # the results of letters that have failed already
+        if result == _OK:
+            return [self._flights.popleft()]
         # A send that is refused at once is told before those under way. So this may be the failure
         # of any of them, and counts as that of all: a letter too many is better than one too few.
         # Their results are still to come, so this producer is not used any more.
@@ -142,8 +202,8 @@ class LetterProducer:
             self._ordered = False
             failed, self._flights = self._flights, deque()
         self.raw.close_async(lambda _: None)
-        for flight in failed:
-            flight.published(result)
+        self._call([partial(flight.published, result) for flight in failed])
+        return []
 
 
 def _one_result(flight: Flight) -> Callable[[_pulsar.Result, Any], None]:

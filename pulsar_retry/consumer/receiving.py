@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import _pulsar
@@ -13,11 +14,10 @@ from pulsar import Message
 
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
-from pulsar_retry.consumer.consumer import Consumer, Handed
+from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, message_of, raw_of
@@ -237,16 +237,20 @@ class RetryConsumer(CountingConsumer):
             if count >= ledger.due:
                 self._watch.acknowledged(raw)
             return
-        self._acknowledge_raw(message)
         if self._is_letter(message):
+            self._acknowledge_letter(message)
             self._watch.letter_acknowledged(raw_of(message))
         else:
+            super()._acknowledge_raw(message)
             self._counted(raw_of(message))
 
     def _acknowledge_raw(self, message: Any) -> None:
-        if not self._is_letter(message):
+        if self._is_letter(message):
+            self._acknowledge_letter(message)
+        else:
             super()._acknowledge_raw(message)
-            return
+
+    def _acknowledge_letter(self, message: Any) -> None:
         message_id = id_of(message)
         if self._in_hand is not None:
             self._in_hand.remove(message_id)
@@ -285,16 +289,11 @@ class RetryConsumer(CountingConsumer):
 
         return acknowledge
 
-    def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
-        if not self._is_letter(raw):
-            return super()._handed_on(hand_on, raw, letter)
+    def _leaves(self, raw: Any) -> Callable[[], None] | None:
         message_id = raw.message_id()
         if self._in_hand is not None:
             self._in_hand.remove(message_id)  # where it fails, the redelivery adds it again
-        future = super()._handed_on(hand_on, raw, letter)
-        if self._deduper is not None and future is not None:
-            self._deduper.follow(message_id, future)
-        return future
+        return None if self._deduper is None else partial(self._deduper.settled, message_id)
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 

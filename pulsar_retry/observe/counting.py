@@ -68,12 +68,12 @@ class Tally:
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
-    def add(self, value: str) -> None:
+    def add(self, value: str, times: int = 1) -> None:
         """Count *value*, or `OTHER` if it is no name or there are too many already."""
         counts = self.counts
         if value not in counts and (len(counts) >= MOST_VALUES or not _LABEL.fullmatch(value)):
             value = OTHER
-        counts[value] = counts.get(value, 0) + 1
+        counts[value] = counts.get(value, 0) + times
 
 
 class Ledger:
@@ -108,13 +108,13 @@ class Ledger:
 
     # -- telling ----------------------------------------------------------------------------------
 
-    def count(self, metric: str, value: str = OTHER) -> None:
-        """Count one for the *value* of a metric's label, if it has one."""
+    def count(self, metric: str, value: str = OTHER, times: int = 1) -> None:
+        """Count *times* for the *value* of a metric's label, if it has one."""
         with self._lock:
             tally = self._tallies.get(metric)
             if tally is None:
                 tally = self._tallies[metric] = Tally()
-            tally.add(value)
+            tally.add(value, times)
 
     def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
         """Count *value* in a histogram."""

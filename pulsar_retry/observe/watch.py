@@ -161,6 +161,15 @@ class Watch:
         if self._hooks.on_retry is not None:
             self._call("on_retry", raw, kind=kind, delay=delay, **facts)
 
+    def is_plain(self, letter: LetterFacts) -> bool:
+        """Tell whether *letter* is one of those that `all_handed_on` counts."""
+        return letter.span is None and not letter.dead and self._hooks.on_retry is None
+
+    def all_handed_on(self, count: int) -> None:
+        """Count messages whose retry letters are out and plain, and which are acknowledged."""
+        self.ledger.count("deliveries", counting.RETRIED, count)
+        self.ledger.count("retries", counting.LETTER, count)
+
     def handed_on(self, raw: Any, letter: LetterFacts) -> None:
         """Count a message whose letter is out, and which is acknowledged."""
         if letter.span is not None:

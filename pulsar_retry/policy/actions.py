@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import attrs
 
 
@@ -61,6 +63,7 @@ def exhausted(failures: int, limit: int) -> bool:
     return failures > limit
 
 
+@lru_cache(256)  # once per letter, and most ask for one of a few delays
 def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLater | DeadLetter:
     """Decide what `reconsume_later` does with a message.
 

@@ -228,11 +228,14 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
 
 def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     """Put the origin's names where absent. A twin of the origin key gets the other's value."""
-    put = properties.setdefault
-    put(REAL_TOPIC, logical(origin.topic))
-    for name, text in origin_id(_origin_id(properties) or origin.message_id).items():
-        put(name, text)
-    put(REAL_SUBSCRIPTION, origin.subscription)
+    if REAL_TOPIC not in properties:
+        properties[REAL_TOPIC] = logical(origin.topic)
+    if not (ORIGIN_MESSAGE_ID in properties and ORIGIN_MESSAGE_ID_OLD in properties):
+        text = _origin_id(properties) or origin.message_id
+        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, text)
+        properties.setdefault(ORIGIN_MESSAGE_ID, text)
+    if REAL_SUBSCRIPTION not in properties:
+        properties[REAL_SUBSCRIPTION] = origin.subscription
     return properties
 
 
@@ -276,7 +279,8 @@ def letter_properties(
         properties.setdefault(RETRY_TOPIC, retry_topic)
     if custom:
         properties.update(custom)
-    return properties | counts(count, delay, level)
+    properties.update(counts(count, delay, level))
+    return properties
 
 
 def dead_letter_properties(

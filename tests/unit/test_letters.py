@@ -13,6 +13,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.clock import Clock
+from pulsar_retry.consumer.flight import Flight
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
 
@@ -398,3 +399,67 @@ def test_an_interrupted_hand_on_leaves_its_room(rig: Rig, raised: BaseException)
     with pytest.raises(type(raised)):
         rig.hand_on()
     assert (1, 2) == (len(rig.back), rig.permits())
+
+
+def land(rig: Rig, told: Any) -> tuple[list[Future[None]], list[Callable[[], None]]]:
+    """Hand two messages on, and take their receipts together; *told* is the acknowledgements' end.
+
+    None: it is not told at once.
+    """
+    ask = rig.world.acknowledge_async
+
+    def acknowledge_async(message: Any, callback: Callable[..., None]) -> None:
+        ask(message, callback)
+        if told is not None:
+            rig.world.asked.pop()[1](told)
+
+    rig.world.acknowledge_async = acknowledge_async  # type: ignore[method-assign]
+    futures = [rig.hand_on(), rig.hand_on()]
+    left = rig.router.landed(list(rig.router.flights))
+    rig.world.acknowledge_async = ask  # type: ignore[method-assign]
+    return futures, left
+
+
+def test_a_burst_of_receipts_ends_its_flights(rig: Rig) -> None:
+    """Everything is acknowledged, and then whoever waits is told."""
+    futures, left = land(rig, OK)
+    assert ["publish", "publish", "ack", "ack"] == rig.world.events
+    assert [] == left
+    assert [True, True] == [future.done() for future in futures]
+    assert (2, {}) == (rig.permits(), rig.router.flights)
+
+
+def test_what_calls_others_is_left_by_a_burst(rig: Rig) -> None:
+    """A future with a callback ends where callbacks may be called."""
+    called: list[Any] = []
+    future = rig.hand_on()
+    future.add_done_callback(called.append)
+    rig.world.acknowledge_async = lambda _, callback: callback(OK)  # type: ignore[method-assign]
+    left = rig.router.landed(list(rig.router.flights))
+    assert (1, False, []) == (len(left), future.done(), called)
+    left[0]()
+    assert [future] == called
+
+
+@pytest.mark.parametrize("told", [None, _pulsar.Result.AlreadyClosed])
+def test_a_burst_that_is_not_acknowledged_at_once_is_asked_for_one_by_one(
+    rig: Rig, told: Any
+) -> None:
+    """So each hand-off has the end that its own acknowledgement has."""
+    futures, left = land(rig, told)
+    assert [False, False] == [future.done() for future in futures]
+    for each in left:
+        each()
+    answers = [callback for kind, callback in rig.world.asked if kind == "acknowledged"][-2:]
+    answers[0](OK)
+    answers[1](_pulsar.Result.AlreadyClosed)
+    assert futures[0].exception(0) is None
+    assert isinstance(futures[1].exception(0), pr.AcknowledgeError)
+    assert 1 == len(rig.back)
+
+
+def test_a_burst_leaves_what_was_given_up(rig: Rig) -> None:
+    """Its original was asked back."""
+    flight = Flight(rig.router, original(), rig.world, LETTER, was_letter=False)
+    assert [] == rig.router.landed([flight])
+    assert [] == rig.world.events

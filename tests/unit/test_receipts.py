@@ -155,3 +155,26 @@ def test_the_thread_ends_when_idle_and_comes_back(
     [second] = send(producer, 1)
     raw.answer(OK)
     assert OK == second.result
+
+
+def test_the_sender_takes_a_burst_in_passing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Receipts that are here are matched by whoever sends; what calls others runs elsewhere."""
+    monkeypatch.setattr(receipts, "_PAUSE_EACH", 2.0)
+    monkeypatch.setattr(receipts, "_PAUSE", 2.0)  # our own thread leaves it to us
+    landed: list[str] = []
+
+    def land(flights: list[Flight]) -> list[Callable[[], None]]:
+        landed.extend([threading.current_thread().name] * len(flights))
+        return receipts.each_landed(flights)
+
+    producer = LetterProducer(raw, ordered=True, landed=land)
+    flights = send(producer, 600)
+    eventually(lambda: bool(producer._matching.locked()))  # our own thread waits for the first
+    raw.answer(OK)
+    eventually(lambda: not producer._matching.locked())  # and now for a burst
+    raw.answer(*[OK] * 99)
+    producer.take_burst()
+    assert [OK] * 100 == [flight.result for flight in flights[:100]]
+    assert {"pulsar-retry-receipts"} == {flight.results[0][1] for flight in flights[:100]}
+    assert threading.current_thread().name in landed
+    assert 100 == len(landed)

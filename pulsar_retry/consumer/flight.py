@@ -1,0 +1,150 @@
+"""One letter on its way: what each of its ends does."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import _pulsar
+
+from pulsar_retry.consumer.future import LetterFuture
+from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
+from pulsar_retry.errors import AcknowledgeError, LetterPublishError, SettleError
+
+if TYPE_CHECKING:
+    from pulsar_retry.consumer.letters import LetterRouter
+
+_log = logging.getLogger("pulsar_retry")
+
+_OK = _pulsar.Result.Ok
+
+
+class Flight:
+    """One letter on its way, from its publication to the acknowledgement of the original.
+
+    A plain class with slots: one is made per letter, and its two callbacks may run on
+    pulsar-client's threads, where an exception would end the process.
+    """
+
+    __slots__ = (
+        "deadline",
+        "ended",
+        "future",
+        "is_out",
+        "key",
+        "letter",
+        "producer",
+        "raw",
+        "router",
+        "source",
+        "was_letter",
+    )
+
+    def __init__(
+        self,
+        router: LetterRouter,
+        raw: Any,
+        source: Any,
+        letter: Letter,
+        *,
+        was_letter: bool,
+        future: LetterFuture | None = None,
+    ) -> None:
+        self.router = router
+        self.raw = raw
+        self.source = source
+        self.letter = letter
+        self.was_letter = was_letter
+        self.producer: Any = None
+        self.key: Any = None
+        self.is_out = False
+        self.deadline = math.inf  # until it is sent
+        self.ended: Callable[[], None] | None = None
+        self.future = LetterFuture(router.clock.condition) if future is None else future
+
+    def published(self, result: _pulsar.Result) -> None:
+        """Take the receipt of the letter."""
+        try:
+            if self not in self.router.flights:
+                return  # given up: its original was asked back
+            if result == _OK:
+                self.is_out = True
+                self.source.acknowledge_async(self.raw, self.acknowledged)
+                return
+            if result in PRODUCER_GONE or self.producer.is_given_up:
+                self.router.producers.lost(self.letter.topic, self.key, self.producer)
+            self.fail(error_of(result))
+        except BaseException as error:  # noqa: BLE001 - never into the C++ library
+            self.fail(error)
+
+    def acknowledged(self, result: _pulsar.Result) -> None:
+        """Take the end of the acknowledgement."""
+        if result != _OK:
+            self.fail(error_of(result))
+        elif self._is_first_end():
+            if (watch := self.router.watch) is not None:
+                self._resolve(partial(watch.handed_on, self.raw, self.letter))
+            if self.ended is not None:
+                self.ended()
+            self.succeed()
+
+    def succeed(self) -> None:
+        """Tell the caller, and whom it has asked to be called."""
+        self._resolve(self.future.succeed)
+
+    def fail(self, cause: BaseException) -> None:
+        """Have the original redelivered and tell the caller why. Never raises."""
+        if not self._is_first_end():
+            return
+        error = cause if isinstance(cause, SettleError) else self._error(cause)
+        try:
+            self.router.come_back(self.raw, self.was_letter)
+        except Exception:  # noqa: BLE001 - C++ may be the caller
+            watch = self.router.watch
+            _log.exception(
+                "a message could not be asked back; it comes when the consumer closes",
+                extra=None if watch is None else watch.facts(self.raw),
+            )
+        if (watch := self.router.watch) is not None:
+            self._resolve(partial(watch.failed, self.raw, self.letter, error))
+        self._resolve(partial(self.future.set_exception, error))
+
+    def _error(self, cause: BaseException) -> SettleError:
+        error: SettleError
+        if self.is_out:
+            error = AcknowledgeError(
+                f"the letter is in {self.letter.topic}, but the original was not acknowledged "
+                f"and will be delivered again: {cause}"
+            )
+        else:
+            error = LetterPublishError(self.letter.topic, cause)
+        error.__cause__ = cause
+        return error
+
+    def give_up(self) -> None:
+        """Fail, for there is no receipt; and so does whatever waits behind it in its producer.
+
+        pulsar-client sends a message that the broker refuses again and again, past its own
+        time-out, and nothing behind it is ever sent.
+        """
+        if not self.is_out:
+            self.router.producers.lost(self.letter.topic, self.key, self.producer)
+            self.producer.raw.close_async(lambda _: None)
+        self.fail(error_of(_pulsar.Result.Timeout))
+
+    def _is_first_end(self) -> bool:
+        """End the flight; tell whether no other thread has ended it before."""
+        if self.router.flights.pop(self, False):
+            self.router.permits.release()
+            return True
+        return False
+
+    def _resolve(self, resolve: Callable[[], None]) -> None:
+        try:
+            resolve()
+        except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
+            _log.exception("a callback of reconsume_later_async raised")
