@@ -1,7 +1,7 @@
 """How benchmarks report: a table at the end of each, also when output is captured.
 
-`--write-performance` writes the tables into docs/performance.md, too. A ratio below its floor ends
-the run with 1.
+`--write-performance` writes the tables into docs/performance.md, too, and draws the plots that it
+shows. A ratio below its floor ends the run with 1.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from figures import Result, places, table, written
+from figures import Figures, plot_name, plots, unplaced, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
-MEASURED = pytest.StashKey[dict[str, tuple[list[Result], dict[str, object]]]]()
+PLOTS = PAGE.parent / "figures"
+MEASURED = pytest.StashKey[dict[str, Figures]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-performance",
         action="store_true",
-        help="write the tables into docs/performance.md",
+        help="write the tables and the plots of docs/performance.md",
     )
 
 
@@ -37,35 +38,43 @@ def pytest_configure(config: pytest.Config) -> None:
         "Python": platform.python_version(),
         "pulsar-client": version("pulsar-client"),
     }
-    config.stash[MEASURED] = {"machine": ([], notes)}
+    config.stash[MEASURED] = {"machine": Figures(notes=notes)}
 
 
 @pytest.fixture
 def report(benchmark, capsys, request) -> Iterator[None]:
     """Print what was measured, which is in the benchmark's `extra_info`."""
     yield
-    notes = dict(benchmark.extra_info)
-    results = [Result(**each) for each in notes.pop("results", [])]
-    request.config.stash[MEASURED][request.node.nodeid.rpartition("/")[2]] = results, notes
+    figures = Figures.taken(benchmark.extra_info)
+    request.config.stash[MEASURED][request.node.nodeid.rpartition("/")[2]] = figures
     with capsys.disabled():
         print(f"\n{request.node.name}")  # noqa: T201
-        for result in results:
-            print(f"  {result.line()}")  # noqa: T201
-        for name, note in notes.items():
-            print(f"  {name:44} {note}")  # noqa: T201
+        for line in figures.lines():
+            print(f"  {line}")  # noqa: T201
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the tables, and fail where a floor is not reached."""
+    """Write the tables and the plots, and fail where a floor is not reached."""
     measured = session.config.stash[MEASURED]
     if session.config.getoption("--write-performance"):
-        page = PAGE.read_text("utf-8")
-        tables = {name: table(*figures) for name, figures in measured.items()}
-        PAGE.write_text(written(page, tables), "utf-8")
-        for name in sorted(set(tables) - set(places(page))):
-            print(f"\n{PAGE.name} has no place for {name}")  # noqa: T201
-    low = [(name, each) for name, (all_, _) in measured.items() for each in all_ if each.is_low]
-    for name, each in low:
-        print(f"\n{name}: {each.name} has {each.ratio:.2f}, not {each.floor:.2f}")  # noqa: T201
-    if low and session.exitstatus == pytest.ExitCode.OK:
+        write(measured)
+    missed = [f"{name}: {text}" for name, each in measured.items() for text in each.missed()]
+    for text in missed:
+        print(f"\n{text}")  # noqa: T201
+    if missed and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def write(measured: dict[str, Figures]) -> None:
+    """Write what was measured to where the page has it."""
+    from plotting import drawn  # noqa: PLC0415 - matplotlib is slow to import
+
+    page = PAGE.read_text("utf-8")
+    PAGE.write_text(written(page, {name: each.table() for name, each in measured.items()}), "utf-8")
+    for name in unplaced(page, measured):
+        print(f"\n{PAGE.name} has no place for {name}")  # noqa: T201
+    shown = plots(page)
+    for name, each in measured.items():
+        if plot_name(name) in shown:
+            PLOTS.mkdir(exist_ok=True)
+            (PLOTS / plot_name(name)).write_bytes(drawn(each))

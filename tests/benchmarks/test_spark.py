@@ -30,6 +30,7 @@ from pulsar_retry_spark.local import local_session
 
 ROWS = 300_000
 FEW_ROWS = ROWS // 60  # for what is too slow for all of them
+READ_ROWS = 100_000
 ROUNDS = 3
 PARTITIONS = 8
 PAYLOAD = b"x" * 200
@@ -159,6 +160,36 @@ def test_rows_per_second(benchmark, broker, namespace, spark, family, action):
         "foreachPartition, send_async",
         ROUNDS,
     )
+
+
+@pytest.mark.usefixtures("report")
+def test_read(benchmark, broker, namespace, spark, family):
+    """The source, against a reader of pulsar-client's that looks at as much of each letter."""
+    options = options_for(broker, namespace)
+    write_failures(failed_rows(spark, READ_ROWS), options)
+
+    def source() -> Stopwatch:
+        rows = spark.read.format("pulsar-failures").options(**options).load()
+        with Stopwatch(READ_ROWS, family.cpu) as watch:
+            rows.write.format("noop").mode("overwrite").save()
+        return watch
+
+    def reader() -> Stopwatch:
+        client = pulsar.Client(broker.service_url, logger=sending.quiet())
+        letters = client.create_reader(f"{options['topic']}-bench-DLQ", pulsar.MessageId.earliest)
+        with Stopwatch(READ_ROWS, time.process_time) as watch:
+            rows = 0
+            while letters.has_message_available():
+                message = letters.read_next(30_000)
+                message.data(), message.partition_key(), message.properties()
+                message.message_id(), message.publish_timestamp()
+                rows += 1
+        client.close()
+        assert READ_ROWS == rows
+        return watch
+
+    contestants = {"pulsar.Client, a reader": reader, 'read.format("pulsar-failures")': source}
+    compare(benchmark, contestants, "pulsar.Client, a reader", ROUNDS)
 
 
 @pytest.mark.usefixtures("report")

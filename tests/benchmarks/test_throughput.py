@@ -70,6 +70,45 @@ def test_receive_and_acknowledge(benchmark, broker, namespace, batching):
             "pr.Client, enable_retry": 0.97,
             "enable_retry, after a letter": 0.97,
         },
+        by_cpu=True,
+    )
+
+
+@pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
+@pytest.mark.usefixtures("report")
+def test_batch_receive_and_acknowledge(benchmark, broker, namespace, batching):
+    """The same with `batch_receive`, up to 100 at a time."""
+
+    def contestant(kind: type[pulsar.Client], **options: object) -> Callable[[], Stopwatch]:
+        def run() -> Stopwatch:
+            topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+            client = kind(broker.service_url, logger=QUIET)
+            policy = pulsar.ConsumerBatchReceivePolicy(100, -1, 100)
+            consumer = subscribe(client, topic, batch_receive_policy=policy, **options)
+            fill(broker.service_url, topic, batching)
+            count = 0
+            with Stopwatch(MESSAGES, time.thread_time) as watch:
+                while count < MESSAGES:
+                    messages = consumer.batch_receive()
+                    for message in messages:
+                        consumer.acknowledge(message)
+                    count += len(messages)
+            client.close()
+            return watch
+
+        return run
+
+    compare(
+        benchmark,
+        {
+            "pulsar.Client": contestant(pulsar.Client),
+            "pr.Client": contestant(pr.Client),
+            "pr.Client, enable_retry": contestant(pr.Client, enable_retry=True),
+        },
+        "pulsar.Client",
+        ROUNDS,
+        {"pr.Client": 0.97, "pr.Client, enable_retry": 0.97},
+        by_cpu=True,
     )
 
 

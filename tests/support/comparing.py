@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import attrs
-from figures import Result
+from figures import Point, Result, Time
 
 
 class Stopwatch:
@@ -44,19 +45,15 @@ class Stopwatch:
         self.cpu = (self._clock() - self._cpu_start) / self._messages * 1e6
 
 
-def compare(
-    benchmark: Any,
-    contestants: Mapping[str, Callable[[], float | Stopwatch]],
-    base: str,
-    rounds: int,
-    floors: Mapping[str, float] | None = None,
-) -> None:
-    """Run *contestants* in turn, *rounds* times; report medians, spread and the ratio to *base*.
+_Name = TypeVar("_Name", bound=Hashable)
+_Value = TypeVar("_Value")
 
-    Each returns messages per second for one round, or a stopwatch. *floors* are the least ratios
-    that some of them ought to have.
-    """
-    rounds_of: dict[str, list[float | Stopwatch]] = {name: [] for name in contestants}
+
+def interleaved(
+    benchmark: Any, contestants: Mapping[_Name, Callable[[], _Value]], rounds: int
+) -> dict[_Name, list[_Value]]:
+    """Run *contestants* in turn, *rounds* times; return what they returned."""
+    rounds_of: dict[_Name, list[_Value]] = {name: [] for name in contestants}
     turn = deque(contestants)
 
     def one_round() -> None:
@@ -65,28 +62,119 @@ def compare(
             rounds_of[name].append(contestants[name]())
 
     benchmark.pedantic(one_round, rounds=rounds, warmup_rounds=0)
+    return rounds_of
+
+
+def compare(
+    benchmark: Any,
+    contestants: Mapping[str, Callable[[], float | Stopwatch]],
+    base: str,
+    rounds: int,
+    floors: Mapping[str, float] | None = None,
+    *,
+    by_cpu: bool = False,
+) -> None:
+    """Run *contestants* in turn, *rounds* times; report medians, spread and the ratio to *base*.
+
+    Each returns messages per second for one round, or a stopwatch. *floors* are the least ratios
+    that some of them ought to have; *by_cpu*: of processor time, whatever the rate is.
+    """
+    rounds_of = interleaved(benchmark, contestants, rounds)
     unit = statistics.median(_rates(rounds_of[base]))
-    unit_cpu = _least(rounds_of[base])
     results = []
     for name, values in rounds_of.items():
         rates = _rates(values)
-        median, cpu = statistics.median(rates), _least(values)
+        median = statistics.median(rates)
         result = Result(
             name,
             (median, min(rates), max(rates)),
             median / unit,
-            cpu,
-            unit_cpu / cpu if cpu else 0.0,
+            _least(values),
+            _cpu_ratio(rounds_of[base], values),
             (floors or {}).get(name, 0.0),
+            by_cpu,
         )
         results.append(attrs.asdict(result))
     benchmark.extra_info["results"] = results
 
 
-def _rates(values: list[float | Stopwatch]) -> list[float]:
+def sweep(
+    benchmark: Any,
+    axis: str,
+    places: Sequence[int],
+    contestants: Mapping[str, Callable[[int], Stopwatch]],
+    base: str,
+    rounds: int,
+) -> None:
+    """Run *contestants* in turn at each of *places*, and report what a message costs there."""
+    runs = {
+        (x, name): partial(contestant, x)
+        for x in places
+        for name, contestant in contestants.items()
+    }
+    rounds_of = interleaved(benchmark, runs, rounds)
+    points = [
+        Point(
+            x,
+            name,
+            statistics.median(each.rate for each in values),
+            _least(values),
+            _cpu_ratio(rounds_of[x, base], values),
+        )
+        for (x, name), values in rounds_of.items()
+    ]
+    benchmark.extra_info |= {"axis": axis, "points": [attrs.asdict(each) for each in points]}
+
+
+def compare_times(
+    benchmark: Any,
+    contestants: Mapping[str, Callable[[], tuple[float, float]]],
+    base: str,
+    rounds: int,
+    ceilings: Mapping[str, float] | None = None,
+) -> None:
+    """Run *contestants* in turn; report how long they took, and the ratio to *base*.
+
+    Each returns seconds, and seconds of processor time. *ceilings* are the greatest ratios that
+    some of them ought to have.
+    """
+    rounds_of = interleaved(benchmark, contestants, rounds)
+    medians = {
+        name: [statistics.median(each) for each in zip(*values, strict=True)]
+        for name, values in rounds_of.items()
+    }
+    times = []
+    for name, values in rounds_of.items():
+        (median, cpu), walls = medians[name], [wall for wall, _ in values]
+        time_ = Time(
+            name,
+            (median, min(walls), max(walls)),
+            median / medians[base][0],
+            cpu,
+            cpu / medians[base][1],
+            (ceilings or {}).get(name, 0.0),
+        )
+        times.append(attrs.asdict(time_))
+    benchmark.extra_info["times"] = times
+
+
+def _rates(values: Sequence[float | Stopwatch]) -> list[float]:
     return [value.rate if isinstance(value, Stopwatch) else value for value in values]
 
 
-def _least(values: list[float | Stopwatch]) -> float:
+def _cpus(values: Sequence[float | Stopwatch]) -> list[float]:
+    return [value.cpu for value in values if isinstance(value, Stopwatch)]
+
+
+def _least(values: Sequence[float | Stopwatch]) -> float:
     """Return the least processor time; 0 where none was taken. The rest is noise."""
-    return min((value.cpu for value in values if isinstance(value, Stopwatch)), default=0.0)
+    return min(_cpus(values), default=0.0)
+
+
+def _cpu_ratio(base: Sequence[float | Stopwatch], values: Sequence[float | Stopwatch]) -> float:
+    """Return how much more processor time *base* takes, in the median of the rounds.
+
+    What else the machine does changes from round to round, and less within one.
+    """
+    pairs = zip(_cpus(base), _cpus(values), strict=False)
+    return statistics.median([theirs / ours for theirs, ours in pairs if ours] or [0.0])

@@ -8,11 +8,13 @@ without its folder: ``test_push.py::test_push[8]``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import attrs
 
 _PLACE = re.compile(r"(<!-- figures: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PLOT = re.compile(r"\]\(figures/(?P<name>[\w-]+\.svg)\)")
 
 
 @attrs.frozen
@@ -24,8 +26,10 @@ class Result:
         rates: Messages per second: the median, the slowest round, the fastest.
         ratio: Its median, where the base has 1.
         cpu: Microseconds of processor time per message, in the round with the least; 0: unknown.
-        cpu_ratio: How much more of it the base takes, where it takes 1.
+        cpu_ratio: How much more of it the base takes, where it takes 1: the median of the rounds,
+            in each of which the two ran one after the other.
         floor: What the ratio ought to be at least; 0: nothing is asked.
+        by_cpu: Whether that is asked of processor time alone.
     """
 
     name: str
@@ -34,14 +38,23 @@ class Result:
     cpu: float = 0.0
     cpu_ratio: float = 0.0
     floor: float = 0.0
+    by_cpu: bool = False
 
     @property
-    def is_low(self) -> bool:
-        """Whether it is below its floor, in rate and in processor time.
+    def judged(self) -> float:
+        """The ratio that is compared with the floor.
 
-        One of them alone swings with what else the machine does.
+        The rate's or processor time's, whichever is better, where not the latter alone is asked
+        for: each of them swings with what else the machine does.
         """
-        return max(self.ratio, self.cpu_ratio) < self.floor
+        return self.cpu_ratio if self.by_cpu else max(self.ratio, self.cpu_ratio)
+
+    @property
+    def missed(self) -> str:
+        """What is wrong with it, or nothing."""
+        if self.judged >= self.floor:
+            return ""
+        return f"{self.name} has {self.judged:.2f}, not {self.floor:.2f}"
 
     @property
     def rate(self) -> str:
@@ -54,36 +67,163 @@ class Result:
         """The processor time as a text."""
         return f"{self.cpu:.2f} µs, {self.cpu_ratio:.2f}" if self.cpu else ""
 
-    def line(self) -> str:
-        """Return it as it is printed."""
-        text = f"{self.name:44} {self.rate}"
-        return f"{text}; {self.processor_time}" if self.cpu else text
 
+@attrs.frozen
+class Time:
+    """How long something took, which is better the shorter it is.
 
-def table(results: Iterable[Result], notes: Mapping[str, object]) -> str:
-    """Return the tables for what one benchmark measured, in Markdown."""
-    lines: list[str] = []
-    rows = list(results)
-    if rows:
-        timed = any(each.cpu for each in rows)
-        lines += _rows(
-            ["", "messages", "processor time"][: 2 + timed],
-            [[f"`{each.name}`", each.rate, each.processor_time][: 2 + timed] for each in rows],
+    Attributes:
+        name: What.
+        seconds: The median, the shortest and the longest.
+        ratio: Its median, where the base has 1.
+        cpu: Seconds of processor time: the median.
+        cpu_ratio: The same, where the base has 1.
+        ceiling: What the ratio ought to be at most; 0: nothing is asked.
+    """
+
+    name: str
+    seconds: tuple[float, float, float]
+    ratio: float
+    cpu: float
+    cpu_ratio: float
+    ceiling: float = 0.0
+
+    @property
+    def missed(self) -> str:
+        """What is wrong with it, or nothing."""
+        if not self.ceiling or min(self.ratio, self.cpu_ratio) <= self.ceiling:
+            return ""
+        return f"{self.name} takes {self.ratio:.2f} times as long, not {self.ceiling:.2f}"
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The times as texts."""
+        median, shortest, longest = (1000 * each for each in self.seconds)
+        return (
+            f"{median:.0f} ms ({shortest:.0f}-{longest:.0f}), {self.ratio:.2f}",
+            f"{1000 * self.cpu:.0f} ms, {self.cpu_ratio:.2f}",
         )
-    if rows and notes:
-        lines.append("")
-    if notes:
-        lines += _rows(["", "measured"], [[name, str(note)] for name, note in notes.items()])
-    return "\n".join(lines) + "\n"
+
+
+@attrs.frozen
+class Point:
+    """What a message costs where something else is varied.
+
+    Attributes:
+        x: The value of what is varied.
+        name: Whose cost.
+        rate: Messages per second: the median.
+        cpu: Microseconds of processor time per message, in the round with the least.
+        cpu_ratio: How much more of it the base takes there, as a `Result` has it.
+    """
+
+    x: int
+    name: str
+    rate: float
+    cpu: float
+    cpu_ratio: float
+
+    @property
+    def text(self) -> str:
+        """The cost as a text."""
+        return f"{self.rate:,.0f}/s; {self.cpu:.2f} µs, {self.cpu_ratio:.2f}"
+
+
+@attrs.frozen
+class Figures:
+    """What one benchmark measured.
+
+    Attributes:
+        results: How contestants did.
+        times: How long things took.
+        points: What messages cost where something is varied.
+        axis: What that is.
+        notes: What else was measured.
+    """
+
+    results: tuple[Result, ...] = ()
+    times: tuple[Time, ...] = ()
+    points: tuple[Point, ...] = ()
+    axis: str = ""
+    notes: Mapping[str, object] = attrs.field(factory=dict)
+
+    @classmethod
+    def taken(cls, info: Mapping[str, Any]) -> Self:
+        """Return those that `compare` and its like put into a benchmark's ``extra_info``."""
+        notes = dict(info)
+        return cls(
+            tuple(Result(**each) for each in notes.pop("results", ())),
+            tuple(Time(**each) for each in notes.pop("times", ())),
+            tuple(Point(**each) for each in notes.pop("points", ())),
+            notes.pop("axis", ""),
+            notes,
+        )
+
+    def missed(self) -> list[str]:
+        """Return what is not as it ought to be."""
+        return [each.missed for each in (*self.results, *self.times) if each.missed]
+
+    def table(self) -> str:
+        """Return the tables in Markdown."""
+        tables = [self._results(), self._times(), self._points()]
+        notes = [[name, str(note)] for name, note in self.notes.items()]
+        tables.append(_rows(["", "measured"], notes))
+        return "\n\n".join("\n".join(each) for each in tables if each) + "\n"
+
+    def lines(self) -> Iterator[str]:
+        """Yield them as they are printed."""
+        for result in self.results:
+            texts = filter(None, (result.rate, result.processor_time))
+            yield f"{result.name:44} {'; '.join(texts)}"
+        for time in self.times:
+            yield f"{time.name:44} {'; '.join(time.texts)}"
+        for point in self.points:
+            yield f"{point.x:>12,} {self.axis:20} {point.name:24} {point.text}"
+        for name, note in self.notes.items():
+            yield f"{name:44} {note}"
+
+    def _results(self) -> list[str]:
+        timed = 2 + any(each.cpu for each in self.results)
+        return _rows(
+            ["", "messages", "processor time a message"][:timed],
+            [[f"`{each.name}`", each.rate, each.processor_time][:timed] for each in self.results],
+        )
+
+    def _times(self) -> list[str]:
+        rows = [[f"`{each.name}`", *each.texts] for each in self.times]
+        return _rows(["", "time", "processor time"], rows)
+
+    def _points(self) -> list[str]:
+        names = list(dict.fromkeys(each.name for each in self.points))
+        rows: dict[int, dict[str, str]] = {}
+        for each in self.points:
+            rows.setdefault(each.x, {})[each.name] = each.text
+        return _rows(
+            [self.axis, *(f"`{name}`" for name in names)],
+            [[f"{x:,}", *(row.get(name, "") for name in names)] for x, row in rows.items()],
+        )
 
 
 def _rows(head: list[str], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
     return [f"| {' | '.join(each)} |" for each in (head, ["---"] * len(head), *rows)]
 
 
 def places(page: str) -> list[str]:
     """Return the names for which *page* has a place."""
     return [match["name"] for match in _PLACE.finditer(page)]
+
+
+def plots(page: str) -> list[str]:
+    """Return the names of the plots that *page* shows."""
+    return [match["name"] for match in _PLOT.finditer(page)]
+
+
+def plot_name(name: str) -> str:
+    """Return what the plot of a benchmark is called, ``push-push-8.svg``."""
+    words = re.findall(r"\w+", name.replace("test_", "").replace(".py", "").replace("_", "-"))
+    return f"{'-'.join(words)}.svg"
 
 
 def written(page: str, tables: Mapping[str, str]) -> str:
@@ -94,3 +234,8 @@ def written(page: str, tables: Mapping[str, str]) -> str:
         return match[0] if text is None else f"{match[1]}{text}{match[3]}"
 
     return _PLACE.sub(write, page)
+
+
+def unplaced(page: str, names: Iterable[str]) -> list[str]:
+    """Return those of *names* for which *page* has no place."""
+    return sorted(set(names) - set(places(page)))

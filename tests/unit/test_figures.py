@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from figures import Result, places, table, written
+from figures import Figures, Point, Result, Time, places, plot_name, plots, written
+from plotting import drawn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text("utf-8")
@@ -33,10 +34,11 @@ def test_each_place_is_for_a_benchmark_that_exists(benchmarks):
 
 def test_a_table_has_a_row_for_each_contestant():
     """With its ratio; what else was measured comes below."""
-    text = table([FAST, Result("slow", (1_000.0, 900.0, 1_100.0), 1.0, 1.875, 1.0)], {"size": 3})
+    slow = Result("slow", (1_000.0, 900.0, 1_100.0), 1.0, 1.875, 1.0)
+    text = Figures((FAST, slow), notes={"size": 3}).table()
 
     assert (
-        "|  | messages | processor time |\n"
+        "|  | messages | processor time a message |\n"
         "| --- | --- | --- |\n"
         "| `fast` | 2,000/s (1,000-3,000), 2.00 | 1.50 µs, 1.25 |\n"
         "| `slow` | 1,000/s (900-1,100), 1.00 | 1.88 µs, 1.00 |\n"
@@ -49,7 +51,7 @@ def test_a_table_has_a_row_for_each_contestant():
 
 def test_without_processor_time_there_is_no_column_for_it():
     """Some benchmarks take none."""
-    text = table([Result("only", (10.0, 10.0, 10.0), 1.0)], {})
+    text = Figures((Result("only", (10.0, 10.0, 10.0), 1.0),)).table()
 
     assert "|  | messages |\n| --- | --- |\n| `only` | 10/s (10-10), 1.00 |\n" == text
 
@@ -64,14 +66,83 @@ def test_a_table_replaces_what_was_in_its_place():
     assert ["one", "two"] == places(page)
 
 
+def test_what_is_varied_has_a_row_for_each_value():
+    """And a column for each contestant."""
+    points = (
+        Point(100, "bare", 2_000.0, 2.0, 1.0),
+        Point(100, "pr.Client", 1_000.0, 4.0, 0.5),
+        Point(1_000_000, "bare", 20.0, 200.0, 1.0),
+    )
+
+    assert (
+        "| bytes | `bare` | `pr.Client` |\n"
+        "| --- | --- | --- |\n"
+        "| 100 | 2,000/s; 2.00 µs, 1.00 | 1,000/s; 4.00 µs, 0.50 |\n"
+        "| 1,000,000 | 20/s; 200.00 µs, 1.00 |  |\n"
+    ) == Figures(points=points, axis="bytes").table()
+
+
+def test_times_are_shown_in_milliseconds():
+    """With the ratio to the base."""
+    text = Figures(times=(Time("import", (0.1, 0.09, 0.2), 1.25, 0.08, 1.0),)).table()
+
+    assert "| `import` | 100 ms (90-200), 1.25 | 80 ms, 1.00 |\n" in text
+
+
 @pytest.mark.parametrize(
-    ("ratio", "cpu_ratio", "low"), [(0.9, 0.9, True), (0.9, 1.0, False), (1.0, 0.9, False)]
+    ("ratio", "cpu_ratio", "by_cpu", "low"),
+    [
+        (0.9, 0.9, False, True),
+        (0.9, 1.0, False, False),
+        (1.0, 0.9, False, False),
+        (1.0, 0.9, True, True),
+        (0.9, 0.97, True, False),
+    ],
 )
-def test_a_ratio_is_low_if_rate_and_processor_time_say_so(ratio, cpu_ratio, low):
-    """One of them alone may be noise."""
-    assert low == Result("any", (1.0, 1.0, 1.0), ratio, 1.0, cpu_ratio, 0.97).is_low
+def test_a_ratio_is_low_if_rate_and_processor_time_say_so(ratio, cpu_ratio, by_cpu, low):
+    """One of them alone may be noise, where not processor time alone is asked for."""
+    result = Result("any", (1.0, 1.0, 1.0), ratio, 1.0, cpu_ratio, 0.97, by_cpu)
+
+    assert low == bool(result.missed)
+    assert Figures((result,)).missed() == [result.missed] * low
 
 
 def test_nothing_is_low_without_a_floor():
     """Most contestants are there for comparison."""
-    assert not Result("any", (1.0, 1.0, 1.0), 0.01).is_low
+    assert not Result("any", (1.0, 1.0, 1.0), 0.01).missed
+
+
+@pytest.mark.parametrize(("ratio", "long"), [(1.2, False), (1.4, True)])
+def test_a_time_is_too_long_above_its_ceiling(ratio, long):
+    """By time and by processor time."""
+    time = Time("any", (1.0, 1.0, 1.0), ratio, 1.0, ratio, 1.3)
+
+    assert long == bool(time.missed)
+
+
+def test_each_plot_of_the_page_is_of_a_benchmark_and_is_there():
+    """A name that nothing writes would show an old picture for ever."""
+    of_places = {plot_name(name) for name in places(PAGE)}
+    files = {path.name for path in (ROOT / "docs" / "figures").glob("*.svg")}
+
+    assert set(plots(PAGE)) <= of_places
+    assert set(plots(PAGE)) == files
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        Figures((FAST,)),
+        Figures(times=(Time("import", (0.1, 0.09, 0.2), 1.0, 0.1, 1.0),)),
+        Figures(points=(Point(0, "bare", 1.0, 2.0, 1.0), Point(9, "bare", 1.0, 3.0, 1.0))),
+    ],
+    ids=["results", "times", "points"],
+)
+def test_the_same_figures_make_the_same_plot(figures):
+    """So that a picture changes only where figures do; without a date, and small."""
+    plot = drawn(figures)
+
+    assert plot == drawn(figures)
+    assert plot.startswith(b"<?xml")
+    assert b"<dc:date>" not in plot
+    assert len(plot) < 40_000

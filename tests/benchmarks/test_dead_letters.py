@@ -1,0 +1,145 @@
+"""What it costs to give up, and to take up again: `tox run -e bench`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+
+import pulsar
+import pytest
+from comparing import Stopwatch, compare
+from filling import QUIET, fill
+from loads import IN_FLIGHT, LETTER
+
+import pulsar_retry as pr
+from pulsar_retry.replay import Cluster, Redrive
+
+SHARED = pulsar.ConsumerType.Shared
+EARLIEST = pulsar.InitialPosition.Earliest
+MESSAGES = 10_000
+#: What is awaited one by one.
+FEW = 300
+ROUNDS = 3
+#: As long as what `dead_letter` writes beside what every letter has.
+DEAD = LETTER | {
+    "FAILURE_REASON": "rejected",
+    "FAILURE_STAGE": "consumer",
+    "FAILURE_TIME": "2026-01-01T00:00:00.000000Z",
+}
+
+
+def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
+    """Subscribe to the whole of *topic*."""
+    return client.subscribe(topic, "bench", SHARED, initial_position=EARLIEST, **options)
+
+
+def bare(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
+    """Send messages on to another topic and acknowledge them, with the least that does it."""
+    client = pulsar.Client(url, logger=QUIET)
+    consumer = subscribe(client, topic)
+    subscribe(client, f"{topic}-copy").close()
+    producer = client.create_producer(
+        f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
+    )
+    with Stopwatch(count, time.process_time) as watch:
+        for _ in range(count):
+            message = consumer.receive(10_000)
+            if awaited:
+                producer.send(message.data(), message.properties() | DEAD)
+                consumer.acknowledge(message)
+            else:
+                producer.send_async(
+                    message.data(),
+                    lambda _result, _id, message=message: consumer.acknowledge(message),
+                    message.properties() | DEAD,
+                )
+        producer.flush()
+    client.close()
+    return watch
+
+
+def ours(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
+    """Give messages up."""
+    client = pr.Client(url, logger=QUIET)
+    policy = pr.DeadLetterPolicy(3, initial_subscription_name="bench")
+    consumer = subscribe(
+        client,
+        topic,
+        enable_retry=True,
+        dead_letter_policy=policy,
+        max_pending_letters=IN_FLIGHT,
+    )
+    with Stopwatch(count, time.process_time) as watch:
+        for _ in range(count):
+            message = consumer.receive(10_000)
+            if awaited:
+                consumer.dead_letter(message)
+            else:
+                future = consumer.dead_letter_async(message)
+        if not awaited:
+            future.result(60)
+    client.close()
+    return watch
+
+
+@pytest.mark.parametrize("awaited", [True, False], ids=["awaited", "pipelined"])
+@pytest.mark.usefixtures("report")
+def test_dead_letter(benchmark, broker, namespace, awaited):
+    """A dead letter for each message, one after the other or at most 1,000 in flight."""
+    names = ("send + ack", "dead_letter") if awaited else ("send_async + ack", "dead_letter_async")
+
+    def contestant(give_up: Callable[..., Stopwatch]) -> Callable[[], Stopwatch]:
+        def run() -> Stopwatch:
+            topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+            fill(broker.service_url, topic, batching=True)
+            count = FEW if awaited else MESSAGES
+            return give_up(broker.service_url, topic, count, awaited=awaited)
+
+        return run
+
+    contestants = dict(zip(names, map(contestant, (bare, ours)), strict=True))
+    compare(benchmark, contestants, names[0], ROUNDS)
+
+
+@pytest.mark.usefixtures("report")
+def test_redrive(benchmark, broker, namespace):
+    """Dead letters back to the retry topic, and to where they came from."""
+
+    def dead_letters() -> str:
+        topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
+        dlq = f"{topic}-bench-DLQ"
+        client = pulsar.Client(broker.service_url, logger=QUIET)
+        for name in (topic, f"{topic}-bench-RETRY", dlq):
+            subscribe(client, name).close()
+        producer = client.create_producer(dlq, block_if_queue_full=True)
+        properties = DEAD | {"REAL_TOPIC": topic}
+        for _ in range(MESSAGES):
+            producer.send_async(b"x" * 200, None, properties)
+        producer.flush()
+        client.close()
+        return dlq
+
+    def contestant(to: str) -> Callable[[], Stopwatch]:
+        def run() -> Stopwatch:
+            cluster = Cluster(broker.service_url, admin_url=broker.admin_url)
+            redrive = Redrive(dead_letters(), to, cluster=cluster)
+            with Stopwatch(MESSAGES, time.process_time) as watch:
+                done = redrive.run()
+            assert MESSAGES == done.redriven
+            return watch
+
+        return run
+
+    compare(
+        benchmark,
+        {
+            "receive, send_async + ack": lambda: bare(
+                broker.service_url, dead_letters(), MESSAGES, awaited=False
+            ),
+            "Redrive, to the retry topic": contestant("retry"),
+            "Redrive, to the origin": contestant("origin"),
+        },
+        "receive, send_async + ack",
+        ROUNDS,
+    )
