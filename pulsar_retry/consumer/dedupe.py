@@ -6,9 +6,8 @@ import logging
 from typing import Any
 
 from pulsar_retry.consumer.clock import Clock
-from pulsar_retry.consumer.duplicates import LetterWindow, fingerprint
+from pulsar_retry.consumer.duplicates import LetterId, LetterWindow, fingerprint
 from pulsar_retry.consumer.plan import Plan, topic_list
-from pulsar_retry.consumer.raw import position_of
 from pulsar_retry.wire.names import TopicName, logical
 
 _log = logging.getLogger("pulsar_retry")
@@ -24,8 +23,10 @@ class Deduper:
         )
         self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
         self.clear = self._window.clear
+        self.settled = self._window.settled
+        self.passed_over = self._window.passed_over
 
-    def delivered(self, raw: Any) -> bool:
+    def delivered(self, raw: Any, letter: LetterId) -> bool:
         """Take note of a raw letter; tell whether it is superfluous, to be acknowledged only."""
         try:
             print_ = fingerprint(raw.properties(), raw.data(), _envelope(raw), self._topics)
@@ -33,7 +34,6 @@ class Deduper:
             return False
         if print_ is None:
             return False
-        letter = position_of(raw.message_id())
         if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
             return False
         _log.info(
@@ -47,14 +47,6 @@ class Deduper:
     def dropped(self) -> int:
         """How many letters were superfluous."""
         return self._window.dropped
-
-    def settled(self, message_id: Any) -> None:
-        """Take note of a letter, by its raw id, that was acknowledged."""
-        self._window.settled(position_of(message_id))
-
-    def passed_over(self, message_id: Any) -> None:
-        """Take note of a letter, by its raw id, that is acknowledged for a newer one."""
-        self._window.passed_over(position_of(message_id))
 
 
 def _envelope(raw: Any) -> tuple[object, ...]:

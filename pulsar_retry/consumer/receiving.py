@@ -17,10 +17,11 @@ from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
+from pulsar_retry.consumer.duplicates import LetterId
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, message_of, raw_of
+from pulsar_retry.consumer.raw import id_of, message_of, position_of, raw_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import SUPERSEDED
@@ -104,6 +105,7 @@ class RetryConsumer(CountingConsumer):
         self._batch_limits = DEFAULT_BATCH_LIMITS
         self._letter_topics: set[str] = set()
         self._letter_ledgers: set[int] = set()
+        self._latest: tuple[Any, LetterId | None] = (None, None)  # the letter that was seen last
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
         fork.guard(
@@ -138,10 +140,20 @@ class RetryConsumer(CountingConsumer):
     def _letter_seen(self, raw: Any) -> None:
         """Remember where letters come from, so that what is done to them goes there too."""
         message_id = raw.message_id()
-        self._letter_topics.add(raw.topic_name())
-        self._letter_ledgers.add(message_id.ledger_id())
+        position = position_of(message_id)
+        if position[0] not in self._letter_ledgers:
+            self._letter_topics.add(raw.topic_name())
+            self._letter_ledgers.add(position[0])
         if self._in_hand is not None:
             self._in_hand.add(message_id)
+        self._latest = (raw, position)
+
+    def _letter_at(self, raw: Any) -> LetterId | None:
+        """Return the position of a raw message, if it is a letter."""
+        latest, position = self._latest  # one read: other threads may be at other letters
+        if latest is raw:
+            return position
+        return position_of(raw.message_id()) if self._is_letter(raw) else None
 
     def _is_letter(self, message: Any) -> bool:
         if not self._letter_topics:
@@ -191,7 +203,12 @@ class RetryConsumer(CountingConsumer):
 
     def _wrap(self, raw: Any) -> Any:
         self._took(1)
-        return message_of(raw, self._schema, letter=self._is_letter(raw))
+        position = self._letter_at(raw)
+        message = message_of(raw, self._schema, letter=position is not None)
+        if position is not None:
+            message._position = position  # noqa: SLF001 - asked for again when it is acknowledged
+            self._latest = (None, None)  # which holds a message no longer than its receiver does
+        return message
 
     def _flowing(self) -> Callable[[int], Any] | None:
         return self._inbox.express  # type: ignore[no-any-return]
@@ -214,7 +231,11 @@ class RetryConsumer(CountingConsumer):
 
     def _is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* is a duplicate, or was delivered N + 1 times; then it is settled."""
-        if self._deduper is not None and self._is_letter(raw) and self._deduper.delivered(raw):
+        if (
+            self._deduper is not None
+            and (position := self._letter_at(raw)) is not None
+            and self._deduper.delivered(raw, position)
+        ):
             self._took(1)
             # Where it is closed, the letter comes again.
             with contextlib.suppress(pulsar.PulsarException):
@@ -251,19 +272,19 @@ class RetryConsumer(CountingConsumer):
             super()._acknowledge_raw(message)
 
     def _acknowledge_letter(self, message: Any) -> None:
-        message_id = id_of(message)
         if self._in_hand is not None:
-            self._in_hand.remove(message_id)
+            self._in_hand.remove(id_of(message))
         self._retry.acknowledge(raw_of(message))
         self._settled += 1
         if self._letter_nacks.pending.entries:
             self._take_back(message)
         if self._deduper is not None:
-            self._deduper.settled(message_id)
+            position = getattr(message, "_position", None)  # see `_wrap`
+            self._deduper.settled(position or position_of(id_of(message)))
 
     def _settle_as(self, message: Any, outcome: str) -> None:
         if outcome == SUPERSEDED and self._deduper is not None and self._is_letter(message):
-            self._deduper.passed_over(id_of(message))
+            self._deduper.passed_over(position_of(id_of(message)))
         super()._settle_as(message, outcome)
 
     def acknowledge_cumulative(self, message: Any) -> None:
@@ -293,7 +314,11 @@ class RetryConsumer(CountingConsumer):
         message_id = raw.message_id()
         if self._in_hand is not None:
             self._in_hand.remove(message_id)  # where it fails, the redelivery adds it again
-        return None if self._deduper is None else partial(self._deduper.settled, message_id)
+        return (
+            None
+            if self._deduper is None
+            else partial(self._deduper.settled, position_of(message_id))
+        )
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
