@@ -45,10 +45,7 @@ def assert_retried(
         if data is None or letter.data() == data
     ]
     found = [RetryProperties.of(letter).delay or 0.0 for letter in letters]
-    # Letters write milliseconds.
-    if len(found) != len(wanted) or not all(
-        math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
-    ):
+    if not _are_close(found, wanted):
         raise AssertionError(f"expected the delays {_shown(wanted)}, but they are {_shown(found)}")
 
 
@@ -81,9 +78,7 @@ def assert_redelivered(
     found = [
         later - earlier for each in times.values() for earlier, later in itertools.pairwise(each)
     ]
-    if len(found) != len(wanted) or not all(
-        math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
-    ):
+    if not _are_close(found, wanted):
         raise AssertionError(
             f"expected redeliveries after {_shown(wanted)}, but they came after {_shown(found)}"
         )
@@ -124,6 +119,13 @@ def assert_dead_lettered(
 def reason_of(letter: Any) -> str | None:
     """Return why a dead letter is dead; None if it does not say."""
     return DeadLetter.of(letter).failure.reason
+
+
+def _are_close(found: Sequence[float], wanted: Sequence[float]) -> bool:
+    """Tell whether they are the same seconds; letters write milliseconds."""
+    return len(found) == len(wanted) and all(
+        math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
+    )
 
 
 def _shown(delays: Sequence[float]) -> str:
