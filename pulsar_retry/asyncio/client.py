@@ -8,14 +8,14 @@ import re
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pulsar
 import pulsar.asyncio
 
 from pulsar_retry import client as threaded
 from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.consumer import Consumer
 from pulsar_retry.asyncio.delivery import Delivery
 from pulsar_retry.asyncio.opening import Opener
@@ -70,7 +70,7 @@ def _taking(
     return decorate
 
 
-class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is untyped
+class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Client` whose subscriptions know retry letters, dead letters and the rest.
 
     Takes every argument of `pulsar.Client`. ``async with`` closes it. It may be made and used on
@@ -266,15 +266,7 @@ class Client(pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is u
         finally:
             self._pool.close()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):
             await self.close()
 

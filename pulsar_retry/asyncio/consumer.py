@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import _pulsar
@@ -15,6 +14,7 @@ import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.failing import failure, named_twice
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
@@ -25,7 +25,7 @@ from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
 
 
-class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Consumer` with retry letters, dead letters and nack delays.
 
     Made by `Client.subscribe`; it belongs to the event loop on which that was awaited, and what
@@ -333,14 +333,3 @@ class Consumer(pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client 
         """Close, on a thread that may wait."""
         self._inner.close()
         self._arrivals.inbox.wait_for_callbacks()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

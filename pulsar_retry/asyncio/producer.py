@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import _pulsar
 import pulsar
 import pulsar.asyncio
 
 from pulsar_retry.asyncio.bridge import Bridge
+from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.consumer import fork
 
 
-class Producer(pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped
+class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Producer`.
 
     Made by `Client.create_producer`; it belongs to the event loop on which that was awaited, and
@@ -126,14 +126,3 @@ class Producer(pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client 
     def is_connected(self) -> bool:
         """Tell whether it is connected to the broker."""
         return bool(self._producer.is_connected())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 import attrs
@@ -12,6 +11,7 @@ import pulsar.asyncio
 
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
+from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.raw import message_of
@@ -31,7 +31,7 @@ class _Source:
         self.reader.read_next_async(callback)
 
 
-class Reader(pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is untyped
+class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Reader` of which a cancelled or timed-out read loses no message.
 
     Made by `Client.create_reader`; it belongs to the event loop on which that was awaited, and
@@ -105,14 +105,3 @@ class Reader(pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is u
         self._bridge.check()
         self._arrivals.close()
         await self._bridge.ask(self._reader.close_async)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
