@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pulsar_retry.console.chart import Sample
 from pulsar_retry.replay.overview import LetterTopic
+from pulsar_retry.replay.polling import Polling
 
 _log = logging.getLogger("pulsar_retry")
 
 #: Samples of a topic: at 15 s apart, two hours.
 MOST = 480
-#: The broker has peace for so many times what asking took.
-_PEACE = 5
 
 
-class Depths:
+class Depths(Polling):
     """The depths of the letter topics of some namespaces. Thread-safe.
 
     They are gone when the process ends: for more than a glance there is the broker's monitoring.
@@ -38,19 +37,10 @@ class Depths:
             namespaces: Which.
             interval: Seconds between two samples, more where asking takes long.
         """
-        self._ask, self._namespaces, self._interval = ask, namespaces, interval
+        super().__init__(self._try, interval, "pulsar-retry-depths")
+        self._ask, self._namespaces = ask, namespaces
         self._samples: dict[str, deque[Sample]] = {}
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulsar-retry-depths", daemon=True)
-
-    def start(self) -> None:
-        """Begin to ask, on a thread of its own."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask no more."""
-        self._ended.set()
 
     def of(self, topic: str) -> list[Sample]:
         """Return what is known of a topic, the oldest first."""
@@ -69,12 +59,8 @@ class Depths:
             for each in found:
                 self._samples[each.topic].append((now, each.backlog))
 
-    def _run(self) -> None:
-        wait = 0.0
-        while not self._ended.wait(wait):
-            started = time.monotonic()
-            try:
-                self.sample()
-            except Exception as error:  # noqa: BLE001 - the next time it may work
-                _log.debug("the depths are not known: %s", error)
-            wait = max(self._interval, _PEACE * (time.monotonic() - started))
+    def _try(self) -> None:
+        try:
+            self.sample()
+        except Exception as error:  # noqa: BLE001 - the next time it may work
+            _log.debug("the depths are not known: %s", error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,11 +12,9 @@ from prometheus_client.registry import Collector
 
 from pulsar_retry.observe.metrics import LETTER_METRICS, PREFIX, family_of
 from pulsar_retry.replay.overview import LetterTopic
+from pulsar_retry.replay.polling import Polling
 
 _log = logging.getLogger("pulsar_retry")
-
-#: The broker has peace for so many times what asking took.
-_PEACE = 5
 
 
 @attrs.frozen
@@ -33,7 +30,7 @@ class _Answer:
     at: float
 
 
-class LetterCollector(Collector):
+class LetterCollector(Polling, Collector):
     """Knows how many letters wait, and since when. Thread-safe.
 
     The broker is asked now and then, however often Prometheus scrapes. What it does not answer for
@@ -53,18 +50,9 @@ class LetterCollector(Collector):
             namespaces: Which.
             interval: Seconds between two times, more where asking takes long.
         """
-        self._ask, self._namespaces, self._interval = ask, namespaces, interval
+        super().__init__(self.ask, interval, "pulsar-retry-letters")
+        self._ask, self._namespaces = ask, namespaces
         self._answers: dict[str, _Answer] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulsar-retry-letters", daemon=True)
-
-    def start(self) -> None:
-        """Begin to ask, on a thread of its own."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask no more."""
-        self._ended.set()
 
     def ask(self) -> None:
         """Ask for each namespace, once."""
@@ -76,13 +64,6 @@ class LetterCollector(Collector):
             except Exception as error:  # noqa: BLE001 - the next time it may work; until then it shows
                 _log.warning("nothing is known of %s: %s", namespace, error)
             self._answers[namespace] = _Answer(found, began)
-
-    def _run(self) -> None:
-        wait = 0.0
-        while not self._ended.wait(wait):
-            began = time.monotonic()
-            self.ask()
-            wait = max(self._interval, _PEACE * (time.monotonic() - began))
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values."""
