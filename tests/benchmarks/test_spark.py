@@ -169,7 +169,8 @@ def test_read(benchmark, broker, namespace, spark, family):
     write_failures(failed_rows(spark, READ_ROWS), options)
 
     def source() -> Stopwatch:
-        rows = spark.read.format("pulsar-failures").options(**options).load()
+        where = {name: value for name, value in options.items() if name != "delay"}
+        rows = spark.read.format("pulsar-failures").options(**where).load()
         with Stopwatch(READ_ROWS, family.cpu) as watch:
             rows.write.format("noop").mode("overwrite").save()
         return watch
