@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -147,7 +148,7 @@ def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic,
     poison = {payload for payload in payloads if payload.startswith(b"poison")}
     assert set(payloads) == set(attempts)
     assert poison == set(dead)
-    assert max(attempts.values()) <= 3 + 1  # and the kill
+    assert max(attempts.values()) <= 3 + 1 + _unsettled(survivor)  # and the kill
     assert min(attempts[payload] for payload in poison) >= 3
     assert min(attempts[payload] for payload in payloads if payload.startswith(b"flaky")) >= 2
 
@@ -176,7 +177,17 @@ def test_a_kill_costs_an_attempt_at_most(client, program, admin, topic, batching
     assert set(payloads) == set(attempts) == set(_read(client, dlq))
     assert 3 <= min(attempts.values())
     shared = redelivery == "nack" and batching
-    assert max(attempts.values()) <= (2 * 3 if shared else 3 + 1)
+    assert max(attempts.values()) <= (2 * 3 if shared else 3 + 1) + _unsettled(survivor)
+
+
+def _unsettled(program: Program) -> int:
+    """Return how many messages a program that has ended could not hand on: each comes once more.
+
+    There are none but on a machine so busy that the broker takes no letter for half a minute.
+    """
+    report = Path(f"{program.path}.report").read_text(encoding="utf-8")
+    [count] = re.findall(r"\bunsettled=(\d+)", report)
+    return int(count)
 
 
 def _read(client: pr.Client, topic: str) -> list[bytes]:
