@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import islice, pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
@@ -181,12 +180,7 @@ class Standalone:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property

@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import os
 import socket
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pulsar_retry.errors import StandaloneError
@@ -133,12 +132,7 @@ class PulsarContainer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _stop(self) -> None:
