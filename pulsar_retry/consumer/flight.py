@@ -88,12 +88,12 @@ class Flight:
         elif self._is_first_end():
             if (watch := self.router.watch) is not None:
                 self._resolve(partial(watch.handed_on, self.raw, self.letter))
-            if self.ended is not None:
-                self.ended()
             self.succeed()
 
     def succeed(self) -> None:
-        """Tell the caller, and whom it has asked to be called."""
+        """Tell those who want to know that it has ended well."""
+        if self.ended is not None:
+            self._resolve(self.ended)
         self._resolve(self.future.succeed)
 
     def fail(self, cause: BaseException) -> None:

@@ -50,16 +50,11 @@ class LetterFuture(Future[None]):
 
     def succeed(self) -> None:
         """End without an error."""
-        if not self.succeed_unseen():
-            self.set_result(None)
-
-    def succeed_unseen(self) -> bool:
-        """End without an error if nobody has looked, and so nobody is called; tell whether."""
         with _guard:
-            if self._made is not None:  # somebody waits, perhaps, or there are callbacks
-                return False
-            self._state = _FINISHED
-            return True
+            if self._made is None:  # so nobody waits, and there are no callbacks
+                self._state = _FINISHED
+                return
+        self.set_result(None)
 
     def done(self) -> bool:
         """Tell whether it has ended."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import _pulsar
@@ -188,19 +187,15 @@ class LetterRouter:
         except BaseException as error:
             flight.fail(error)
             raise
-        else:
-            producer.take_burst()
         return flight.future
 
-    def landed(self, flights: list[Flight]) -> list[Callable[[], None]]:
-        """Acknowledge the originals of letters that are out, and end their flights.
+    def landed(self, flights: list[Flight]) -> None:
+        """Acknowledge the originals of letters that are out, and end their flights. Never raises.
 
-        Returns:
-            What is left to do where callbacks may be called.
+        Many at once, for of each by itself the receipt would cost as much Python as the letter.
         """
         told: list[_pulsar.Result] = []
         asked: list[Flight] = []
-        left: list[Callable[[], None]] = []
         for flight in flights:
             if flight not in self.flights:
                 continue  # given up: its original was asked back
@@ -208,32 +203,29 @@ class LetterRouter:
                 flight.is_out = True
                 flight.source.acknowledge_async(flight.raw, told.append)
                 asked.append(flight)
-            except Exception:  # noqa: BLE001 - asked again, it says so to its caller
-                left.append(partial(flight.published, _OK))
-        if told.count(_OK) != len(asked):
+            except BaseException as error:  # noqa: BLE001 - the others go on
+                flight.fail(error)
+        if told.count(_OK) == len(asked):
+            self._end(asked)
+        else:
             # Whose acknowledgement has failed, or takes its time, each of them finds out anew.
-            return left + [partial(flight.published, _OK) for flight in asked]
-        return left + self._ended(asked)
+            for flight in asked:
+                flight.published(_OK)
 
-    def _ended(self, flights: list[Flight]) -> list[Callable[[], None]]:
-        """End flights whose originals are acknowledged; return what calls others."""
+    def _end(self, flights: list[Flight]) -> None:
+        """End flights whose originals are acknowledged."""
         watch = self.watch
         plain: list[Flight] = []
-        left: list[Callable[[], None]] = []
         for flight in flights:
             if watch is not None and not watch.is_plain(flight.letter):
-                left.append(partial(flight.acknowledged, _OK))
+                flight.acknowledged(_OK)
             elif self.flights.pop(flight, False):
                 plain.append(flight)
         if plain and watch is not None:
             watch.all_handed_on(len(plain))
-        self.permits.release(len(plain))
         for flight in plain:
-            if flight.ended is not None:
-                flight.ended()
-            if not flight.future.succeed_unseen():
-                left.append(flight.succeed)
-        return left
+            flight.succeed()
+        self.permits.release(len(plain))  # last: who waits for all of them finds them done
 
     def _schema_key(self, raw: Any) -> Any:
         """Return what tells the schema that *raw* was written with from others."""
@@ -314,6 +306,7 @@ def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
     future.add_done_callback(done)
 
 
-def _landed(flights: list[Flight]) -> list[Callable[[], None]]:
+def _landed(flights: list[Flight]) -> None:
     """Take receipts: `LetterRouter.landed` of their one router, which nothing else holds alive."""
-    return flights[0].router.landed(flights) if flights else []
+    if flights:
+        flights[0].router.landed(flights)

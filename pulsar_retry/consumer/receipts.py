@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -30,9 +29,6 @@ _FEW = 32
 _PAUSE_EACH = 0.00001
 _PAUSE = 0.005
 
-#: Receipts that make a burst for those who send. Taking them there costs no change of threads.
-_BURST = 16
-
 #: Seconds without a letter after which the thread ends; the next letter starts another.
 _IDLE = 1.0
 
@@ -45,13 +41,14 @@ class Flight(Protocol):
         ...
 
 
-#: Takes the receipts of letters that are out. It calls nobody's callbacks, but returns what does.
-Landed = Callable[[list[Any]], list[Callable[[], None]]]
+#: Takes the receipts of letters that are out. Never raises.
+Landed = Callable[[list[Any]], None]
 
 
-def each_landed(flights: list[Flight]) -> list[Callable[[], None]]:
-    """Return what gives each of *flights* its receipt: the `Landed` of those that do no better."""
-    return [partial(flight.published, _OK) for flight in flights]
+def each_landed(flights: list[Flight]) -> None:
+    """Give each of *flights* its receipt: the `Landed` of those that do no better."""
+    for flight in flights:
+        flight.published(_OK)
 
 
 class LetterProducer:
@@ -69,18 +66,16 @@ class LetterProducer:
             ordered: Whether its receipts come in the order of its sends, whatever happens: it is of
                 a topic without partitions, and of a client with one I/O thread. With more of them,
                 the time-out of one letter might be told after the receipt of a later one.
-            landed: See `Landed`. Called with flights in the order of their sends, on any thread.
+            landed: See `Landed`. Called with flights in the order of their sends.
         """
         self.raw = raw
         self._ordered = ordered
         self._was_ordered = ordered
         self._landed = landed
-        # None: look at the rest.
+        # None: closed.
         self._results: SimpleQueue[_pulsar.Result | None] = SimpleQueue()
         self._flights: deque[Flight] = deque()
         self._lock = threading.Lock()  # one order for the flights and their sends
-        self._matching = threading.Lock()  # and one for results
-        self._calls: deque[Callable[[], None]] = deque()  # what only our own thread may run
         self._taker: threading.Thread | None = None
 
     def send(self, message: Any, flight: Flight) -> None:
@@ -104,32 +99,6 @@ class LetterProducer:
                 self._flights.pop()  # it was not sent
                 raise
             return True
-
-    def take_burst(self) -> None:
-        """Take the receipts that are here if they are many: whoever sends does it in passing.
-
-        Nobody is called back here, for the caller may hold locks of its own.
-        """
-        if self._results.qsize() < _BURST or not self._matching.acquire(blocking=False):
-            return
-        try:
-            flights = self._matched()
-        finally:
-            self._matching.release()
-        try:
-            self._call(self._landed(flights))
-        except BaseException:  # an interrupt
-            self._call(each_landed(flights))
-            raise
-
-    def _call(self, calls: list[Callable[[], None]]) -> None:
-        """Have our own thread run *calls*."""
-        if calls:
-            with self._lock:
-                self._calls.extend(calls)
-                if self._taker is None:
-                    self._start()
-            self._results.put(None)
 
     def close(self) -> None:
         """Close the producer. What it has under way fails.
@@ -156,41 +125,28 @@ class LetterProducer:
 
     def _take(self) -> None:
         """Match results with flights until none has been in the air for a while."""
+        results, match = self._results, self._match
         while True:
-            with self._matching:
-                flights = self._first()
-            if not flights and self._is_done():
-                return
+            try:
+                result = results.get(timeout=_IDLE)
+            except Empty:
+                result = None
+            if result is None:
+                with self._lock:
+                    if not self._flights:
+                        self._taker = None
+                        return
+                continue
             if (count := len(self._flights)) > _FEW:
                 time.sleep(min(count * _PAUSE_EACH, _PAUSE))
-            with self._matching:
-                flights += self._matched()
-            self._calls.extend(self._landed(flights))
+            flights = match(result)
+            for _ in range(results.qsize()):
+                flights += match(results.get())
+            self._landed(flights)
             del flights  # while this waits, nothing is held alive
-            while self._calls:
-                self._calls.popleft()()
-
-    def _is_done(self) -> bool:
-        """Tell whether there is nothing left to do, and end the thread if so."""
-        with self._lock:
-            if self._flights or self._calls:
-                return False
-            self._taker = None
-            return True
-
-    def _first(self) -> list[Flight]:
-        """Wait for a result; return its flight, if it is out. Call it with results locked."""
-        try:
-            return self._match(self._results.get(timeout=_IDLE))
-        except Empty:
-            return []
-
-    def _matched(self) -> list[Flight]:
-        """Return the flights of the results that are here and good. Call it likewise."""
-        get, match = self._results.get, self._match
-        return [flight for _ in range(self._results.qsize()) for flight in match(get())]
 
     def _match(self, result: _pulsar.Result | None) -> list[Flight]:
+        """Return the flight that *result* is good news for, if any."""
         if result is None or not self._flights:
             return []  # the results of letters that have failed already
         if result == _OK:
@@ -202,7 +158,8 @@ class LetterProducer:
             self._ordered = False
             failed, self._flights = self._flights, deque()
         self.raw.close_async(lambda _: None)
-        self._call([partial(flight.published, result) for flight in failed])
+        for flight in failed:
+            flight.published(result)
         return []
 
 

@@ -102,9 +102,8 @@ class _Hand(LetterFuture):
         super().__init__()
         self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
 
-    def succeed_unseen(self) -> bool:
+    def succeed(self) -> None:
         self.run.landed(self)
-        return True
 
     def set_exception(self, exception: BaseException | None) -> None:
         assert exception is not None  # noqa: S101 - a router's failures have one

@@ -157,24 +157,17 @@ def test_the_thread_ends_when_idle_and_comes_back(
     assert OK == second.result
 
 
-def test_the_sender_takes_a_burst_in_passing(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Receipts that are here are matched by whoever sends; what calls others runs elsewhere."""
-    monkeypatch.setattr(receipts, "_PAUSE_EACH", 2.0)
-    monkeypatch.setattr(receipts, "_PAUSE", 2.0)  # our own thread leaves it to us
-    landed: list[str] = []
+def test_receipts_land_together(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many letters under way, what comes soon after the first one is taken with it."""
+    monkeypatch.setattr(receipts, "_PAUSE_EACH", 1.0)
+    monkeypatch.setattr(receipts, "_PAUSE", 1.0)
+    bursts: list[int] = []
 
-    def land(flights: list[Flight]) -> list[Callable[[], None]]:
-        landed.extend([threading.current_thread().name] * len(flights))
-        return receipts.each_landed(flights)
+    def land(flights: list[Flight]) -> None:
+        bursts.append(len(flights))
+        receipts.each_landed(flights)
 
-    producer = LetterProducer(raw, ordered=True, landed=land)
-    flights = send(producer, 600)
-    eventually(lambda: bool(producer._matching.locked()))  # our own thread waits for the first
-    raw.answer(OK)
-    eventually(lambda: not producer._matching.locked())  # and now for a burst
-    raw.answer(*[OK] * 99)
-    producer.take_burst()
-    assert [OK] * 100 == [flight.result for flight in flights[:100]]
-    assert {"pulsar-retry-receipts"} == {flight.results[0][1] for flight in flights[:100]}
-    assert threading.current_thread().name in landed
-    assert 100 == len(landed)
+    flights = send(LetterProducer(raw, ordered=True, landed=land), 100)
+    raw.answer(*[OK] * 100)
+    assert [OK] * 100 == [flight.result for flight in flights]
+    assert [100] == bursts
