@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,13 +42,19 @@ def outgoing() -> dict[str, str]:
     """Return headers that tell whoever is called of the current span; empty: there is none."""
     carrier: dict[str, str] = {}
     if INSTALLED:
-        from opentelemetry.context import get_current  # noqa: PLC0415 - an extra
-
-        if get_current():  # to ask propagators costs ten times as much, for each message
-            from opentelemetry.propagate import inject  # noqa: PLC0415 - an extra
-
+        current, inject = _propagation()
+        if current():  # to ask propagators costs ten times as much, for each message
             inject(carrier)
     return carrier
+
+
+@cache  # an import statement costs more than the question
+def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], None]]:
+    """Return what gives the current context, and what writes it into headers."""
+    from opentelemetry.context import get_current  # noqa: PLC0415 - an extra
+    from opentelemetry.propagate import inject  # noqa: PLC0415 - an extra
+
+    return get_current, inject
 
 
 @contextlib.contextmanager
