@@ -128,7 +128,7 @@ def _replay_start(mark: Path, journal: int) -> int:
         number, offset = _MARK.unpack(mark.read_bytes())
     except (OSError, struct.error):  # the bookie, too, begins with the first one then
         return 0
-    return offset if number == journal else 0
+    return max(offset, 0) if number == journal else 0
 
 
 def _last_record(journal: bytes | mmap.mmap, at: int) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def _last_record(journal: bytes | mmap.mmap, at: int) -> tuple[int, int]:
         (length,) = _INT.unpack_from(journal, at)
         if length == _PADDING:
             (padding,) = _INT.unpack(journal[at + 4 : at + 8].ljust(4, b"\0"))
-            last = at = at + 8 + padding
+            last = at = at + 8 + max(padding, 0)
         elif length in _TORN_PADDING:
             return at, at + _INT.size
         elif length <= 0:

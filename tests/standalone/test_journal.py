@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from journals import FENCE, HEADER, LAC, LEDGER_KEY, entry_record, padding, record, replayed
+from journals import (
+    FENCE,
+    HEADER,
+    LAC,
+    LEDGER_KEY,
+    PADDING,
+    entry_record,
+    padding,
+    record,
+    replayed,
+)
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone.journal import can_judge, crc32c, find_tear, mend
@@ -105,7 +115,8 @@ def test_what_is_no_tear_is_left_alone() -> None:
     assert find_tear(b"BKLG\0\0\0\4" + torn[8:]) is None
     assert find_tear(b"else" + torn[4:]) is None
     assert find_tear(torn + b"more") is None
-    assert find_tear(written([[entry]]) + struct.pack(">i", -5) + bytes(PREALLOCATED)) is None
+    for wrong in (struct.pack(">i", -5), struct.pack(">ii", PADDING, -8)):
+        assert find_tear(written([[entry]]) + wrong + bytes(PREALLOCATED)) is None
 
 
 def test_only_what_is_replayed_is_looked_at() -> None:
@@ -141,7 +152,9 @@ class Folders:
         mend(self.root, self.root, name="the broker")
 
 
-@pytest.mark.parametrize("mark", [None, (0, 0), (0xFF, 10**6), (0x100, 512), (0x100, 0)])
+@pytest.mark.parametrize(
+    "mark", [None, (0, 0), (0xFF, 10**6), (0x100, 512), (0x100, 0), (0x100, -1)]
+)
 def test_the_newest_file_is_mended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mark: tuple[int, int] | None
 ) -> None:
