@@ -129,15 +129,18 @@ def settled(
     count, done = itertools.count(1), threading.Event()
 
     def read(consumer: Any, settle: Callable[[Any], object], finish: Callable[[], object]) -> None:
-        while not done.is_set():
-            try:
-                message = consumer.receive(200)
-            except pulsar.Timeout:
-                continue
-            settle(message)
-            if next(count) == load.messages:
-                done.set()
-        finish()
+        try:
+            while not done.is_set():
+                try:
+                    message = consumer.receive(200)
+                except pulsar.Timeout:
+                    continue
+                settle(message)
+                if next(count) == load.messages:
+                    done.set()
+            finish()
+        finally:
+            done.set()  # the others would wait for ever for what this one has
 
     settles = [settling(client, consumer, topic) for consumer in consumers]
     threads = [
@@ -153,9 +156,11 @@ def settled(
     return watch
 
 
-#: How each of the two does what: its client, how it settles, and how it subscribes.
-CONTESTANTS: dict[str, dict[str, tuple[type[pulsar.Client], Callable[..., Settle], dict[str, Any]]]]
-CONTESTANTS = {
+#: A client, how it settles, and how it subscribes.
+Contestant = tuple[type[pulsar.Client], Callable[..., Settle], dict[str, Any]]
+
+#: How each of the two does what.
+CONTESTANTS: dict[str, dict[str, Contestant]] = {
     "receive": {
         "pulsar.Client": (pulsar.Client, acknowledging, {}),
         "pr.Client, enable_retry": (pr.Client, acknowledging, {"enable_retry": True}),
