@@ -170,6 +170,11 @@ class Inbox:
             self.express = None
             self._changed.notify_all()
 
+    def ran_dry(self) -> None:
+        """Take note that *main* no longer flows, where somebody else has waited for it."""
+        with self._changed:
+            self.express = None
+
     def holds(self) -> bool:
         """Tell whether a message waits here."""
         return bool(self._ready)

@@ -221,6 +221,29 @@ class RetryConsumer(CountingConsumer):
         except KeyboardInterrupt:
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
 
+    def batch_receive(self) -> list[Any]:
+        """Return as many messages as the batch receive policy says, less the dead-lettered.
+
+        While the topic flows and no letter is there, they are of the topic alone.
+        """
+        _, _, wait = self._batch_limits
+        if self._inbox.express is None or wait <= 0:  # a letter must not be waited with for ever
+            return super().batch_receive()
+        # All in one call, and written out, for it runs once per message.
+        limit, schema, messages = self._limit, self._schema, []
+        batch = self._consumer.batch_receive()
+        for raw in batch:
+            if raw.redelivery_count() <= limit or not self._is_surplus(raw):
+                message = Message()
+                message._message = raw  # noqa: SLF001 - as `message_of` makes it
+                message._schema = schema  # noqa: SLF001
+                message._letter = False  # noqa: SLF001
+                messages.append(message)
+        self._took(len(messages))
+        if not batch:
+            self._inbox.ran_dry()
+        return messages
+
     def _next_batch(self) -> list[Any]:
         return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ import _pulsar
 import pulsar
 import pytest
 from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, publish_batch, rest, take, texts
+
+import pulsar_retry as pr
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
@@ -252,6 +255,32 @@ def test_a_batch_receive_returns_what_its_policy_says(place: Place) -> None:
     consumer = place.subscribe(batch_receive_policy=policy)
     place.publish("a", "b", "c")
     assert [["a", "b"], ["c"]] == [texts(consumer.batch_receive()) for _ in range(2)]
+
+
+def test_batches_of_a_topic_that_flows_leave_no_letter_behind(place: Place) -> None:
+    """They are of the topic alone while there is no letter; a letter comes with one of the next."""
+    policy = pulsar.ConsumerBatchReceivePolicy(10, -1, 200)
+    consumer = place.subscribe(batch_receive_policy=policy, enable_retry=True)
+    place.publish(*(str(number) for number in range(35)))
+    for message in take(consumer, 2):
+        consumer.reconsume_later(message, delay=0)
+
+    attempts = Counter()
+    while attempts.total() < 35:
+        batch = consumer.batch_receive()
+        assert len(batch) <= 10
+        for message in batch:
+            attempts[pr.attempt_of(message)] += 1
+            consumer.acknowledge(message)
+
+    assert {1: 33, 2: 2} == attempts
+    assert [] == consumer.batch_receive()
+    assert 0 == consumer.unsettled
+    place.publish("late")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    while not (batch := consumer.batch_receive()):
+        pass
+    assert [2] == [pr.attempt_of(each) for each in batch]
 
 
 def test_seeking_to_the_start_delivers_everything_again(place: Place) -> None:
