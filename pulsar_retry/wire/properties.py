@@ -231,9 +231,8 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
     if REAL_TOPIC not in properties:
         properties[REAL_TOPIC] = logical(origin.topic)
     if not (ORIGIN_MESSAGE_ID in properties and ORIGIN_MESSAGE_ID_OLD in properties):
-        text = _origin_id(properties) or origin.message_id
-        properties.setdefault(ORIGIN_MESSAGE_ID_OLD, text)
-        properties.setdefault(ORIGIN_MESSAGE_ID, text)
+        for name, text in origin_id(_origin_id(properties) or origin.message_id).items():
+            properties.setdefault(name, text)
     if REAL_SUBSCRIPTION not in properties:
         properties[REAL_SUBSCRIPTION] = origin.subscription
     return properties
