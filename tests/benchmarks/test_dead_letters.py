@@ -9,14 +9,12 @@ from collections.abc import Callable
 import pulsar
 import pytest
 from comparing import Stopwatch, compare
-from filling import QUIET, fill
+from filling import QUIET, fill, subscribe
 from loads import IN_FLIGHT
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
 
-SHARED = pulsar.ConsumerType.Shared
-EARLIEST = pulsar.InitialPosition.Earliest
 MESSAGES = 10_000
 #: What is awaited one by one.
 FEW = 300
@@ -35,11 +33,6 @@ DEAD = {
     "REAL_SUBSCRIPTION": "bench",
     "REAL_TOPIC": "persistent://public/default/0123456789abcdef0123456789abcdef",
 }
-
-
-def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
-    """Subscribe to the whole of *topic*."""
-    return client.subscribe(topic, "bench", SHARED, initial_position=EARLIEST, **options)
 
 
 def bare(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:

@@ -14,21 +14,11 @@ from datetime import timedelta
 import pulsar
 import pytest
 from comparing import Stopwatch, compare
-from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
+from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge, subscribe
+from loads import IN_FLIGHT, LETTER
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.receiving import RetryConsumer
-
-IN_FLIGHT = 1_000
-
-SHARED = pulsar.ConsumerType.Shared
-
-
-def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
-    """Subscribe to the whole of *topic*."""
-    return client.subscribe(
-        topic, "bench", SHARED, initial_position=pulsar.InitialPosition.Earliest, **options
-    )
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
@@ -155,20 +145,10 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         client.close()
         return watch
 
-    topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
-    letter = {
-        "REAL_TOPIC": topic,
-        "REAL_SUBSCRIPTION": "bench",
-        "RETRY_TOPIC": f"{topic}-bench-RETRY",
-        "ORIGIN_MESSAGE_ID": "12:3456:-1:78",
-        "ORIGIN_MESSAGE_IDY_TIME": "12:3456:-1:78",
-        "RECONSUMETIMES": "1",
-        "DELAY_TIME": "3600000",
-    }
     compare(
         benchmark,
         {
-            "send_async + ack, same wire": lambda: bare(letter),
+            "send_async + ack, same wire": lambda: bare(LETTER),
             "send_async + ack, bare": lambda: bare(None),
             "reconsume_later_async": ours,
         },

@@ -25,6 +25,17 @@ def fill(url: str, topic: str, batching: bool) -> None:
     client.close()
 
 
+def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
+    """Subscribe to the whole of *topic*."""
+    return client.subscribe(
+        topic,
+        "bench",
+        pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        **options,
+    )
+
+
 def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
     """Settle everything, one message at a time."""
     receive, acknowledge = consumer.receive, consumer.acknowledge

@@ -12,10 +12,10 @@ from typing import Any
 import attrs
 import pulsar
 from comparing import Stopwatch
+from filling import QUIET
 
 import pulsar_retry as pr
 
-QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 IN_FLIGHT = 1_000
 HOUR = timedelta(hours=1)
 #: As long as what `reconsume_later` writes.
