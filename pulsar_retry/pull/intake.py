@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, cast
 
 import pulsar
@@ -17,6 +18,7 @@ from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.board import Board, Item, Slot, Work
 from pulsar_retry.pull.breaker import BreakerState
 from pulsar_retry.pull.flow import FlowControl, Gate
+from pulsar_retry.pull.inquiry import Inquiry
 from pulsar_retry.pull.lanes import LETTER, Lanes
 from pulsar_retry.pull.lease import Lease, LeaseClock
 from pulsar_retry.pull.ordered import OrderedLanes
@@ -51,17 +53,6 @@ _WAKING = 0.001
 #: Seconds after which another worker is woken if one has not got through.
 _STALL = 0.005
 
-#: A broker that says one of these of an open subscription will go on saying it.
-FATAL = (
-    pulsar.AuthenticationError,
-    pulsar.AuthorizationError,
-    pulsar.TopicNotFound,
-    pulsar.TopicTerminated,
-)
-
-#: How often in a row it has to say so: a topic that moves is nowhere for a moment.
-_SURE = 3
-
 
 class Intake:
     """Receives for the workers of one subscription.
@@ -83,10 +74,10 @@ class Intake:
         lane_limits: Lanes,
         switch: Switch | None,
         valve: Valve | None,
-        probe: Callable[[], object],
+        probe: Callable[[], Future[None]],
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make the intake; *probe* asks the broker for the topics and raises what it says."""
+        """Make the intake; *probe* asks the broker for the topics and gives what it will say."""
         self._now = clock.monotonic
         self._board = board
         self._settler = settler
@@ -99,8 +90,7 @@ class Intake:
         self._by_letter = lane_limits.overflow == LETTER
         self._switch = switch
         self._valve = valve
-        self._probe = probe
-        self._denials = 0
+        self._inquiry = Inquiry(probe, self._now)
         self._interval = min(_LOOK, lease.minimum / 4)
         self._idle_interval = max(self._interval, clock.interval(_LOOK))
         self._next_look = 0.0
@@ -244,7 +234,7 @@ class Intake:
             board.received += received
             board.received_size += total
         if received:
-            self._denials = 0
+            self._inquiry.doubt()
             self._put_up, self._put_up_at = received, self._now()
             self._next_look = min(self._next_look, self._put_up_at + self._interval)
             board.wake(1 if self._is_quick else received)
@@ -273,27 +263,13 @@ class Intake:
         try:
             return self._receive(max(1, round(wait * 1000)))
         except pulsar.Timeout:
-            if not self._consumer.is_connected():
-                self._ask_why()
+            if self._consumer.is_connected():
+                self._inquiry.end()
+            else:
+                self._inquiry.look()
             raise
         except pulsar.Interrupted:
             raise pulsar.Timeout("Pulsar error: Timeout") from None
-
-    def _ask_why(self) -> None:
-        """Ask the broker about the topic of a consumer that has lost its connection.
-
-        pulsar-client tries to reconnect for ever, and tells nobody why it fails.
-        """
-        try:
-            self._probe()
-        except FATAL:
-            self._denials += 1
-            if self._denials >= _SURE:
-                raise
-        except pulsar.PulsarException:
-            self._denials = 0  # the broker is away: it may come back
-        else:
-            self._denials = 0
 
     def _learn(self) -> None:
         """Adapt to how quickly the workers were through with what was put up last."""

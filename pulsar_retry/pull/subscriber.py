@@ -15,6 +15,7 @@ from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.plan import topic_list
+from pulsar_retry.consumer.results import error_of
 from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
@@ -305,14 +306,26 @@ class Subscriber:
         if not self._opening.done():
             self._opening.set_result(None)
 
-    def _probe(self) -> None:
-        """Ask the broker for the topics.
+    def _probe(self) -> Future[None]:
+        """Ask the broker for the topics, one after the other; the future has the first error."""
+        answer: Future[None] = Future()
+        topics = iter(topic_list(self._options.topic))
+        ask = self._client._client.get_topic_partitions_async  # noqa: SLF001 - it has no callbacks
 
-        Raises:
-            pulsar.PulsarException: what it says.
-        """
-        for topic in topic_list(self._options.topic):
-            self._client.get_topic_partitions(topic)
+        def told(result: pulsar.Result, _partitions: object = None) -> None:
+            try:
+                topic = next(topics, None)
+                if result != pulsar.Result.Ok:
+                    answer.set_exception(error_of(result))
+                elif topic is None:
+                    answer.set_result(None)
+                else:
+                    ask(topic, told)
+            except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
+                answer.set_exception(error)
+
+        told(pulsar.Result.Ok)
+        return answer
 
     def _wind_up(self, intake: Intake) -> int:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +51,7 @@ def intake(board: Board, queue: Queue, flow_control: FlowControl | None = None) 
         lane_limits=Lanes(),
         switch=None,
         valve=None,
-        probe=lambda: None,
+        probe=Future,
     )
 
 

@@ -1,0 +1,102 @@
+"""Why a connection is lost, in virtual time and without a broker."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pulsar
+import pytest
+
+from pulsar_retry.pull.inquiry import Inquiry
+
+NOBODY = pulsar.TopicNotFound("Pulsar error: TopicNotFound")
+AWAY = pulsar.ConnectError("Pulsar error: ConnectError")
+THERE = None
+
+
+class Broker:
+    """Says nothing until it is told to; `times` says when it was asked."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.times: list[float] = []
+        self.answer: Future[None] = Future()
+        self.inquiry = Inquiry(self._ask, lambda: self.now)
+
+    def _ask(self) -> Future[None]:
+        self.times.append(self.now - 100)
+        self.answer = Future()
+        return self.answer
+
+    def says(self, error: Exception | None, at: float | None = None) -> None:
+        """Have it asked, and looked at what it says to that."""
+        self.now = self.now if at is None else 100 + at
+        self.inquiry.look()
+        if error is None:
+            self.answer.set_result(None)
+        else:
+            self.answer.set_exception(error)
+        self.inquiry.look()
+
+    def look(self, seconds: float) -> None:
+        """Look every quarter of a second, so long."""
+        for _ in range(round(4 * seconds)):
+            self.inquiry.look()
+            self.now += 0.25
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """Give a broker that is asked."""
+    return Broker()
+
+
+def test_it_is_not_waited_for(broker: Broker) -> None:
+    """Nor asked twice: an answer may take minutes."""
+    broker.look(60)
+    assert [0] == broker.times
+
+
+@pytest.mark.parametrize("said", [AWAY, THERE])
+def test_it_is_asked_less_and_less_often(broker: Broker, said: Exception | None) -> None:
+    """Whether it is away, or there and the connection is not."""
+    for moment in (0, 1, 3, 7, 15, 31, 61, 91):
+        broker.look(100 + moment - broker.now)
+        broker.says(said, at=moment)
+    assert [0, 1, 3, 7, 15, 31, 61, 91] == broker.times
+
+
+def test_a_topic_that_is_gone(broker: Broker) -> None:
+    """It is, after the third time in a row."""
+    broker.says(NOBODY, at=0)
+    broker.says(NOBODY, at=1)
+    broker.says(AWAY, at=2)
+    broker.says(NOBODY, at=60)
+    broker.says(NOBODY, at=61)
+    with pytest.raises(pulsar.TopicNotFound):
+        broker.says(NOBODY, at=62)
+    assert [0, 1, 2, 60, 61, 62] == broker.times
+
+
+def test_a_topic_that_is_there_again(broker: Broker) -> None:
+    """What was said before does not count: it moved, or was made anew."""
+    for moment, said in enumerate((NOBODY, NOBODY, THERE, NOBODY)):
+        broker.says(said, at=2 * moment)
+    broker.says(NOBODY, at=20)
+    broker.inquiry.doubt()  # a message has come
+    broker.says(NOBODY, at=40)
+    broker.says(NOBODY, at=60)
+    broker.inquiry.end()  # the connection is back
+    broker.says(NOBODY, at=80)
+    broker.says(NOBODY, at=100)
+
+
+def test_an_answer_that_comes_too_late(broker: Broker) -> None:
+    """When the connection is back, and lost again, the broker is asked anew, and at once."""
+    broker.inquiry.look()
+    late = broker.answer
+    broker.inquiry.end()
+    broker.says(AWAY)
+    late.set_exception(NOBODY)
+    broker.look(1.25)
+    assert [0, 0, 1] == broker.times
