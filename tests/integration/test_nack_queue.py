@@ -15,6 +15,7 @@ from reading import NEVER, SOON, eventually, receive_all
 from redelivering import RedeliveryProxy
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.bursts import AHEAD
 
 SHARED = pulsar.ConsumerType.Shared
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -57,7 +58,7 @@ def place(message):
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("unlimited")
 def test_a_hundred_thousand_nacks(broker, topic, capsys):
-    """All due at once: each is asked for once, none early, and all of them come back."""
+    """All due at once: each is asked for once, none too early, and all of them come back."""
     count, asked_for = 100_000, {}
     with RedeliveryProxy(broker.service_url) as proxy, pr.Client(proxy.url, logger=QUIET) as client:
         consumer = client.subscribe(
@@ -65,13 +66,13 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
         )
         fill(client, topic, count, batching_enabled=False)
         messages = [consumer.receive(SOON) for _ in range(count)]
-        due = time.monotonic() + 6
+        due = time.monotonic() + 12
         for message in messages:
             consumer.negative_acknowledge(message, delay=max(0.0, due - time.monotonic()))
             asked_for[place(message)] = due
-        is_late = time.monotonic() > due
-        assert count == consumer.pending_nacks or is_late
-        assert count == consumer.unsettled or is_late
+        held = consumer.pending_nacks, consumer.unsettled
+        is_late = time.monotonic() > due - AHEAD  # so many are begun with that much earlier
+        assert (count, count) == held or is_late
         del messages, message
 
         numbers = set()
@@ -86,8 +87,8 @@ def test_a_hundred_thousand_nacks(broker, topic, capsys):
     assert asked_for.keys() == proxy.asked.keys()
     assert {1} == {len(moments) for moments in proxy.asked.values()}
     errors = [1000 * (proxy.asked[entry][0] - due) for entry, due in asked_for.items()]
-    if not is_late:
-        assert min(errors) > -20  # a look of pulsar-client's, where the process is held up
+    # Where the process is held up, pulsar-client looks before the last of them are there.
+    assert min(errors) > -1000 * AHEAD
     cuts = statistics.quantiles(errors, n=100)
     with capsys.disabled():
         print(f"\n100,000 nacks asked for {cuts[49]:.0f} ms after due (p99 {cuts[98]:.0f} ms)")  # noqa: T201
