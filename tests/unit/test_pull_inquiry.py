@@ -46,57 +46,57 @@ class Broker:
 
 
 @pytest.fixture
-def broker() -> Broker:
+def asked() -> Broker:
     """Give a broker that is asked."""
     return Broker()
 
 
-def test_it_is_not_waited_for(broker: Broker) -> None:
+def test_it_is_not_waited_for(asked: Broker) -> None:
     """Nor asked twice: an answer may take minutes."""
-    broker.look(60)
-    assert [0] == broker.times
+    asked.look(60)
+    assert [0] == asked.times
 
 
 @pytest.mark.parametrize("said", [AWAY, THERE])
-def test_it_is_asked_less_and_less_often(broker: Broker, said: Exception | None) -> None:
+def test_it_is_asked_less_and_less_often(asked: Broker, said: Exception | None) -> None:
     """Whether it is away, or there and the connection is not."""
     for moment in (0, 1, 3, 7, 15, 31, 61, 91):
-        broker.look(100 + moment - broker.now)
-        broker.says(said, at=moment)
-    assert [0, 1, 3, 7, 15, 31, 61, 91] == broker.times
+        asked.look(100 + moment - asked.now)
+        asked.says(said, at=moment)
+    assert [0, 1, 3, 7, 15, 31, 61, 91] == asked.times
 
 
-def test_a_topic_that_is_gone(broker: Broker) -> None:
+def test_a_topic_that_is_gone(asked: Broker) -> None:
     """It is, after the third time in a row."""
-    broker.says(NOBODY, at=0)
-    broker.says(NOBODY, at=1)
-    broker.says(AWAY, at=2)
-    broker.says(NOBODY, at=60)
-    broker.says(NOBODY, at=61)
+    asked.says(NOBODY, at=0)
+    asked.says(NOBODY, at=1)
+    asked.says(AWAY, at=2)
+    asked.says(NOBODY, at=60)
+    asked.says(NOBODY, at=61)
     with pytest.raises(pulsar.TopicNotFound):
-        broker.says(NOBODY, at=62)
-    assert [0, 1, 2, 60, 61, 62] == broker.times
+        asked.says(NOBODY, at=62)
+    assert [0, 1, 2, 60, 61, 62] == asked.times
 
 
-def test_a_topic_that_is_there_again(broker: Broker) -> None:
+def test_a_topic_that_is_there_again(asked: Broker) -> None:
     """What was said before does not count: it moved, or was made anew."""
     for moment, said in enumerate((NOBODY, NOBODY, THERE, NOBODY)):
-        broker.says(said, at=2 * moment)
-    broker.says(NOBODY, at=20)
-    broker.inquiry.doubt()  # a message has come
-    broker.says(NOBODY, at=40)
-    broker.says(NOBODY, at=60)
-    broker.inquiry.end()  # the connection is back
-    broker.says(NOBODY, at=80)
-    broker.says(NOBODY, at=100)
+        asked.says(said, at=2 * moment)
+    asked.says(NOBODY, at=20)
+    asked.inquiry.doubt()  # a message has come
+    asked.says(NOBODY, at=40)
+    asked.says(NOBODY, at=60)
+    asked.inquiry.end()  # the connection is back
+    asked.says(NOBODY, at=80)
+    asked.says(NOBODY, at=100)
 
 
-def test_an_answer_that_comes_too_late(broker: Broker) -> None:
+def test_an_answer_that_comes_too_late(asked: Broker) -> None:
     """When the connection is back, and lost again, the broker is asked anew, and at once."""
-    broker.inquiry.look()
-    late = broker.answer
-    broker.inquiry.end()
-    broker.says(AWAY)
+    asked.inquiry.look()
+    late = asked.answer
+    asked.inquiry.end()
+    asked.says(AWAY)
     late.set_exception(NOBODY)
-    broker.look(1.25)
-    assert [0, 0, 1] == broker.times
+    asked.look(1.25)
+    assert [0, 0, 1] == asked.times

@@ -275,8 +275,10 @@ def test_an_allow_list():
 def test_nothing_forbidden_gets_through(address):
     """Of all addresses, in each of their spellings."""
     refused = Guard(private=False).refusal("hooks.example.com", str(address)) is not None
+    # Since 3.13 Python calls every 6to4 address private, whatever it stands for.
+    meant = getattr(address, "sixtofour", None) or address
     assert refused or not (
-        address.is_private or address.is_loopback or address.is_link_local or address.is_multicast
+        meant.is_private or meant.is_loopback or meant.is_link_local or meant.is_multicast
     )
 
 
