@@ -151,7 +151,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def client(broker: RunningBroker) -> Iterator[pr.Client]:
     """Give a client of the session's broker, as an application has it."""
     with pr.Client(
-        broker.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        broker.service_url,
+        # The first topic of a namespace takes a busy broker long: its policies have a topic too.
+        operation_timeout_seconds=90,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     ) as client:
         yield client
 
