@@ -271,7 +271,7 @@ def test_a_forked_child_is_told(broker, topic):
     """Whatever was made before the fork raises ForkedError in the child, at once."""
     output = run(
         """
-        import asyncio, os, sys
+        import asyncio, os, sys, warnings
         import pulsar, pulsar_retry as pr
 
         url, topic = sys.argv[1:]
@@ -281,6 +281,7 @@ def test_a_forked_child_is_told(broker, topic):
             return await client.subscribe(topic, "billing"), await client.create_producer(topic)
 
         consumer, producer = asyncio.run(make())
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks itself
         if os.fork() == 0:
             for call in (
                 lambda: client.subscribe(topic, "other"),
