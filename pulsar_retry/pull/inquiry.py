@@ -66,15 +66,13 @@ class Inquiry:
             self._denials += 1
             if self._denials >= _SURE:
                 raise
-            pause = _PAUSE
+            self._pause = _PAUSE
         except pulsar.PulsarException:
             self._denials = 0  # the broker is away: it may come back
-            pause = self._pause
         else:
             self._denials = 0
-            pause = self._pause
-        self._next = self._now() + pause
-        self._pause = min(2 * pause, _LONGEST_PAUSE)
+        self._next = self._now() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def doubt(self) -> None:
         """Let the broker say it all again before it is believed: a message has come."""

@@ -15,6 +15,7 @@ import pulsar
 import pulsar.asyncio
 import pytest
 from comparing import Stopwatch, compare
+from filling import QUIET, subscribe
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
@@ -26,7 +27,6 @@ MESSAGES = 10_000
 ROUNDS = 7
 PAYLOAD = b"x" * 200
 NAME = "projects/public/subscriptions/bench"
-QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 @pytest.fixture
@@ -105,12 +105,7 @@ def by_hand(url: str, concurrency: int, service_url: str, topic: str) -> Stopwat
     async def main() -> None:
         client = pulsar.asyncio.Client(service_url, logger=QUIET)
         with watch:
-            consumer = await client.subscribe(
-                topic,
-                "bench",
-                consumer_type=pulsar.ConsumerType.Shared,
-                initial_position=pulsar.InitialPosition.Earliest,
-            )
+            consumer = await subscribe(client, topic)
 
             async def work(poster: Poster) -> None:
                 message = await consumer.receive()

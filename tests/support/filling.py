@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulsar
 
 MESSAGES = 20_000
@@ -25,8 +27,8 @@ def fill(url: str, topic: str, batching: bool) -> None:
     client.close()
 
 
-def subscribe(client: pulsar.Client, topic: str, **options: object) -> pulsar.Consumer:
-    """Subscribe to the whole of *topic*."""
+def subscribe(client: Any, topic: str, **options: object) -> Any:
+    """Subscribe to the whole of *topic*; what asyncio's clients give is to be awaited."""
     return client.subscribe(
         topic,
         "bench",
