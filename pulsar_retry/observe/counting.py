@@ -86,6 +86,7 @@ class Ledger:
         subscription: Likewise.
         acknowledged: Acknowledgements so far. Whoever adds to it looks at `due`.
         due: When there are so many, the next one is looked at (`look`).
+        lock: Held by whoever changes what `tally` and `histogram` return.
     """
 
     def __init__(self, topic: str, subscription: str) -> None:
@@ -99,7 +100,7 @@ class Ledger:
         self._looked_at = 0.0
         self._apart = 1
         self._looks_at_all = False
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
         self._attempts = Buckets(ATTEMPT_BOUNDS)
         self._ages = Buckets(CRITICAL_BOUNDS)
@@ -110,23 +111,31 @@ class Ledger:
 
     def count(self, metric: str, value: str = OTHER, times: int = 1) -> None:
         """Count *times* for the *value* of a metric's label, if it has one."""
-        with self._lock:
-            tally = self._tallies.get(metric)
-            if tally is None:
-                tally = self._tallies[metric] = Tally()
-            tally.add(value, times)
+        with self.lock:
+            self.tally(metric).add(value, times)
 
     def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
         """Count *value* in a histogram."""
-        with self._lock:
-            buckets = self._buckets.get(metric)
-            if buckets is None:
-                buckets = self._buckets[metric] = Buckets(bounds)
-            buckets.add(value)
+        with self.lock:
+            self.histogram(metric, bounds).add(value)
+
+    def tally(self, metric: str) -> Tally:
+        """Return a metric's counts, for those who add to several at once; they hold `lock`."""
+        tally = self._tallies.get(metric)
+        if tally is None:
+            tally = self._tallies[metric] = Tally()
+        return tally
+
+    def histogram(self, metric: str, bounds: Sequence[float]) -> Buckets:
+        """Return a metric's histogram, in the same way."""
+        buckets = self._buckets.get(metric)
+        if buckets is None:
+            buckets = self._buckets[metric] = Buckets(bounds)
+        return buckets
 
     def done(self, attempt: int, age: float) -> None:
         """Take note of a message that is done with: at which attempt, and how long it took."""
-        with self._lock:
+        with self.lock:
             self._done(attempt, age, 1)
 
     def _done(self, attempt: int, age: float, weight: int) -> None:
@@ -141,7 +150,7 @@ class Ledger:
             attempt: Which attempt it was; None: it is not known, and they are in no histogram.
             age: Seconds since the message was published.
         """
-        with self._lock:
+        with self.lock:
             weight = self.acknowledged - self._looked
             if weight > 0:
                 took = now - self._looked_at
@@ -154,13 +163,13 @@ class Ledger:
 
     def look_at_all(self) -> None:
         """Have every acknowledgement looked at from now on: one of the consumers needs it."""
-        with self._lock:
+        with self.lock:
             self._looks_at_all = True
             self.due = 0
 
     def letter_acknowledged(self, attempt: int, age: float) -> None:
         """Count the acknowledgement of a retry letter, which stands for itself alone."""
-        with self._lock:
+        with self.lock:
             self.acknowledged += 1
             self._looked += 1
             self.due += 1
@@ -168,19 +177,19 @@ class Ledger:
 
     def attach(self, source: Source) -> None:
         """Have *source* asked for gauges as long as it lives."""
-        with self._lock:
+        with self.lock:
             self._sources.add(source)
 
     def detach(self, source: Source) -> None:
         """Ask *source* no more."""
-        with self._lock:
+        with self.lock:
             self._sources.discard(source)
 
     # -- being asked ------------------------------------------------------------------------------
 
     def counts(self, metric: str) -> dict[str, int]:
         """Return a metric's counts by the values of its label."""
-        with self._lock:
+        with self.lock:
             tally = self._tallies.get(metric)
             found = {} if tally is None else dict(tally.counts)
         if metric == "deliveries" and self.acknowledged:
@@ -189,7 +198,7 @@ class Ledger:
 
     def buckets(self, metric: str) -> Buckets | None:
         """Return a copy of a histogram; None: nothing was observed."""
-        with self._lock:
+        with self.lock:
             buckets = self._buckets.get(metric)
             if buckets is None or not any(buckets.counts):
                 return None
@@ -199,7 +208,7 @@ class Ledger:
 
     def gauges(self) -> list[Mapping[str, float]]:
         """Return what each source says."""
-        with self._lock:
+        with self.lock:
             sources = list(self._sources)
         return [source.gauges() for source in sources]
 

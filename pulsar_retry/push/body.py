@@ -99,23 +99,38 @@ class Pushed:
         """
         raw = raw_of(message)  # pulsar-client's class around it costs a call for each question
         properties = raw.properties()
-        published = raw.publish_timestamp()
-        if FAILURE_PUBLISH_TIME in properties:
-            first = read_envelope(properties).published
-            if first is not None:
-                published = (first - _EPOCH) // timedelta(milliseconds=1)
-        return cls(
+        pushed = cls(
             None if raw.has_null_value() else raw.data(),
-            {
+            properties,
+            message_id_text(raw.message_id()),
+            raw.publish_timestamp(),
+            raw.ordering_key() or raw.partition_key(),
+            0,
+            1 + raw.redelivery_count(),
+        )
+        # Most messages are no letters, and need not be asked for each thing that letters say.
+        if _OURS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
+            return pushed
+        return pushed._as_first_published(properties)
+
+    def _as_first_published(self, properties: Mapping[str, str]) -> Pushed:
+        """Return it as its letters' *properties* say that it was."""
+        first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
+        return attrs.evolve(
+            self,
+            attributes={
                 name: value
                 for name, value in properties.items()
                 if name not in _OURS and not name.startswith(FAILURE)
             },
-            origin_message_id(properties) or message_id_text(raw.message_id()),
-            published,
-            raw.ordering_key() or raw.partition_key(),
-            redrive_count(properties),
-            1 + reconsume_times(properties) + raw.redelivery_count(),
+            message_id=origin_message_id(properties) or self.message_id,
+            published_ms=(
+                self.published_ms
+                if first is None
+                else (first - _EPOCH) // timedelta(milliseconds=1)
+            ),
+            redrives=redrive_count(properties),
+            attempt=self.attempt + reconsume_times(properties),
         )
 
     @property

@@ -22,13 +22,16 @@ _METADATA = tuple(
         "100.100.100.200/32",  # Alibaba Cloud
         "168.63.129.16/32",  # Azure
         "192.0.0.192/32",  # Oracle Cloud
+        "fd00:c1::/32",  # the same
         "fd20:ce::/32",  # Google Cloud
+        "fd00:42::/32",  # Scaleway
     )
 )
 #: Of 64 bits and more that hold an IPv4 address (RFC 6052), the addresses they are translated to.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-#: Shared by the customers of a provider (RFC 6598): as private as the private ones.
-_SHARED = ipaddress.ip_network("100.64.0.0/10")
+#: As private as the private ones: shared by the customers of a provider (RFC 6598), and site-local
+#: (RFC 3879).
+_SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::/10"))
 
 
 def _allow(value: Any) -> tuple[str, ...]:
@@ -88,7 +91,7 @@ class Guard:
             "no address of a host": not actual.is_loopback
             and (actual.is_multicast or actual.is_unspecified or actual.is_reserved),
             "a private address": not (self.private or actual.is_loopback)
-            and (actual.is_private or actual in _SHARED),
+            and (actual.is_private or any(actual in network for network in _SHARED)),
         }
         return next((reason for reason, applies in reasons.items() if applies), None)
 

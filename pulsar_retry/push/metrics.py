@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from pulsar_retry.observe.counting import LATENCY_BOUNDS, Ledger
+from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Ledger
 from pulsar_retry.observe.serving import metrics_text, own_registry
 from pulsar_retry.push.pacer import Pace
 from pulsar_retry.push.poster import Answer
@@ -27,6 +27,10 @@ class Tally:
         self.registry: CollectorRegistry = own_registry()
         self._ledger = ledger
         self._pace: Callable[[], Pace] | None = None
+        with ledger.lock:
+            self._requests = ledger.tally("push_requests")
+            self._acked, self._nacked = ledger.tally("push_acked"), ledger.tally("push_nacked")
+            self._latency = ledger.histogram("push_latency_seconds", LATENCY_BOUNDS)
         ledger.attach(self)
 
     def watch(self, pace: Callable[[], Pace]) -> None:
@@ -51,14 +55,17 @@ class Tally:
 
     def answered(self, answer: Answer, latency: float) -> None:
         """Count a request."""
-        self._ledger.count("push_requests", answer.code)
-        self._ledger.observe("push_latency_seconds", LATENCY_BOUNDS, latency)
-        self._ledger.count("push_acked" if answer.is_ack else "push_nacked")
+        code, outcome = answer.code, self._acked if answer.is_ack else self._nacked
+        with self._ledger.lock:
+            self._requests.add(code)
+            self._latency.add(latency)
+            outcome.add(OTHER)
 
     def unsent(self) -> None:
         """Count a message of which no request could be made."""
-        self._ledger.count("push_requests", "unsent")
-        self._ledger.count("push_nacked")
+        with self._ledger.lock:
+            self._requests.add("unsent")
+            self._nacked.add(OTHER)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus' text format."""

@@ -6,7 +6,6 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import attrs
 
@@ -17,18 +16,10 @@ from pulsar_retry.push.window import Window
 _AHEAD = 256
 
 
-class Ticket(NamedTuple):
-    """A request that is outstanding.
-
-    Attributes:
-        round: The window's round in which it was sent.
-        era: Which endpoint it was sent to: outcomes of an earlier one count for nothing.
-        began: When, by the pacer's clock.
-    """
-
-    round: int
-    era: int
-    began: float
+#: A request that is outstanding: the window that it was sent in, and that one's round, and when, by
+#: the pacer's clock. Each endpoint has a window of its own: outcomes of an earlier one count for
+#: nothing. A plain tuple, for there is one for each message.
+Ticket = tuple[Window, int, float]
 
 
 @attrs.frozen
@@ -64,7 +55,7 @@ class Pacer:
         self._changed: Callable[[], None] = _nobody
         self._window = attrs.evolve(window)
         self._backoff = PushBackoff()
-        self._era = 0
+        self._delay = 0.0
         self._outstanding = 0
         self._last_sent = -math.inf
         self._is_paused = False
@@ -84,7 +75,7 @@ class Pacer:
         with self._lock:
             if self._due_in() > 0:
                 return 0
-            if self._backoff.delay:
+            if self._delay:
                 return int(in_hand <= self._outstanding < int(self._window.size))
             window = int(self._window.size)
             return window + min(window, _AHEAD) - in_hand
@@ -95,7 +86,7 @@ class Pacer:
             if self._due_in() > 0:
                 return 0
             left = int(self._window.size) - self._outstanding
-            return max(0, min(left, 1) if self._backoff.delay else left)
+            return max(0, min(left, 1) if self._delay else left)
 
     def wait(self) -> float:
         """Return the seconds until the backoff allows a send; inf where it is not what holds."""
@@ -106,7 +97,7 @@ class Pacer:
     def enter(self) -> bool:
         """Tell whether a request may be sent now; then it is outstanding until `leave`."""
         with self._lock:
-            if self._due_in() > 0 or self._outstanding >= int(self._window.size):
+            if self._outstanding + 1 > self._window.size or self._due_in() > 0:
                 return False
             self._outstanding += 1
             self._last_sent = self._clock()
@@ -120,29 +111,30 @@ class Pacer:
     def _due_in(self) -> float:
         if self._is_paused:
             return math.inf
-        delay = self._backoff.delay
-        return self._last_sent + delay - self._clock() if delay else 0.0
+        return self._last_sent + self._delay - self._clock() if self._delay else 0.0
 
     # -- what the sender reports ------------------------------------------------------------------
 
     def begin(self) -> Ticket:
         """Return the ticket of a request that was let through."""
-        with self._lock:
-            return Ticket(self._window.round, self._era, self._clock())
+        window = self._window
+        return window, window.round, self._clock()
 
     def leave(self, ticket: Ticket, *, acked: bool) -> float:
         """Take note of an outcome; return the request's latency in seconds."""
         with self._lock:
             self._outstanding -= 1
-            latency = self._clock() - ticket.began
-            if ticket.era == self._era:
+            window, sent_in, began = ticket
+            latency = self._clock() - began
+            if window is self._window:
                 if acked:
-                    self._window.succeeded(latency, ticket.round)
+                    window.succeeded(latency, sent_in)
                     self._backoff.succeeded()
-                elif self._window.failed(ticket.round):
+                elif window.failed(sent_in):
                     # One step for all that was on its way together: they tell the same.
                     self._backoff.failed()
-            delay = self._backoff.delay
+                self._delay = self._backoff.delay
+            delay = self._delay
         if delay:
             self._changed()  # for when it may be over; else whoever has nothing to do says so
         return latency
@@ -169,9 +161,8 @@ class Pacer:
     def begin_anew(self) -> None:
         """Forget what was learnt: the endpoint is another one."""
         with self._lock:
-            self._era += 1
             self._window = attrs.evolve(self._fresh)
-            self._backoff = PushBackoff()
+            self._backoff, self._delay = PushBackoff(), 0.0
         self._changed()
 
     def pace(self) -> Pace:
@@ -180,7 +171,7 @@ class Pacer:
             return Pace(
                 int(self._window.size),
                 self._outstanding,
-                self._backoff.delay,
+                self._delay,
                 self._window.latency,
                 self._is_paused,
             )

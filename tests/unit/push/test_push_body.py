@@ -7,6 +7,7 @@ import json
 import re
 from typing import Any
 
+import _pulsar
 import h11
 import pytest
 from hypothesis import given
@@ -60,6 +61,46 @@ def test_what_some_messages_have():
     )
     assert "data" not in body["message"]
     assert "" == json.loads(wrapped(Pushed(b"", {}, "1", 0), NAME, None))["message"]["data"]
+
+
+def received(properties: dict[str, str]) -> Pushed:
+    """Read a message of pulsar-client's that has these properties."""
+    builder = _pulsar.MessageBuilder().content(b"x")
+    for name, value in properties.items():
+        builder.property(name, value)
+    return Pushed.of(builder.build())
+
+
+def test_what_letters_say():
+    """A letter is told of as the message that was published; its own properties are not sent."""
+    letter = received(
+        {
+            "RECONSUMETIMES": "2",
+            "ORIGIN_MESSAGE_ID": "7:8:-1",
+            "REDRIVE_COUNT": "1",
+            "FAILURE_PUBLISH_TIME": "2021-02-26T19:13:55.749+00:00",
+            "FAILURE_REASON": "timeout",
+            "key": "value",
+        }
+    )
+    assert Pushed(b"x", {"key": "value"}, "7:8:-1", 1_614_366_835_749, "", 1, 3) == letter
+
+
+@pytest.mark.parametrize(
+    ("properties", "sent"),
+    [
+        ({}, {}),
+        ({"key": "value"}, {"key": "value"}),
+        ({"FAILURE_RULE": "r", "key": "value"}, {"key": "value"}),
+        ({"MY_FAILURE_RULE": "r"}, {"MY_FAILURE_RULE": "r"}),
+        ({"a\nFAILURE_RULE": "r"}, {"a\nFAILURE_RULE": "r"}),
+        ({"DELAY_TIME": "5", "key": "value"}, {"key": "value"}),
+    ],
+)
+def test_attributes(properties, sent):
+    """Those that a producer gave the message, and no other."""
+    pushed = received(properties)
+    assert (sent, 1, 0) == (pushed.attributes, pushed.attempt, pushed.redrives)
 
 
 texts = st.text(max_size=40)
@@ -217,6 +258,8 @@ def test_http_beyond_this_machine():
         "100.100.100.200",
         "168.63.129.16",
         "192.0.0.192",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:42::42",
         "0.0.0.0",  # noqa: S104 - it is refused
         "::",
         "224.0.0.1",
@@ -251,7 +294,7 @@ def test_loopback_by_its_name(host):
 
 
 @pytest.mark.parametrize(
-    "address", ["10.1.2.3", "192.168.0.1", "172.16.0.1", "fc00::1", "100.64.0.1"]
+    "address", ["10.1.2.3", "192.168.0.1", "172.16.0.1", "fc00::1", "100.64.0.1", "fec0::1"]
 )
 def test_private_addresses_can_be_refused(address):
     """As a service that posts for strangers does."""
