@@ -130,16 +130,17 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            await self._handle(slot, item)
+            await self._settle(slot, item, self._begun(slot, item))
 
-    async def _handle(self, slot: Slot, item: Item) -> None:
+    def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
+        """Return the handling of *item*, to be awaited."""
         slot.work = item
-        if (entry := item[2]) is not None:
-            RETRIES_IN_PLACE.set(entry.retries)
+        retries = 0 if (entry := item[2]) is None else entry.retries
+        if retries != RETRIES_IN_PLACE.get():
+            RETRIES_IN_PLACE.set(retries)
         if self._valve is not None:
             # A dispatcher's handler keeps its own time and is never interrupted: it needs no task.
-            await self._settle(slot, item, self._handler(item[0]))
-            return
+            return self._handler(item[0])
         # In a task of its own, so that an expired lease can cancel it and not the worker.
         loop = asyncio.get_running_loop()
         task = loop.create_task(_awaited(self._handler, item[0]))
@@ -149,7 +150,7 @@ class LoopWorkers:
                 loop.call_soon_threadsafe(task.cancel)
 
         slot.interrupt = interrupt
-        await self._settle(slot, item, task)
+        return task
 
     async def _settle(self, slot: Slot, item: Item, handling: Awaitable[Any]) -> None:
         settler = self._settler

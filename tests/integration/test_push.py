@@ -229,6 +229,31 @@ def test_order_by_key(push, publish, receiver, admin, topic):
     assert dispatcher.running
 
 
+def test_attempts_of_messages_without_a_key(push, publish, receiver):
+    """On Key_Shared a key's retries are its own, also where one worker handles all."""
+    failures = 2
+
+    def act(request: Request) -> Say:
+        nonlocal failures
+        if payload(request) == b"keyed" and failures:
+            failures -= 1
+            return answer(500)
+        return no_content(request)
+
+    receiver.act = act
+    push(
+        consumer_type=pulsar.ConsumerType.KeyShared,
+        max_outstanding=1,
+        retry_policy=pr.RetryPolicy(max_attempts=5, backoff=pr.Immediate()),
+        dead_letter_policy=pr.DeadLetterPolicy(4),
+    )
+    publish(b"keyed", partition_key="k")
+    receiver.wait_for(3)
+    publish(b"keyless")
+    receiver.wait_for(4)
+    assert [1, 2, 3, 1] == [each.json()["deliveryAttempt"] for each in receiver.requests]
+
+
 def test_unwrapped(push, publish, receiver, topic):
     """The payload is the body; metadata and attributes are headers, if they can be."""
     push(wrapped=False, write_metadata=True)
