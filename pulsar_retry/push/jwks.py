@@ -46,16 +46,24 @@ class KeyCache:
     def get(self, key_id: str) -> Mapping[str, Any] | None:
         """Return the key of that id; None: there is none.
 
-        Keys that are too old are used on while their server does not answer.
+        Keys that are too old are used on while their server does not answer. Who asks for a key
+        that is known never waits for a fetch that another one has begun.
 
         Raises:
             KeysUnavailableError: none were ever fetched.
         """
-        with self._lock:
+        now, known = self._clock(), self._keys.get(key_id)
+        if known is not None and now < self._until:
+            return known
+        if not self._lock.acquire(blocking=known is None):
+            return known
+        try:
             now = self._clock()
             if now >= self._until or key_id not in self._keys:
                 self._refresh(now)
             return self._keys.get(key_id)
+        finally:
+            self._lock.release()
 
     def _refresh(self, now: float) -> None:
         if self._tried_at is not None and now - self._tried_at < _COOLDOWN:

@@ -309,6 +309,29 @@ def test_keys_outlive_their_server():
     assert 4 == keys.fetched
 
 
+@pytest.mark.parametrize("later", [31, 3601])
+def test_a_known_key_does_not_wait_for_a_strangers(later):
+    """Whose key is not known has the keys fetched; meanwhile all others are served."""
+    keys = Keys()
+    cache = keys.cache()
+    cache.get("one")
+    fetching, may_end, fetch = threading.Event(), threading.Event(), keys.fetch
+
+    def slow() -> tuple[dict[str, Any], float | None]:
+        fetching.set()
+        assert may_end.wait(30)
+        return fetch()
+
+    cache._fetch = slow
+    keys.now = later
+    stranger = threading.Thread(target=cache.get, args=("other",))
+    stranger.start()
+    assert fetching.wait(30)
+    assert {"kid": "one"} == cache.get("one")
+    may_end.set()
+    stranger.join()
+
+
 @pytest.fixture
 def jwks_url(account: ServiceAccount) -> Iterator[str]:
     """Serve the account's keys."""
