@@ -61,7 +61,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
     click.option("--private/--no-private", default=True, help="Connect to private addresses."),
     click.option("--allow-http", is_flag=True, help="Accept http:// beyond loopback."),
-    click.option("--http2/--no-http2", default=True, help="Offer HTTP/2."),
+    click.option("--http2/--no-http2", default=True, help="Offer HTTP/2. There 102 is no answer."),
     click.option("--ca-file", type=_FILE, help="Of endpoints, trust these certificates alone."),
     click.option("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="Health, metrics."),
     click.option("--control-token-file", type=_FILE, help="Take orders that bring this token."),

@@ -137,8 +137,9 @@ class Dispatcher:
                 average; math.inf: never for that.
             guard: Which addresses may be connected to.
             allow_http: Whether ``http://`` is accepted to other hosts than loopback.
-            http2: Whether HTTP/2 is offered. (There 102 alone is no answer: the protocol has no
-                such thing, and such a request fails.)
+            http2: Whether HTTP/2 is offered; one request at a time on each connection, as on
+                HTTP/1.1. (There 102 alone is no answer: the protocol has no such thing, and such a
+                request fails.)
             tls: Whose certificates are trusted, and the client's own. Certificates and host names
                 have to be verified. The dispatcher sets its ALPN protocols. None: what the system
                 trusts.

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 import attrs
-import httpcore
+import httpcore2
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
@@ -23,10 +22,15 @@ _PROCESSING = 102
 #: Bytes of a response's body that are read. Nobody wants them; more close the connection.
 MOST_OF_A_BODY = 64 * 1024
 
-#: Streams of one HTTP/2 connection.
-_STREAMS = 100
 #: Seconds after which an idle connection is not used again: less than most servers wait.
 _IDLE = 4.0
+
+#: What a connection raises that cannot be used, or not to the end.
+_BROKEN = (
+    httpcore2.ConnectionNotAvailable,
+    httpcore2.NetworkError,
+    httpcore2.RemoteProtocolError,
+)
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -59,16 +63,26 @@ class Answer:
 
 @attrs.define(eq=False)
 class _Line:
-    """A connection and what it is used for."""
+    """A connection, for one request at a time.
 
-    http: httpcore.AsyncHTTP11Connection | httpcore.AsyncHTTP2Connection
+    HTTP/2 could take more. But httpcore2 lets their answers wait for one another, and nobody learns
+    of streams that are given up, until the server takes no more of them.
+    """
+
+    http: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncHTTP2Connection
     stream: Stream
-    used: int = 0
-    in_use: int = 0
+    was_kept: bool = False
 
     @property
     def is_fit(self) -> bool:
-        return not (self.http.is_closed() or self.http.has_expired() or self.stream.is_stale)
+        """Whether it can be used again."""
+        return self.http.is_idle() and not (self.http.has_expired() or self.stream.is_stale)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more than an answer was received, which the next request must not be told."""
+        state = getattr(self.http, "_h11_state", None)  # HTTP/2 says whose answer is whose
+        return state is not None and bool(state.trailing_data[0])
 
 
 class Poster:
@@ -96,10 +110,10 @@ class Poster:
         self._deadline = deadline
         self._guard = guard
         self._tls = tls_context(http2=http2, trust=trust) if endpoint.is_tls else None
-        self._origin = httpcore.Origin(
+        self._origin = httpcore2.Origin(
             endpoint.scheme.encode(), endpoint.host.encode("idna"), endpoint.port
         )
-        self._url = httpcore.URL(
+        self._url = httpcore2.URL(
             scheme=self._origin.scheme,
             host=self._origin.host,
             port=endpoint.port,
@@ -107,9 +121,7 @@ class Poster:
         )
         self._host = (b"Host", endpoint.authority.encode("idna"))
         self._idle: deque[_Line] = deque()
-        self._shared: list[_Line] = []
-        self._may_share = http2 and endpoint.is_tls
-        self._dialling = asyncio.Lock()
+        self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     async def post(self, body: bytes, headers: Headers) -> Answer:
@@ -123,50 +135,49 @@ class Poster:
             return Answer(None, "refused", str(error))
         except ssl.SSLError as error:
             return Answer(None, "tls", f"{type(error).__name__}: {error.reason or error}")
-        except (OSError, UnicodeError, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        except (OSError, UnicodeError, *_BROKEN, httpcore2.LocalProtocolError) as error:
             return Answer(None, "connection", f"{type(error).__name__}: {error}")
 
     async def _post(self, body: bytes, headers: Headers) -> Answer:
         length = (b"Content-Length", str(len(body)).encode())
-        request = httpcore.Request(
+        request = httpcore2.Request(
             b"POST", self._url, headers=[self._host, length, *headers], content=body
         )
-        while True:
-            line = await self._line()
-            was_used = line.used > 0
-            line.used += 1
-            line.in_use += 1
-            line.stream.expect()
-            try:
-                return await self._exchange(line, request)
-            except (
-                httpcore.ConnectionNotAvailable,
-                httpcore.NetworkError,
-                httpcore.RemoteProtocolError,
-            ):
-                # The server has closed a connection that was kept open, while it was taken up
-                # again. It has seen nothing of this request, or will see it twice.
-                if line.stream.is_http2 or not was_used or line.stream.has_answered:
-                    raise
-            finally:
-                line.in_use -= 1
-                await self._put_back(line)
+        line = await self._line()
+        try:
+            return await self._exchange(line, request)
+        except _BROKEN:
+            # The server has closed a connection that was kept open, while it was taken up again. It
+            # has seen nothing of this request, or will see it twice.
+            if not line.was_kept or (line.stream.has_answered and not line.stream.is_http2):
+                raise
+        return await self._exchange(await self._dial(), request)
 
-    async def _exchange(self, line: _Line, request: httpcore.Request) -> Answer:
-        watch = line.stream.watch
+    async def _exchange(self, line: _Line, request: httpcore2.Request) -> Answer:
+        line.stream.expect()
+        watch, is_whole = line.stream.watch, False
         try:
             response = await line.http.handle_async_request(request)
-        except httpcore.RemoteProtocolError:
+            received = 0
+            async with (
+                contextlib.aclosing(response),
+                contextlib.aclosing(response.aiter_stream()) as parts,
+            ):
+                async for part in parts:
+                    received += len(part)
+                    if received > MOST_OF_A_BODY:
+                        break
+            is_whole = received <= MOST_OF_A_BODY
+            return Answer(response.status)
+        except httpcore2.RemoteProtocolError:
             if watch.is_alone and watch.status == _PROCESSING:
                 return Answer(_PROCESSING)
             raise
-        received = 0
-        async with contextlib.aclosing(response), contextlib.aclosing(_parts(response)) as parts:
-            async for part in parts:
-                received += len(part)
-                if received > MOST_OF_A_BODY:
-                    break
-        return Answer(response.status)
+        finally:
+            if is_whole and line.is_fit and not line.has_more and not self._is_closed:
+                self._keep(line)
+            else:
+                line.stream.abort()
 
     # -- connections ------------------------------------------------------------------------------
 
@@ -176,49 +187,34 @@ class Poster:
             line = self._idle.pop()
             if line.is_fit:
                 return line
-            await line.http.aclose()
-        if not self._may_share:
-            return await self._dial()
-        async with self._dialling:  # who comes second may share what the first one gets
-            if (shared := self._with_room()) is not None:
-                return shared
-            line = await self._dial()
-            if line.stream.is_http2:
-                self._shared.append(line)
-            else:
-                self._may_share = False
-            return line
-
-    def _with_room(self) -> _Line | None:
-        self._shared = [each for each in self._shared if each.in_use or each.is_fit]
-        usable = [each for each in self._shared if each.is_fit and each.in_use < _STREAMS]
-        return min(usable, key=lambda line: line.in_use, default=None)
+            line.stream.abort()
+        return await self._dial()
 
     async def _dial(self) -> _Line:
         stream = await dial(self.endpoint, self._guard, self._tls)
-        kind = httpcore.AsyncHTTP2Connection if stream.is_http2 else httpcore.AsyncHTTP11Connection
-        return _Line(kind(self._origin, stream, _IDLE), stream)
+        if stream.is_http2:
+            return _Line(httpcore2.AsyncHTTP2Connection(self._origin, stream, _IDLE), stream)
+        return _Line(httpcore2.AsyncHTTP11Connection(self._origin, stream, _IDLE), stream)
 
-    async def _put_back(self, line: _Line) -> None:
-        """Keep a connection that can be used again, and close another one."""
-        if line.stream.is_http2:
-            if not line.in_use and (self._is_closed or not line.is_fit):
-                await line.http.aclose()
-        elif not self._is_closed and line.http.is_idle() and line.is_fit:
-            self._idle.append(line)
-        else:
-            await line.http.aclose()
+    def _keep(self, line: _Line) -> None:
+        line.was_kept = True
+        self._idle.append(line)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what nobody uses any more: requests take the connection that was used last."""
+        while self._idle and not self._idle[0].is_fit:
+            self._idle.popleft().stream.abort()
+        self._sweeping = None
+        if self._idle:
+            self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
 
     async def aclose(self) -> None:
         """Close every connection that is not in use; the others when they are done."""
         self._is_closed = True
-        for line in [*self._idle, *self._shared]:
-            if not line.in_use:
-                await line.http.aclose()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for line in self._idle:
+            line.stream.abort()
         self._idle.clear()
-        self._shared.clear()
-
-
-def _parts(response: httpcore.Response) -> AsyncGenerator[bytes, None]:
-    # httpcore says AsyncIterator of what is a generator.
-    return cast("AsyncGenerator[bytes, None]", response.aiter_stream())

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Iterable
 from typing import Any
 
-import httpcore
+import httpcore2
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
 from pulsar_retry.push.interim import InterimWatch
+
+#: Where HTTP/2's library writes each header with its value, at DEBUG: tokens among them. It does so
+#: only for those who have set a level for just that.
+_HEADERS_LOG = logging.getLogger("hpack")
 
 #: Seconds for one of several addresses to answer. The last one has what is left of the deadline.
 _PER_ADDRESS = 3.0
@@ -23,8 +28,30 @@ class RefusedAddressError(OSError):
     """The guard has refused every address of the endpoint."""
 
 
-class Stream(httpcore.AsyncNetworkStream):
-    """A connection as httpcore wants it. For one event loop.
+class _Received(asyncio.StreamReaderProtocol):
+    """Counts what is received, which a reader tells nobody.
+
+    Attributes:
+        unread: Bytes that were not read yet.
+        is_over: Whether the server says no more.
+    """
+
+    unread = 0
+    is_over = False
+
+    def data_received(self, data: bytes) -> None:
+        """Count *data*, and hand it on."""
+        self.unread += len(data)
+        super().data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Remember it, and hand it on."""
+        self.is_over = True
+        return super().eof_received()
+
+
+class Stream(httpcore2.AsyncNetworkStream):
+    """A connection as httpcore2 wants it. For one event loop.
 
     What is written is sent when an answer is awaited, head and body at once: some servers close a
     connection of which they have not read everything, and that may cost the answer.
@@ -35,9 +62,12 @@ class Stream(httpcore.AsyncNetworkStream):
         has_answered: Whether anything was received since `expect`.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: _Received
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self._received = received
         self._unsent: list[bytes] = []
         self.watch = InterimWatch()
         self.has_answered = False
@@ -52,24 +82,28 @@ class Stream(httpcore.AsyncNetworkStream):
     @property
     def is_stale(self) -> bool:
         """Whether the server has closed an idle connection, or said what nobody has asked for."""
-        return self._reader.at_eof() or self._writer.transport.is_closing()
+        received = self._received
+        is_over = received.is_over or self._writer.transport.is_closing()
+        # On HTTP/2 there is always something to say: settings, a window, or whether one is there.
+        return is_over or (received.unread > 0 and not self.is_http2)
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109 - httpcore's
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109 - httpcore2's
         """Return what is received, ``b""`` at the end; the caller keeps the time."""
         await self._send()
         try:
             data = await self._reader.read(max_bytes)
         except (OSError, ssl.SSLError) as error:
-            raise httpcore.ReadError(str(error)) from error
+            raise httpcore2.ReadError(str(error)) from error
         if data:
             self.has_answered = True
+            self._received.unread -= len(data)
         if not self.is_http2:
             self.watch.feed(data)
             if self.watch.is_last:
                 return b""
         return data
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - httpcore's
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - httpcore2's
         """Take *buffer*, to be sent with more."""
         if self.is_http2:
             self._writer.write(buffer)
@@ -83,21 +117,25 @@ class Stream(httpcore.AsyncNetworkStream):
         self._writer.write(b"".join(self._unsent))
         self._unsent.clear()
         # What the server has said before it closed the connection can still be read.
-        with contextlib.suppress(httpcore.WriteError):
+        with contextlib.suppress(httpcore2.WriteError):
             await self._drained()
 
     async def _drained(self) -> None:
         try:
             await self._writer.drain()
         except (OSError, ssl.SSLError) as error:
-            raise httpcore.WriteError(str(error)) from error
+            raise httpcore2.WriteError(str(error)) from error
 
     async def aclose(self) -> None:
+        """Do what `abort` does, as httpcore2 wants it."""
+        self.abort()
+
+    def abort(self) -> None:
         """Close the connection; what is still to be sent is dropped."""
         self._writer.transport.abort()
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what httpcore asks about."""
+        """Return what httpcore2 asks about."""
         match info:
             case "is_readable":
                 return self.is_stale
@@ -145,14 +183,19 @@ def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[
 
 async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None) -> Stream:
     name = endpoint.host if tls is not None else None
-    reader, writer = await asyncio.open_connection(
-        address, endpoint.port, ssl=tls, server_hostname=name
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    transport, received = await loop.create_connection(
+        lambda: _Received(reader, loop=loop), address, endpoint.port, ssl=tls, server_hostname=name
     )
-    return Stream(reader, writer)
+    writer = asyncio.StreamWriter(transport, received, reader, loop)
+    return Stream(reader, writer, received)
 
 
 def tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
     """Return the context of connections: certificates and host names are verified."""
     context = trust or ssl.create_default_context()
+    if http2 and _HEADERS_LOG.level == logging.NOTSET:
+        _HEADERS_LOG.setLevel(logging.INFO)
     context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
     return context

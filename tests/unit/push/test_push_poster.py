@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -255,6 +256,88 @@ def test_a_kept_connection_that_drops_the_request_is_replaced():
 
     with Receiver(act) as receiver:
         assert [True] * 6 == asked(receiver.url, ask)
+
+
+def spoken(
+    say: Callable[[asyncio.StreamWriter], Awaitable[None]], *bodies: bytes
+) -> tuple[list[Answer], list[bytes]]:
+    """Post *bodies* of one byte in turn to a server that does *say*; return what each was told."""
+    seen = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError), contextlib.closing(writer):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                seen.append(await reader.readexactly(1))
+                await say(writer)
+
+    async def ask() -> list[Answer]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        poster = Poster(Endpoint.of(f"http://localhost:{port}/"), deadline=20.0, guard=Guard())
+        answers = []
+        for body in bodies:
+            answers.append(await poster.post(body, []))
+            await asyncio.sleep(0.1)
+        await poster.aclose()
+        server.close()
+        await asyncio.sleep(0.05)  # the server's side of the connections ends
+        return answers
+
+    return asyncio.run(ask()), seen
+
+
+def test_what_comes_after_the_last_word():
+    """A 102 that is framed as the last word is; it is not waited whether there is another one."""
+
+    async def say(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 102 P\r\nConnection: keep-alive\r\n\r\n")
+        await asyncio.sleep(0.05)
+        writer.write(ERROR)
+
+    answers, seen = spoken(say, b"0", b"1")
+    assert ([102, 102], [b"0", b"1"]) == ([each.status for each in answers], seen)
+
+
+STRAY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+LATE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+ACK = b"HTTP/1.1 204 No Content\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "later"),
+    [
+        pytest.param(ACK + b"\r\n" + STRAY, b"", id="another answer, at once"),
+        pytest.param(ACK + b"\r\n", STRAY, id="another answer, later"),
+        pytest.param(ACK + b"\r\n", LATE, id="408, later"),
+        pytest.param(ACK + b"Content-Length: 2\r\n\r\nok", b"", id="204 with a body"),
+    ],
+)
+def test_what_nobody_has_asked_for_answers_nothing(said, later):
+    """More than an answer on a connection that is kept is no answer to the next request."""
+
+    async def say(writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await asyncio.sleep(0.05)
+        writer.write(later)
+
+    answers, seen = spoken(say, b"0", b"1", b"2", b"3")
+    assert ([204] * 4, [b"0", b"1", b"2", b"3"]) == ([each.status for each in answers], seen)
+
+
+def test_connections_that_nobody_uses_are_closed(monkeypatch):
+    """After a burst one connection may be enough; the server has closed the others long ago."""
+    monkeypatch.setattr("pulsar_retry.push.poster._IDLE", 0.1)
+
+    async def ask(poster: Poster) -> int:
+        await asyncio.gather(*(poster.post(b"{}", []) for _ in range(50)))
+        for _ in range(30):
+            await poster.post(b"{}", [])
+            await asyncio.sleep(0.02)
+        return len(poster._idle)
+
+    with Receiver() as receiver:
+        assert asked(receiver.url, ask) <= 1
 
 
 def test_the_request():
