@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import threading
 import time
 from collections import Counter
@@ -12,8 +13,10 @@ from typing import Any
 
 import pulsar
 import pytest
+from h2.connection import H2Connection
 from reading import SUBSCRIPTION, eventually
 from receiving import Receiver, Request, Say, answer, no_content
+from serving_http2 import Server, say_status, serving
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handover import Handover
@@ -252,6 +255,33 @@ def test_attempts_of_messages_without_a_key(push, publish, receiver):
     publish(b"keyless")
     receiver.wait_for(4)
     assert [1, 2, 3, 1] == [each.json()["deliveryAttempt"] for each in receiver.requests]
+
+
+def test_http2(push, client, topic, admin):
+    """Over TLS, with failures and GOAWAY among the answers: every message is acknowledged."""
+    requests, acked = 0, set()
+
+    def say(connection: H2Connection, stream: int, body: bytes) -> None:
+        nonlocal requests
+        requests += 1
+        fails = requests in (7, 70)
+        say_status(connection, stream, 500 if fails else 204)
+        if not fails:
+            acked.add(json.loads(body)["message"]["messageId"])
+        if requests % 20 == 0:
+            connection.close_connection(last_stream_id=stream)
+
+    with contextlib.closing(client.create_producer(topic)) as producer:
+        for _ in range(200):
+            producer.send_async(b"x", lambda *_: None)
+        producer.flush()
+    server = Server(say)
+    with serving(server) as (url, tls):
+        dispatcher = push(url, tls=tls, max_outstanding=8)
+        eventually(drained(admin, topic))
+        dispatcher.stop()
+    assert 200 == len(acked)
+    assert 5 < server.connections < 100
 
 
 def test_unwrapped(push, publish, receiver, topic):

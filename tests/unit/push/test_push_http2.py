@@ -1,69 +1,20 @@
-"""HTTP/2, on a real connection with TLS: a server of the h2 library that says what a test wants."""
+"""HTTP/2, on a real connection with TLS."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import h2.config
 import h2.connection
-import h2.events
-import h2.exceptions
 import pytest
-import trustme
+from serving_http2 import Say, Server, contexts, say_status
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
 from pulsar_retry.push.poster import Answer, Poster
 
 pytestmark = pytest.mark.timeout(60)
-
-Say = Callable[[h2.connection.H2Connection, int, bytes], None]
-
-
-class Server:
-    """Serves HTTP/2 connections; *say* is called with each request's stream and body."""
-
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self.connections = 0
-        self.more: Callable[[h2.connection.H2Connection], None] = lambda _: None
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection."""
-        self.connections += 1
-        config = h2.config.H2Configuration(client_side=False, validate_outbound_headers=False)
-        connection = h2.connection.H2Connection(config)
-        connection.initiate_connection()
-        bodies: dict[int, bytes] = {}
-        writer.write(connection.data_to_send())
-        with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
-            while data := await reader.read(65536):
-                for event in connection.receive_data(data):
-                    self._take(connection, event, bodies)
-                writer.write(connection.data_to_send())
-        writer.close()
-
-    def _take(
-        self, connection: h2.connection.H2Connection, event: Any, bodies: dict[int, bytes]
-    ) -> None:
-        if isinstance(event, h2.events.RequestReceived):
-            bodies[event.stream_id] = b""
-        elif isinstance(event, h2.events.DataReceived):
-            bodies[event.stream_id] += event.data
-            connection.acknowledge_received_data(len(event.data), event.stream_id)
-        elif isinstance(event, h2.events.StreamEnded):
-            self._say(connection, event.stream_id, bodies[event.stream_id])
-        elif isinstance(event, h2.events.WindowUpdated):
-            self.more(connection)
-
-
-def status(connection: h2.connection.H2Connection, stream: int, code: int) -> None:
-    """Send a status, which is the last one unless it is interim."""
-    connection.send_headers(stream, [(":status", str(code))], end_stream=code >= 200)
 
 
 def asked(
@@ -75,12 +26,7 @@ def asked(
     path: str = "/push",
 ) -> tuple[Any, Server]:
     """Return what *use* makes of a poster to a server that does *say*, and the server."""
-    authority = trustme.CA()
-    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(theirs)
-    theirs.set_alpn_protocols([alpn])
-    ours = ssl.create_default_context()
-    authority.configure_trust(ours)
+    theirs, ours = contexts(alpn)
     server = say if isinstance(say, Server) else Server(say)
 
     async def main() -> Any:
@@ -101,14 +47,14 @@ def asked(
 def acknowledge(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
     """Acknowledge what is not to be left without an answer."""
     if body != b"hang":
-        status(connection, stream, 204)
+        say_status(connection, stream, 204)
 
 
 def test_connections_are_kept():
     """One after the other needs one connection; as many at a time as there are requests."""
 
     def say(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
-        status(connection, stream, int(body))
+        say_status(connection, stream, int(body))
 
     async def use(poster: Poster) -> list[int | None]:
         answers = [await poster.post(b"204", []) for _ in range(20)]
@@ -181,8 +127,8 @@ def test_interim_answers_do_not_count(last, is_ack):
     """After 102 the final status does."""
 
     def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
-        status(connection, stream, 102)
-        status(connection, stream, last)
+        say_status(connection, stream, 102)
+        say_status(connection, stream, last)
 
     answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
     assert (last, is_ack) == (answer.status, answer.is_ack)
@@ -192,7 +138,7 @@ def test_102_alone_is_no_answer_here():
     """HTTP/2 cannot end a stream with it: a nack."""
 
     def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
-        status(connection, stream, 102)
+        say_status(connection, stream, 102)
         connection.reset_stream(stream)
 
     answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
@@ -206,7 +152,7 @@ def test_a_connection_that_goes_away_is_replaced():
     def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
         nonlocal seen
         seen += 1
-        status(connection, stream, 204)
+        say_status(connection, stream, 204)
         if seen % 3 == 0:
             connection.close_connection(last_stream_id=stream)
 
