@@ -72,6 +72,12 @@ class _Line:
     http: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncHTTP2Connection
     stream: Stream
     was_kept: bool = False
+    has_status: bool = False
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether something came for the request; on HTTP/2 that is said of the connection, too."""
+        return self.has_status or (self.stream.has_answered and not self.stream.is_http2)
 
     @property
     def is_fit(self) -> bool:
@@ -149,7 +155,7 @@ class Poster:
         except _BROKEN:
             # The server has closed a connection that was kept open, while it was taken up again. It
             # has seen nothing of this request, or will see it twice.
-            if not line.was_kept or (line.stream.has_answered and not line.stream.is_http2):
+            if not line.was_kept or line.has_answered:
                 raise
         return await self._exchange(await self._dial(), request)
 
@@ -158,7 +164,7 @@ class Poster:
         watch, is_whole = line.stream.watch, False
         try:
             response = await line.http.handle_async_request(request)
-            received = 0
+            line.has_status, received = True, 0
             async with (
                 contextlib.aclosing(response),
                 contextlib.aclosing(response.aiter_stream()) as parts,
@@ -197,7 +203,7 @@ class Poster:
         return _Line(httpcore2.AsyncHTTP11Connection(self._origin, stream, _IDLE), stream)
 
     def _keep(self, line: _Line) -> None:
-        line.was_kept = True
+        line.was_kept, line.has_status = True, False
         self._idle.append(line)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)

@@ -168,6 +168,25 @@ def test_a_connection_that_goes_away_is_replaced():
     assert 4 < server.connections < 40
 
 
+def test_an_answer_that_breaks_off_is_not_asked_for_again():
+    """The endpoint has had the request: it is a nack, on a connection that was kept, too."""
+    bodies = []
+
+    def say(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
+        bodies.append(body)
+        if body == b"1":
+            say_status(connection, stream, 204)
+        else:
+            connection.send_headers(stream, [(":status", "200")])
+            connection.reset_stream(stream)
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(body, [])).code for body in (b"1", b"2", b"1")]
+
+    assert ["204", "connection", "204"] == asked(say, use)[0]
+    assert [b"1", b"2", b"1"] == bodies
+
+
 def test_an_endpoint_without_http2(monkeypatch):
     """It is offered, not demanded."""
 
