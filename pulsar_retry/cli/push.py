@@ -167,9 +167,11 @@ def _serve(wishes: _Wishes) -> None:
 
 
 def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
+    from pulsar_retry.push.descriptors import make_room_for  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.guard import Guard  # noqa: PLC0415 - likewise
 
+    make_room_for(wishes.max_outstanding)
     return Dispatcher(
         client,
         list(wishes.topics) if len(wishes.topics) > 1 else wishes.topics[0],

@@ -30,6 +30,7 @@ from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.settling import LETTERS, NACK
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.push.body import subscription_name as default_name
+from pulsar_retry.push.descriptors import room_for
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
 from pulsar_retry.push.metrics import Tally
@@ -132,7 +133,9 @@ class Dispatcher:
             flow_control: How much is in hand at most; the window is the usual limit.
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement is a failure.
-            max_outstanding: Requests outstanding at most; beyond 3000 the window grows slowly.
+            max_outstanding: Requests outstanding at most, each on a connection of its own; beyond
+                3000 the window grows slowly. Fewer where the process may not have so many files
+                open (``ulimit -n``), which is logged.
             latency_limit: Seconds or a timedelta: the window falls while answers take longer on
                 average; math.inf: never for that.
             guard: Which addresses may be connected to.
@@ -175,6 +178,7 @@ class Dispatcher:
                 raise ConfigError.bad(name, text, "a text that is not blank, or None")
         self._allow_http, self._http2 = allow_http, http2
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
+        window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
             topic=topic,
             subscription=subscription,

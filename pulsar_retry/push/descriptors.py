@@ -1,0 +1,49 @@
+"""File descriptors: a connection takes one, and a process may have only so many."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Left to everything else of a process, if that is not more than half of them.
+_OTHERS = 128
+
+
+def room_for(connections: int) -> int:
+    """Return how many of *connections* the process may have at a time; fewer are logged.
+
+    Beyond its limit (``ulimit -n``, often 1024) no connection can be made, and what was to be sent
+    would count as failed.
+    """
+    soft = _limits()[0]
+    room = connections if soft is None else max(1, soft - min(_OTHERS, soft // 2))
+    if room >= connections:
+        return connections
+    _log.warning(
+        "at most %d requests will be outstanding, not %d: %d files may be open (ulimit -n)",
+        room,
+        connections,
+        soft,
+    )
+    return room
+
+
+def make_room_for(connections: int) -> None:
+    """Raise the process' own limit as far as *connections* need, and as its hard limit allows."""
+    soft, hard = _limits()
+    wanted = connections + _OTHERS
+    if soft is None or soft >= wanted:
+        return
+    wanted = wanted if hard is None else min(wanted, hard)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (wanted, resource.RLIM_INFINITY if hard is None else hard)
+    )
+
+
+def _limits() -> tuple[int | None, int | None]:
+    """Return the soft and the hard limit; None: there is none."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    return None if soft == infinite else soft, None if hard == infinite else hard
