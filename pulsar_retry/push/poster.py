@@ -67,6 +67,12 @@ class _Line:
 
     HTTP/2 could take more. But httpcore2 lets their answers wait for one another, and nobody learns
     of streams that are given up, until the server takes no more of them.
+
+    Attributes:
+        http: What speaks HTTP on it.
+        stream: The connection itself.
+        was_kept: Whether it has had a request before the one at hand.
+        has_status: Whether the one at hand was answered with a status.
     """
 
     http: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncHTTP2Connection
