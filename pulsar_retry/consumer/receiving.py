@@ -26,6 +26,10 @@ from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import SUPERSEDED
 
+#: Milliseconds for which a batch may be waited for without looking at the retry topic: what
+#: pulsar-client's own policy says.
+_BRIEF = 100
+
 
 class CountingConsumer(Consumer):
     """Dead-letters on receipt what was redelivered too often, as the Java client does."""
@@ -226,8 +230,9 @@ class RetryConsumer(CountingConsumer):
 
         While the topic flows and no letter is there, they are of the topic alone.
         """
-        _, _, wait = self._batch_limits
-        if self._inbox.express is None or wait <= 0:  # a letter must not be waited with for ever
+        count, size, wait = self._batch_limits
+        # While that call waits for the topic, a letter that comes has to wait too.
+        if self._inbox.express is None or not 0 < wait <= _BRIEF:
             return super().batch_receive()
         # All in one call, and written out, for it runs once per message.
         limit, schema, messages = self._limit, self._schema, []
@@ -240,9 +245,11 @@ class RetryConsumer(CountingConsumer):
                 message._letter = False  # noqa: SLF001
                 messages.append(message)
         self._took(len(messages))
-        if not batch:
-            self._inbox.ran_dry()
-        return messages
+        if batch:
+            return messages
+        self._inbox.ran_dry()
+        letters = self._inbox.receive_batch((count, size, 1))
+        return [self._wrap(raw) for raw in letters if not self._is_surplus(raw)]
 
     def _next_batch(self) -> list[Any]:
         return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 
@@ -160,6 +161,21 @@ def test_a_list_is_reconsumed_whole(subscribe, publish):
     letters = consumer.batch_receive()
     assert [b"0", b"1", b"2", b"3", b"4"] == sorted(letter.data() for letter in letters)
     assert {2} == {pr.attempt_of(letter) for letter in letters}
+
+
+def test_a_letter_that_comes_while_a_batch_is_waited_for(subscribe, publish):
+    """It is in that batch, though the topic alone had messages before."""
+    policy = pulsar.ConsumerBatchReceivePolicy(1, 1 << 20, 20_000)
+    consumer = subscribe(batch_receive_policy=policy)
+    while consumer._inbox.express is None:  # until it flows: a message is there when it is wanted
+        publish(b"tea")
+        time.sleep(0.05)
+        message = consumer.receive(SOON)
+
+    later = threading.Timer(0.5, consumer.reconsume_later, [message], {"delay": 0})
+    later.start()
+    assert [2] == [pr.attempt_of(letter) for letter in consumer.batch_receive()]
+    later.join()
 
 
 def test_a_list_reports_every_error_and_settles_the_rest(subscribe, publish):
