@@ -187,8 +187,8 @@ def _consume(stage: Stage, total: int, workers: int, report: Report) -> None:
     """Let the workers work until all is settled, or nothing has happened for `PATIENCE`."""
     tally, stop = Tally(), threading.Event()
     with ThreadPoolExecutor(workers, "demo") as pool, report.progress(total) as show:
-        jobs = [pool.submit(pipeline.work, stage, tally, stop) for _ in range(workers)]
-        try:
+        try:  # from the first worker on: Ctrl-C must not leave the pool waiting for it
+            jobs = [pool.submit(pipeline.work, stage, tally, stop) for _ in range(workers)]
             while tally.settled < total and tally.idle < PATIENCE:
                 show(tally)
                 if any(job.done() for job in jobs):
