@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pulsar
 import pytest
@@ -123,6 +125,26 @@ def test_interrupt_ends_it(arguments: list[str]) -> None:
         watchdog.cancel()
     assert process.returncode == 1
     assert errors.strip() == "aborted"
+
+
+@pytest.mark.timeout(60)
+def test_interrupt_while_workers_are_started(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that work already are told to end, too."""
+    submitted = 0
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *given: Any, **named: Any) -> Any:
+            nonlocal submitted
+            submitted += 1
+            if submitted == 3:
+                raise KeyboardInterrupt
+            return super().submit(*given, **named)
+
+    monkeypatch.setattr(demo, "ThreadPoolExecutor", Interrupted)
+    assert cli.main(["demo", *arguments, "--limit", "20"]) == 1
+    assert capsys.readouterr().err.strip() == "aborted"
 
 
 def test_keep_leaves_the_dead_letters(arguments: list[str], broker: RunningBroker) -> None:
