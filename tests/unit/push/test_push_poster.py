@@ -262,7 +262,7 @@ def spoken(
     say: Callable[[asyncio.StreamWriter], Awaitable[None]], *bodies: bytes
 ) -> tuple[list[Answer], list[bytes]]:
     """Post *bodies* of one byte in turn to a server that does *say*; return what each was told."""
-    seen = []
+    seen, said = [], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, OSError), contextlib.closing(writer):
@@ -270,6 +270,7 @@ def spoken(
                 await reader.readuntil(b"\r\n\r\n")
                 seen.append(await reader.readexactly(1))
                 await say(writer)
+                said.set()
 
     async def ask() -> list[Answer]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -278,7 +279,9 @@ def spoken(
         answers = []
         for body in bodies:
             answers.append(await poster.post(body, []))
-            await asyncio.sleep(0.1)
+            await said.wait()
+            said.clear()
+            await asyncio.sleep(0.1)  # it has come
         await poster.aclose()
         server.close()
         await asyncio.sleep(0.05)  # the server's side of the connections ends
