@@ -111,6 +111,8 @@ class Transport:
         headers = {"Accept": "*/*"}
         token = self._endpoint.read_token()
         if token is not None:
+            if not (token.isascii() and token.isprintable()):
+                raise AdminError(None, path, "the token has characters that no token has")
             headers["Authorization"] = f"Bearer {token}"
         if content is not None:
             headers["Content-Type"] = "application/json"

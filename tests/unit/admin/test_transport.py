@@ -187,6 +187,16 @@ def test_a_token_that_changes_is_read_each_time(api) -> None:
     assert ["Bearer first", "Bearer second"] == [each[2] for each in api.asked]
 
 
+@pytest.mark.parametrize("token", ["secret\u0100", "secret\nX-Injected: 1", "secret\x00"])
+def test_what_is_no_token_is_not_sent(api, token) -> None:
+    """It fits into no header: an error that does not show it."""
+    with pytest.raises(pr.AdminError, match="characters that no token has") as caught:
+        transport(api, token=token).json("GET", "x")
+
+    assert "secret" not in str(caught.value)
+    assert [] == api.asked
+
+
 def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
     """What the environment names is used, as by other programs."""
     for name in ("http_proxy", "HTTP_PROXY"):
