@@ -26,9 +26,8 @@ from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import SUPERSEDED
 
-#: Milliseconds for which a batch may be waited for without looking at the retry topic: what
-#: pulsar-client's own policy says.
-_BRIEF = 100
+#: Milliseconds for which a batch may be waited for without looking at the retry topic.
+_BRIEF = DEFAULT_BATCH_LIMITS[2]
 
 
 class CountingConsumer(Consumer):
@@ -78,10 +77,14 @@ class CountingConsumer(Consumer):
 
     def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered."""
-        return [self._wrap(raw) for raw in self._next_batch() if not self._is_surplus(raw)]
+        return self._wanted(self._next_batch())
 
     def _next_batch(self) -> list[Any]:
         return self._consumer.batch_receive()  # type: ignore[no-any-return]
+
+    def _wanted(self, batch: list[Any]) -> list[Any]:
+        """Return the messages of *batch*, less the dead-lettered."""
+        return [self._wrap(raw) for raw in batch if not self._is_surplus(raw)]
 
 
 def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
@@ -248,8 +251,7 @@ class RetryConsumer(CountingConsumer):
         if batch:
             return messages
         self._inbox.ran_dry()
-        letters = self._inbox.receive_batch((count, size, 1))
-        return [self._wrap(raw) for raw in letters if not self._is_surplus(raw)]
+        return self._wanted(self._inbox.receive_batch((count, size, 1)))
 
     def _next_batch(self) -> list[Any]:
         return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]

@@ -43,8 +43,6 @@ class PushBackoff:
 
     def succeeded(self) -> None:
         """Take note of a success."""
-        if not self.level:
-            return
         self.level *= 1 - _RELIEF
         self.level -= max(0.0, self.level - _HIGH) / 2
 

@@ -212,15 +212,14 @@ class Poster:
         line.was_kept, line.has_status = True, False
         self._idle.append(line)
         if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+            self._sweep()
 
     def _sweep(self) -> None:
         """Close what nobody uses any more: requests take the connection that was used last."""
         while self._idle and not self._idle[0].is_fit:
             self._idle.popleft().stream.abort()
-        self._sweeping = None
-        if self._idle:
-            self._sweeping = asyncio.get_running_loop().call_later(_IDLE, self._sweep)
+        again = asyncio.get_running_loop().call_later
+        self._sweeping = again(_IDLE, self._sweep) if self._idle else None
 
     async def aclose(self) -> None:
         """Close every connection that is not in use; the others when they are done."""

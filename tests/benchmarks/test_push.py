@@ -59,6 +59,12 @@ class Timed:
     def __init__(self) -> None:
         self.times: list[float] = []
 
+    async def take(self, request: Awaitable[object]) -> None:
+        """Wait for *request*, and remember how long it took."""
+        began = time.perf_counter()
+        await request
+        self.times.append(time.perf_counter() - began)
+
     def p99(self) -> float:
         """Return the 99th percentile in milliseconds."""
         return sorted(self.times)[int(0.99 * len(self.times))] * 1000
@@ -109,14 +115,9 @@ def bare(url: str, concurrency: int, timed: Timed) -> Stopwatch:
             response = await pool.request("POST", url, headers=headers, content=body)
             assert response.status == 204
 
-        async def work() -> None:
-            began = time.perf_counter()
-            await ask()
-            timed.times.append(time.perf_counter() - began)
-
         await at_once(concurrency, concurrency, ask)  # it has its connections before, others do not
         with watch:
-            await at_once(concurrency, ALONE, work)
+            await at_once(concurrency, ALONE, lambda: timed.take(ask()))
         await pool.aclose()
 
     asyncio.run(main())
@@ -130,14 +131,8 @@ def own_connections(url: str, concurrency: int, timed: Timed) -> Stopwatch:
 
     async def main() -> None:
         poster = poster_to(url)
-
-        async def work() -> None:
-            began = time.perf_counter()
-            await post(poster, message, body)
-            timed.times.append(time.perf_counter() - began)
-
         with watch:
-            await at_once(concurrency, MESSAGES, work)
+            await at_once(concurrency, MESSAGES, lambda: timed.take(post(poster, message, body)))
         await poster.aclose()
 
     asyncio.run(main())

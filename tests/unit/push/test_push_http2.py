@@ -118,6 +118,7 @@ def test_a_huge_response_is_not_read():
 
     server = Server(say)
     assert [200, 204, 200, 204] == asked(server, use)[0]
+    assert 3 == server.connections  # what had more to say is closed
 
 
 def test_secrets_are_in_no_log(caplog):
