@@ -20,13 +20,6 @@ PATIENT = {"send_timeout_millis": 120_000}
 
 
 @pytest.fixture
-def client(cluster):
-    """Give a client that waits for a broker to take over."""
-    with cluster.client(operation_timeout_seconds=90) as client:
-        yield client
-
-
-@pytest.fixture
 def stage(cluster, client, namespace, tmp_path):
     """Give a topic on one broker whose retry topic is on the other."""
     topic = next(name for name in iter(lambda: fresh(namespace), None) if is_apart(cluster, name))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pulsar
 import trustme
 from composing import ComposeCluster, missing_for_compose
 from cryptography.hazmat.primitives import serialization as pem
+from ledger import patiently
 
 import pulsar_retry as pr
 from pulsar_retry.admin import AdminClient
@@ -134,7 +134,7 @@ class RunningCluster:
 
     def owner(self, topic: str) -> BrokerMember:
         """Return the broker that serves a topic, or a partition."""
-        found = json.loads(_patiently(lambda: self._look_up(topic)))["brokerUrl"]
+        found = json.loads(patiently(lambda: self._look_up(topic), OSError))["brokerUrl"]
         return next(each for each in self.it.brokers if each.service_url == found)
 
     def other(self, broker: BrokerMember) -> BrokerMember:
@@ -148,11 +148,11 @@ class RunningCluster:
         # The name of a broker is the address of its REST API.
         name = target.admin_url.removeprefix("http://")
         path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
-        _patiently(lambda: self.call("PUT", path, destinationBroker=name))
+        patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
 
     def bundle(self, topic: str) -> str:
         """Return the bundle of a topic, which need not exist: bundles are what moves."""
-        return _patiently(lambda: self._look_up(topic, "/bundle")).strip('"')
+        return patiently(lambda: self._look_up(topic, "/bundle"), OSError).strip('"')
 
     def _look_up(self, topic: str, what: str = "") -> str:
         path = f"lookup/v2/topic/{topic.replace('://', '/')}{what}"
@@ -169,18 +169,6 @@ class RunningCluster:
             each.launch()
         for each in reversed(self.it.members):
             each.await_ready()
-
-
-def _patiently(ask: Callable[[], Any], within: float = 60.0) -> Any:
-    """Ask again while a topic changes hands, when brokers refuse; return the answer."""
-    deadline = time.monotonic() + within
-    while True:
-        try:
-            return ask()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
 
 
 @contextmanager

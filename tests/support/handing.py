@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import pulsar
-from ledger import Ledger, payload
+from ledger import Ledger, patiently, payload
 from reading import SUBSCRIPTION
 
 import pulsar_retry as pr
@@ -47,9 +47,10 @@ def dead_letter_topic(topic: str) -> str:
 
 def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any) -> None:
     """Publish *count* messages with the next numbers and enter those that have a receipt."""
-    producer = client.create_producer(
-        topic, **{"batching_enabled": False, "max_pending_messages": 0} | options
-    )
+    options = {"batching_enabled": False, "max_pending_messages": 0} | options
+    # pulsar-client asks one of the listed brokers, and waits twice as long after each failure: a
+    # few that meet the dead one use up any time-out. As an application would, ask again.
+    producer = patiently(lambda: client.create_producer(topic, **options), pulsar.Timeout)
     first = ledger.account().sent
     for number in range(first, first + count):
 

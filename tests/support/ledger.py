@@ -16,11 +16,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 Event = Literal["sent", "delivered", "retried", "processed", "dead"]
+
+T = TypeVar("T")
 
 #: Seconds for everything to come to its end.
 SOON = 120.0
@@ -129,3 +131,15 @@ def wait_until(condition: Callable[[], bool], within: float = SOON) -> float:
     while not condition() and time.monotonic() - began < within:
         time.sleep(0.05)
     return time.monotonic() - began
+
+
+def patiently(ask: Callable[[], T], refusal: type[Exception], within: float = SOON) -> T:
+    """Ask again after each *refusal*, for *within* seconds; return the answer."""
+    deadline = time.monotonic() + within
+    while True:
+        try:
+            return ask()
+        except refusal:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
