@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from urllib.parse import urlsplit
 
 import attrs
@@ -10,7 +9,8 @@ import pulsar
 import pytest
 from handing import manage, publish, retry_many
 from ledger import wait_until
-from proxy import Proxy
+from proxy import BREAKS, Proxy
+from pushing import push
 
 import pulsar_retry as pr
 
@@ -22,29 +22,25 @@ SOME = 50
 #: Seconds for which nothing passes: more than the letters' send time-out below.
 PAUSE = 5.0
 
-#: What goes wrong, what follows, and how the proxy does it.
+#: What goes wrong, and what follows.
 CUTS = {
-    "cut": ("connection cut", "the client connects again", lambda proxy: proxy.cut()),
+    "cut": ("connection cut", "the client connects again"),
     "refuse": (
         f"connection cut, and refused for {PAUSE:g} s",
         "the client tries until it may connect",
-        lambda proxy: (proxy.cut(refuse=True), time.sleep(PAUSE)),
     ),
-    "reset": ("connection reset", "the client connects again", lambda proxy: proxy.reset()),
+    "reset": ("connection reset", "the client connects again"),
     "half-open": (
         f"connection half-open for {PAUSE:g} s",
         "letters time out; their originals come again",
-        lambda proxy: (proxy.stall(), time.sleep(PAUSE)),
     ),
     "deaf": (
         f"no receipt comes for {PAUSE:g} s, then the connection is reset",
         "letters are stored and time out: both live on",
-        lambda proxy: (proxy.stall(to_broker=False), time.sleep(PAUSE), proxy.reset()),
     ),
     "mute": (
         f"nothing reaches the broker for {PAUSE:g} s, then the connection is reset",
         "what was sent is lost, the originals come again",
-        lambda proxy: (proxy.stall(to_client=False), time.sleep(PAUSE), proxy.reset()),
     ),
 }
 
@@ -72,14 +68,14 @@ def begun(stage):
     wait_until(lambda: stage.ledger.account().deliveries >= SOME)
 
 
-@pytest.mark.parametrize("way", [retry_many, manage])
+@pytest.mark.parametrize("way", [retry_many, manage, push])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_connection_that_breaks(through, proxy, fault, way, cut):
     """Letters on their way, receipts and acknowledgements are lost with it; messages are not."""
-    name, effect, break_it = CUTS[cut]
+    name, effect = CUTS[cut]
     with through.working(way, letter_send_timeout=3):
         begun(through)
-        break_it(proxy)
+        BREAKS[cut](proxy, PAUSE)
         proxy.mend()
         fault.is_over()
 

@@ -64,7 +64,7 @@ class Mischief:
         time.sleep(step.lasts)
 
     def _deafen(self, step) -> None:
-        self._for_a_while(step, lambda: self._proxy.stall(to_broker=False))
+        self._for_a_while(step, lambda: self._proxy.stall(to_server=False))
         self._proxy.reset()
 
     def _kill(self, step) -> None:

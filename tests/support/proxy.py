@@ -1,4 +1,4 @@
-"""A TCP proxy before the broker, to cut, stall, slow and reset connections. No privileges needed.
+"""A TCP proxy before a server, to cut, stall, slow and reset connections. No privileges needed.
 
 A standalone Pulsar answers look-ups with "through the URL that you have used", so a client of the
 proxy stays with it.
@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
@@ -21,7 +22,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes bytes between clients and one broker until told otherwise. Thread-safe.
+    """Passes bytes between clients and one server until told otherwise. Thread-safe.
 
     Attributes:
         port: Where clients connect.
@@ -29,14 +30,14 @@ class Proxy:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        """Stand before the broker at *host* and *port*."""
+        """Stand before the server at *host* and *port*."""
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.delay = 0.0
         self._lock = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        self._to_broker, self._to_client = threading.Event(), threading.Event()
+        self._to_server, self._to_client = threading.Event(), threading.Event()
         self._refusing = self._closed = False
         self.mend()
 
@@ -52,13 +53,13 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Return the service URL."""
+        """Return the service URL, if the server is a broker."""
         return f"pulsar://127.0.0.1:{self.port}"
 
     def mend(self) -> None:
         """Let everything pass again. What was stalled goes on."""
         self._refusing, self.delay = False, 0.0
-        self._to_broker.set()
+        self._to_server.set()
         self._to_client.set()
 
     def cut(self, *, refuse: bool = False) -> None:
@@ -70,10 +71,10 @@ class Proxy:
         """Reset all connections, as a firewall does that has forgotten them."""
         self._end(reset=True)
 
-    def stall(self, *, to_broker: bool = True, to_client: bool = True) -> None:
+    def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
         """Pass nothing on, one way or both, and close nothing: half-open connections."""
-        if to_broker:
-            self._to_broker.clear()
+        if to_server:
+            self._to_server.clear()
         if to_client:
             self._to_client.clear()
 
@@ -86,15 +87,15 @@ class Proxy:
             try:
                 if self._refusing:
                     raise ConnectionRefusedError
-                broker = socket.create_connection(self._target, timeout=5)
+                server = socket.create_connection(self._target, timeout=5)
             except OSError:
                 client.close()
                 continue
             with self._lock:
-                self._pairs.append((client, broker))
+                self._pairs.append((client, server))
             for source, target, may_pass in (
-                (client, broker, self._to_broker),
-                (broker, client, self._to_client),
+                (client, server, self._to_server),
+                (server, client, self._to_client),
             ):
                 pump = threading.Thread(
                     target=self._pump, args=(source, target, may_pass), daemon=True
@@ -105,9 +106,9 @@ class Proxy:
         self, source: socket.socket, target: socket.socket, may_pass: threading.Event
     ) -> None:
         """Pass bytes on one way until either end closes, or `_end` does."""
-        # Never in a call for long: a socket that another thread reads is not closed.
-        source.settimeout(_GLANCE)
         with suppress(OSError):
+            # Never in a call for long: a socket that another thread reads is not closed.
+            source.settimeout(_GLANCE)
             while True:
                 with suppress(TimeoutError):
                     if not (data := source.recv(_CHUNK)):
@@ -131,3 +132,22 @@ class Proxy:
                     else:
                         each.shutdown(socket.SHUT_RDWR)
                 each.close()
+
+
+#: What may go wrong, by name, for so many seconds; `Proxy.mend` then lets everything pass again.
+BREAKS: dict[str, Callable[[Proxy, float], object]] = {
+    "cut": lambda proxy, _: proxy.cut(),
+    "refuse": lambda proxy, seconds: (proxy.cut(refuse=True), time.sleep(seconds)),
+    "reset": lambda proxy, _: proxy.reset(),
+    "half-open": lambda proxy, seconds: (proxy.stall(), time.sleep(seconds)),
+    "deaf": lambda proxy, seconds: (
+        proxy.stall(to_server=False),
+        time.sleep(seconds),
+        proxy.reset(),
+    ),
+    "mute": lambda proxy, seconds: (
+        proxy.stall(to_client=False),
+        time.sleep(seconds),
+        proxy.reset(),
+    ),
+}

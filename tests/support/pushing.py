@@ -1,0 +1,45 @@
+"""Dispatchers that push to endpoints which enter in a ledger what they process."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+from handing import GoOn
+from ledger import Ledger
+from reading import SUBSCRIPTION
+from receiving import Receiver, Request, Say, no_content
+
+import pulsar_retry as pr
+
+#: Seconds that an endpoint takes for a message: requests are always out while a fault strikes.
+_WORK = 0.05
+
+
+def endpoint(ledger: Ledger) -> Receiver:
+    """Return an endpoint that acknowledges what it has processed."""
+
+    def act(request: Request) -> Say:
+        number = int(base64.b64decode(request.data()))
+        ledger.enter("delivered", number)
+        time.sleep(_WORK)
+        ledger.enter("processed", number)
+        return no_content(request)
+
+    return Receiver(act)
+
+
+def push(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Push every message to an endpoint here."""
+    with endpoint(ledger) as receiver:
+        push_to(client, topic, ledger, go_on, url=receiver.url, **options)
+
+
+def push_to(
+    client: pr.Client, topic: str, _ledger: Ledger, go_on: GoOn, *, url: str, **options: Any
+) -> None:
+    """Push every message to the endpoint at *url*, which has the ledger."""
+    with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **options):
+        while go_on():
+            time.sleep(0.1)
