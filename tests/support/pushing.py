@@ -13,8 +13,9 @@ from receiving import Receiver, Request, Say, no_content
 
 import pulsar_retry as pr
 
-#: Seconds that an endpoint takes for a message: requests are always out while a fault strikes.
-_WORK = 0.05
+#: Seconds that an endpoint takes for a message, and how many it gets at a time: together so slow
+#: that requests are out, and messages are left, when a fault strikes.
+_WORK, _OUTSTANDING = 0.05, 12
 
 
 def endpoint(ledger: Ledger) -> Receiver:
@@ -40,6 +41,7 @@ def push_to(
     client: pr.Client, topic: str, _ledger: Ledger, go_on: GoOn, *, url: str, **options: Any
 ) -> None:
     """Push every message to the endpoint at *url*, which has the ledger."""
+    options["max_outstanding"] = _OUTSTANDING
     with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **options):
         while go_on():
             time.sleep(0.1)
