@@ -54,7 +54,7 @@ class LoopWorkers:
         self._handler = handler
         self._valve = valve
         if valve is not None:
-            board.low = min(_LOW, concurrency // 2)
+            board.low = max(2, min(_LOW, concurrency // 2))
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
         board.slots.extend(self._slots)

@@ -171,7 +171,7 @@ class Intake:
         if self._switch is not None and not self._is_let_in(self._switch):
             return False
         count, size = self._board.held()
-        if self._valve is not None and self._valve.room(count) < 1:
+        if self._valve is not None and self._valve.room(self._unsent()) < 1:
             return False
         return self._gate.is_open(count, size)
 
@@ -206,7 +206,7 @@ class Intake:
         settler, own_letters = self._settler, self._settler.own_letters
         put_up = board.ready.append
         count, size = board.held()
-        room = min(self._at_a_time(count), self._limits.max_messages - count)
+        room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, total, has_more = 0, 0, False
         flowing, whole = self._handover.flowing(), self._handover.whole
@@ -240,12 +240,22 @@ class Intake:
             board.wake(1 if self._is_quick else received)
         return has_more
 
-    def _at_a_time(self, count: int) -> int:
-        """Return how many may be received in one go, with *count* in hand."""
+    def _at_a_time(self) -> int:
+        """Return how many may be received in one go."""
         if self._is_trying:
             return 1
         # A valve says itself how much is taken ahead, and does so by what is slow behind it.
-        return self._goes if self._valve is None else self._valve.room(count)
+        return self._goes if self._valve is None else self._valve.room(self._unsent())
+
+    def _unsent(self) -> int:
+        """Return how many messages are ready that nobody has begun to handle yet.
+
+        What is retried in place, now or later, must not keep the messages of other keys out.
+        """
+        ready = self._board.ready
+        if self._lanes is None:
+            return len(ready)
+        return sum(entry is None or not entry.retries for _, _, entry in ready.copy())
 
     def _first(self, wait: float | None, flowing: Callable[[int], Any] | None) -> Any:
         """Return the next message; look what is wrong if none comes.

@@ -16,8 +16,8 @@ class Valve(Protocol):
     def attach(self, changed: Callable[[], None]) -> None:
         """Have *changed* called when it may let more through than before."""
 
-    def room(self, in_hand: int) -> int:
-        """Return how many more may be received now, with so many in hand."""
+    def room(self, waiting: int) -> int:
+        """Return how many more may be received now, with so many waiting to be let out at first."""
 
     def free(self) -> int:
         """Return how many messages `enter` would let through now."""

@@ -15,6 +15,9 @@ from pulsar_retry.push.window import Window
 #: Messages that are received and not sent, at most.
 _AHEAD = 256
 
+#: As many while it backs off: what a lane retries at once has its turn after them.
+_AHEAD_BACKING_OFF = 16
+
 
 #: A request that is outstanding: the window that it was sent in, and that one's round, and when, by
 #: the pacer's clock. Each endpoint has a window of its own: outcomes of an earlier one count for
@@ -66,19 +69,19 @@ class Pacer:
         """Have *changed* called when more may be let through than before."""
         self._changed = changed
 
-    def room(self, in_hand: int) -> int:
+    def room(self, waiting: int) -> int:
         """Return how many more may be received.
 
         That is what can be sent, and as much again, up to 256, to be sent as answers come: so that
-        a message does not cost a switch between threads.
+        a message does not cost a switch between threads. While it backs off, a few wait.
         """
         with self._lock:
-            if self._due_in() > 0:
+            if self._is_paused:
                 return 0
             if self._delay:
-                return int(in_hand <= self._outstanding < int(self._window.size))
+                return _AHEAD_BACKING_OFF - waiting
             window = int(self._window.size)
-            return window + min(window, _AHEAD) - in_hand
+            return window + min(window, _AHEAD) - self._outstanding - waiting
 
     def free(self) -> int:
         """Return how many messages `enter` would let through now."""

@@ -232,6 +232,28 @@ def test_order_by_key(push, publish, receiver, admin, topic):
     assert dispatcher.running
 
 
+@pytest.mark.parametrize("most", [1, 3000])
+@pytest.mark.parametrize(
+    "policy", [None, pr.RetryPolicy(backoff=pr.Fixed(600))], ids=["at once", "in 10 minutes"]
+)
+def test_a_key_that_fails_holds_up_no_other(push, publish, receiver, policy, most):
+    """However its retries come: at once and again and again, or after long."""
+
+    def act(request: Request) -> Say:
+        return answer(500) if payload(request) == b"bad" else no_content(request)
+
+    receiver.act = act
+    push(consumer_type=pulsar.ConsumerType.KeyShared, retry_policy=policy, max_outstanding=most)
+    for _ in range(3):
+        publish(b"bad", partition_key="bad")
+    receiver.wait_for(1)
+    for number in range(20):
+        publish(b"%d" % number, partition_key=str(number))
+    eventually(
+        lambda: {b"%d" % number for number in range(20)} <= set(map(payload, receiver.requests)), 60
+    )
+
+
 def test_attempts_of_messages_without_a_key(push, publish, receiver):
     """On Key_Shared a key's retries are its own, also where one worker handles all."""
     failures = 2
