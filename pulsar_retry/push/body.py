@@ -14,19 +14,21 @@ import attrs
 
 from pulsar_retry._version import __version__
 from pulsar_retry.consumer.raw import raw_of
-from pulsar_retry.wire.codecs import READ, read_envelope
+from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.properties import (
     FAILURE,
     FAILURE_PUBLISH_TIME,
+    REDRIVE_COUNT,
     RESERVED_PROPERTIES,
+    SYSTEM_PROPERTIES,
     message_id_text,
     origin_message_id,
     reconsume_times,
     redrive_count,
 )
 
-#: What no attribute is called: it is the letters' own.
-_OURS = READ | RESERVED_PROPERTIES
+#: By one of these, or by what has failed, a message says that it has been a letter.
+_OF_LETTERS = SYSTEM_PROPERTIES | {REDRIVE_COUNT}
 
 #: Pub/Sub's bounds of attributes, which keep headers within what servers take.
 _MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
@@ -74,7 +76,8 @@ class Pushed:
 
     Attributes:
         data: The payload; None for a null value.
-        attributes: The properties that its producer gave it.
+        attributes: The properties that its producer gave it; of another subscription's dead letter
+            also those that name its source as Pub/Sub or Spring does.
         message_id: The id it was first published with.
         published_ms: When it was first published, in milliseconds since 1970.
         ordering_key: The ordering key, else the partition key; empty for none.
@@ -91,8 +94,12 @@ class Pushed:
     attempt: int = 1
 
     @classmethod
-    def of(cls, message: Any) -> Pushed:
+    def of(cls, message: Any, codec: Codec = Codec.PULSAR) -> Pushed:
         """Read a `pulsar.Message`.
+
+        Args:
+            message: The message.
+            codec: What the subscription's own letters are written with.
 
         Raises:
             UnicodeDecodeError: its properties are no UTF-8.
@@ -109,19 +116,19 @@ class Pushed:
             1 + raw.redelivery_count(),
         )
         # Most messages are no letters, and need not be asked for each thing that letters say.
-        if _OURS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
+        if _OF_LETTERS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
             return pushed
-        return pushed._as_first_published(properties)
+        return pushed._as_first_published(properties, codec)
 
-    def _as_first_published(self, properties: Mapping[str, str]) -> Pushed:
+    def _as_first_published(self, properties: Mapping[str, str], codec: Codec) -> Pushed:
         """Return it as its letters' *properties* say that it was."""
         first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
         return attrs.evolve(
             self,
             attributes={
                 name: value
-                for name, value in properties.items()
-                if name not in _OURS and not name.startswith(FAILURE)
+                for name, value in codec.strip(properties).items()
+                if name not in RESERVED_PROPERTIES and not name.startswith(FAILURE)
             },
             message_id=origin_message_id(properties) or self.message_id,
             published_ms=(

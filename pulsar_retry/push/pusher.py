@@ -24,6 +24,7 @@ from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.metrics import Tally
 from pulsar_retry.push.pacer import Pacer
 from pulsar_retry.push.poster import Poster
+from pulsar_retry.wire.codecs import Codec
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -46,6 +47,7 @@ class Form:
         tells_attempt: Whether ``deliveryAttempt`` is sent.
         audience: Of tokens; None: the endpoint's URL.
         signers: Who sign.
+        codec: What letters are written with.
     """
 
     subscription: str
@@ -54,6 +56,7 @@ class Form:
     tells_attempt: bool = False
     audience: str | None = None
     signers: tuple[Signer, ...] = ()
+    codec: Codec = Codec.PULSAR
 
 
 class Pusher:
@@ -133,7 +136,7 @@ class Pusher:
             raise PushNacked.of(poster.endpoint, answer)
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header]]:
-        form, pushed = self._form, Pushed.of(message)
+        form, pushed = self._form, Pushed.of(message, self._form.codec)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
         if form.wrapped:

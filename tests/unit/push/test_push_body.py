@@ -23,6 +23,7 @@ from pulsar_retry.push.body import (
 )
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
+from pulsar_retry.wire.codecs import Codec
 
 NAME = "projects/myproject/subscriptions/mysubscription"
 SEED = {
@@ -42,6 +43,12 @@ MESSAGE = Pushed(
     "2070443601311540",
     1_614_366_835_749,
 )
+
+#: What Pub/Sub tells receivers of a dead letter.
+SOURCE = {
+    "CloudPubSubDeadLetterSourceDeliveryCount": "5",
+    "CloudPubSubDeadLetterSourceSubscription": "billing",
+}
 
 
 def test_the_seeds_body():
@@ -95,12 +102,24 @@ def test_what_letters_say():
         ({"MY_FAILURE_RULE": "r"}, {"MY_FAILURE_RULE": "r"}),
         ({"a\nFAILURE_RULE": "r"}, {"a\nFAILURE_RULE": "r"}),
         ({"DELAY_TIME": "5", "key": "value"}, {"key": "value"}),
+        ({"DELAY": "5 min", "DEDUPE_ID": "d"}, {"DELAY": "5 min", "DEDUPE_ID": "d"}),
+        ({"DELAY": "3", "RECONSUMETIMES": "0"}, {}),
+        (SOURCE, SOURCE),
+        ({"REAL_TOPIC": "t", "FAILURE_REASON": "r", **SOURCE}, SOURCE),
     ],
 )
 def test_attributes(properties, sent):
     """Those that a producer gave the message, and no other."""
     pushed = received(properties)
     assert (sent, 1, 0) == (pushed.attributes, pushed.attempt, pushed.redrives)
+
+
+def test_what_the_own_letters_say_in_another_spelling():
+    """It is not sent, for the first attempt has not had it."""
+    letter = _pulsar.MessageBuilder().content(b"x").property("RECONSUMETIMES", "1")
+    for name, value in SOURCE.items():
+        letter.property(name, value)
+    assert {} == Pushed.of(letter.build(), Codec.PUBSUB).attributes
 
 
 texts = st.text(max_size=40)
