@@ -18,7 +18,10 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.retry import READERS, RetryPolicy
+from pulsar_retry.pull.breaker import Breaker
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
     from pulsar_retry.push.dispatcher import Dispatcher
@@ -30,6 +33,8 @@ __all__ = ["command"]
 #: Of the retry policy, the parts that are options.
 _POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_NAMING = click.Choice([each.value for each in Naming])
+_CODEC = click.Choice([each.value for each in Codec])
 
 
 @click.group(short_help="Deliver a subscription to an HTTP endpoint.", epilog=CONNECTION)
@@ -49,14 +54,26 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--service-account", type=_FILE, help="A key file: sign by JWT."),
     click.option("--audience", metavar="TEXT", help="Of the JWT.  [default: the endpoint]"),
     click.option("--hmac-secret-file", type=_FILE, help="A secret: sign by HMAC."),
-    click.option("--max-attempts", metavar="N", help="Retry by letters, so many attempts; or inf."),
+    click.option(
+        "--max-attempts",
+        metavar="N",
+        help="Retry by letters, so many attempts, then dead-letter; or inf.  [default: 17]",
+    ),
     click.option("--max-age", metavar="DURATION", help="Retry by letters, no later than this."),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
     click.option("--jitter", metavar="KIND", help="Retry by letters: none, full, decorrelated."),
     click.option("--max-delivery-attempts", type=int, metavar="N", help="Then dead-letter: 5-100."),
     click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="Where retry letters go."),
+    click.option("--naming", type=_NAMING, default="pulsar", help="Else: how both are called."),
+    click.option("--codec", type=_CODEC, default="pulsar", help="Whose readers letters are for."),
+    click.option(
+        "--breaker", is_flag=True, help="While most fails, stop, and dead-letter nothing."
+    ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
+    click.option(
+        "--latency-limit", default="1", metavar="DURATION", help="Slower: fewer at a time."
+    ),
     click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
     click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
     click.option("--private/--no-private", default=True, help="Connect to private addresses."),
@@ -95,7 +112,11 @@ class _Wishes:
     max_delivery_attempts: int | None
     dead_letter_topic: str | None
     retry_letter_topic: str | None
+    naming: str
+    codec: str
+    breaker: bool
     max_outstanding: int
+    latency_limit: str
     prefetch: int
     allow: tuple[str, ...]
     private: bool
@@ -186,7 +207,11 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
         write_metadata=wishes.write_metadata,
         subscription_name=wishes.subscription_name,
         consumer_type=pulsar.ConsumerType.KeyShared if wishes.ordered else None,
+        naming=wishes.naming,
+        codec=wishes.codec,
+        breaker=Breaker() if wishes.breaker else None,
         max_outstanding=wishes.max_outstanding,
+        latency_limit=seconds_of_text("latency_limit", wishes.latency_limit),
         prefetch=wishes.prefetch,
         guard=Guard(allow=wishes.allow, private=wishes.private),
         allow_http=wishes.allow_http,
@@ -202,6 +227,9 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
 def _retry_policy(wishes: _Wishes) -> RetryPolicy | None:
     texts = {name: getattr(wishes, name) for name in _POLICY}
     said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
+    if not said and wishes.retry_letter_topic is not None:
+        accepted = "an option of the retry policy beside it, for example --backoff"
+        raise ConfigError.bad("retry_letter_topic", wishes.retry_letter_topic, accepted)
     return RetryPolicy(**said) if said else None
 
 

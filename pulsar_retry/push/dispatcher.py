@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import attrs
 import pulsar
@@ -15,11 +15,10 @@ from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.policy.backoff import Immediate
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
-from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.policy.jitter import Jitter
+from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.async_workers import RETRIES_IN_PLACE
 from pulsar_retry.pull.breaker import Breaker
 from pulsar_retry.pull.flow import FlowControl
@@ -29,6 +28,15 @@ from pulsar_retry.pull.options import LOOP, Options, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.settling import LETTERS, NACK
 from pulsar_retry.pull.subscriber import Subscriber
+from pulsar_retry.push.arguments import (
+    USUAL,
+    checked,
+    checked_tls,
+    deadline_of,
+    flow_control_for,
+    policy_of,
+    signers_of,
+)
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.descriptors import room_for
 from pulsar_retry.push.endpoint import Endpoint
@@ -42,13 +50,10 @@ from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
 
-#: Pub/Sub's ``ack_deadline_seconds``.
-_SHORTEST, _LONGEST, _USUAL = 10.0, 600.0, 10.0
-
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
 
-_FLOW_CONTROL, _LANES, _GUARD = FlowControl(EXPONENTIAL_UP_TO), Lanes(), Guard()
+_LANES, _GUARD = Lanes(), Guard()
 _EARLIEST = pulsar.InitialPosition.Earliest
 
 #: Leases are the subscriber's clock; a dispatcher's is the deadline of each request.
@@ -77,17 +82,17 @@ class Dispatcher:
         subscription: str,
         endpoint: str,
         *,
-        ack_deadline: Duration = _USUAL,
+        ack_deadline: Duration = USUAL,
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
-        sign: Signer | Sequence[Signer] = (),
+        sign: Signer | Sequence[Signer] | None = None,
         audience: str | None = None,
         wrapped: bool = True,
         write_metadata: bool = False,
         subscription_name: str | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Literal["letters", "nack"] | None = None,
-        flow_control: FlowControl = _FLOW_CONTROL,
+        flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
         max_outstanding: int = EXPONENTIAL_UP_TO,
@@ -115,11 +120,15 @@ class Dispatcher:
             subscription: The subscription. A new one starts at *initial_position*.
             endpoint: An ``https://`` URL; ``http://`` to loopback, or with *allow_http*.
             ack_deadline: Seconds or a timedelta, 10 to 600, for the whole answer.
-            retry_policy: What becomes of what is not acknowledged (`PushNacked`). None: it is
-                redelivered at once, without end where there is no *dead_letter_policy* either.
+            retry_policy: What becomes of what is not acknowledged (`PushNacked`). What it leaves
+                open the client's `retry_policy` says, or the default: after 17 attempts a message
+                is dead-lettered, also where there is no *dead_letter_policy*; Pub/Sub's own, which
+                goes on without end, is `RetryPolicy.pubsub`. None: it is redelivered at once,
+                without end where there is no *dead_letter_policy* either.
             dead_letter_policy: The letters' topics, and the number of attempts where the retry
                 policy has none. With it receivers are told the ``deliveryAttempt``.
-            sign: What proves to receivers who posts: a `ServiceAccount`, an `Hmac`, or both.
+            sign: What proves to receivers who posts: a `ServiceAccount`, an `Hmac`, or both. None:
+                nothing.
             audience: The ``aud`` of tokens. None: the endpoint's URL.
             wrapped: Whether the body is Pub/Sub's JSON; else it is the payload.
             write_metadata: Whether an unwrapped message's id, time, key and attributes are sent as
@@ -130,7 +139,8 @@ class Dispatcher:
                 order.
             redelivery: See `Client.subscriber`. None: ``"letters"`` with a retry policy, else
                 ``"nack"``.
-            flow_control: How much is in hand at most; the window is the usual limit.
+            flow_control: How much is in hand at most: outstanding, received ahead, or parked in
+                lanes. None: so many messages that *max_outstanding* is the limit, and 100 MiB.
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement is a failure.
             max_outstanding: Requests outstanding at most, each on a connection of its own; beyond
@@ -160,9 +170,9 @@ class Dispatcher:
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
         """
-        self._guard = _checked("guard", guard, Guard)
-        self._tls = _checked_tls(tls)
-        self._deadline = _deadline(ack_deadline)
+        self._guard = checked("guard", guard, Guard)
+        self._tls = checked_tls(tls)
+        self._deadline = deadline_of(ack_deadline)
         for name, value in {
             "wrapped": wrapped,
             "write_metadata": write_metadata,
@@ -170,7 +180,7 @@ class Dispatcher:
             "http2": http2,
             "paused": paused,
         }.items():
-            _checked(name, value, bool)
+            checked(name, value, bool)
         if wrapped and write_metadata:
             raise ConfigError.bad("write_metadata", True, "False, or wrapped=False")  # noqa: FBT003 - a value
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
@@ -180,11 +190,13 @@ class Dispatcher:
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
+            # What a policy of the dispatcher's leaves open. Having none has a meaning of its own.
+            client_policy=None if retry_policy is None else getattr(client, "retry_policy", None),
             topic=topic,
             subscription=subscription,
-            retry_policy=_policy(retry_policy, dead_letter_policy),
+            retry_policy=policy_of(retry_policy, dead_letter_policy),
             dead_letter_policy=dead_letter_policy,
-            flow_control=flow_control,
+            flow_control=flow_control_for(window) if flow_control is None else flow_control,
             concurrency=max_outstanding,
             consumer_type=consumer_type,
             redelivery=redelivery or (NACK if retry_policy is None else LETTERS),
@@ -207,7 +219,8 @@ class Dispatcher:
             write_metadata=write_metadata,
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
-            signers=tuple(sign) if isinstance(sign, Sequence) else (sign,),
+            signers=signers_of(sign),
+            codec=options.codec,
         )
         self._pacer = Pacer(window)
         self._tally = Tally(Watch.of(topic, subscription).ledger)
@@ -255,7 +268,8 @@ class Dispatcher:
         try:
             return self._subscriber.run(mode=mode, timeout=timeout)
         finally:
-            self._close()
+            if not self.running:  # it may run already: this call has failed, the others go on
+                self._close()
 
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
         """Stop, and wait until that is done; see `Subscriber.stop`, and `run`.
@@ -308,6 +322,15 @@ class Dispatcher:
         """Judge what is not acknowledged by another policy; see `Subscriber.update_policy`."""
         self._subscriber.update_policy(retry_policy)
 
+    def describe(self) -> tuple[Setting, ...]:
+        """Return each value of the retry policy with its origin; see `Subscriber.describe`."""
+        return self._subscriber.describe()
+
+    @property
+    def in_hand(self) -> tuple[int, int]:
+        """How many messages it holds, and how many bytes: what flow control limits."""
+        return self._subscriber.in_hand
+
     @property
     def running(self) -> bool:
         """Whether it was started and has not ended."""
@@ -331,38 +354,3 @@ class Dispatcher:
 
 def _with(options: Options, pusher: Pusher, pacer: Pacer) -> Options:
     return attrs.evolve(options, handler=pusher, workers=LOOP, valve=pacer, around=pusher)
-
-
-def _policy(policy: RetryPolicy | None, dead_letter_policy: object | None) -> RetryPolicy:
-    """Return the policy of the subscriber: without one everything comes back at once."""
-    if policy is not None:
-        return policy
-    return RetryPolicy(
-        max_attempts=math.inf if dead_letter_policy is None else None,
-        max_age=math.inf,
-        backoff=Immediate(),
-        jitter=Jitter.of("none"),
-    )
-
-
-def _deadline(value: Duration) -> float:
-    result = seconds("ack_deadline", value)
-    if not _SHORTEST <= result <= _LONGEST:
-        accepted = f"{_SHORTEST:g} to {_LONGEST:g} seconds"
-        raise ConfigError.bad("ack_deadline", value, accepted)
-    return result
-
-
-def _checked(name: str, value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise ConfigError.bad(name, value, f"a {kind.__name__}")
-    return value
-
-
-def _checked_tls(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    if context is None:
-        return None
-    _checked("tls", context, ssl.SSLContext)
-    if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
-        raise ConfigError.bad("tls", context, "a context that verifies certificates and host names")
-    return context

@@ -44,6 +44,11 @@ class Pace:
     paused: bool
 
 
+def in_hand(window: int) -> int:
+    """Return how many messages are outstanding or received ahead at most, with such a window."""
+    return window + min(window, _AHEAD)
+
+
 def _nobody() -> None:
     """Stand for whoever is not attached yet."""
 
@@ -80,8 +85,7 @@ class Pacer:
                 return 0
             if self._delay:
                 return _AHEAD_BACKING_OFF - waiting
-            window = int(self._window.size)
-            return window + min(window, _AHEAD) - self._outstanding - waiting
+            return in_hand(int(self._window.size)) - self._outstanding - waiting
 
     def free(self) -> int:
         """Return how many messages `enter` would let through now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -477,6 +478,43 @@ def test_the_breaker(push, publish, receiver, dead_letters, admin, topic):
     eventually(drained(admin, topic), 60)
 
 
+def test_running_it_twice(push, publish, receiver, admin, topic):
+    """The second call fails and the first goes on; its requests are answered."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(20)
+        return no_content(request)
+
+    receiver.act = act
+    dispatcher = push(dead_letter_policy=pr.DeadLetterPolicy(0))
+    publish(b"tea")
+    receiver.wait_for(1)
+    with pytest.raises(RuntimeError, match="runs once"):
+        dispatcher.run()
+    release.set()
+    eventually(drained(admin, topic))
+    assert (1, True) == (len(receiver.requests), dispatcher.running)
+    acknowledged = dispatcher.stop()
+    assert acknowledged is not None
+    assert (1, 0) == (acknowledged.acknowledged, acknowledged.dead_lettered)
+
+
+def test_the_clients_policy(push, client):
+    """It says what a policy of the dispatcher's leaves open, and nothing where there is none."""
+    client.retry_policy = pr.RetryPolicy(max_attempts=3)
+    for policy, attempts in ((pr.RetryPolicy(max_age=60), (3, "client")), (None, (math.inf, None))):
+        settings = {each.name: each for each in push(retry_policy=policy).describe()}
+        found = settings["max_attempts"]
+        assert attempts == (found.value, found.origin if policy else None)
+
+
+def test_more_than_3000_outstanding(push):
+    """Flow control lets as much in hand as the window lets out, and a few ahead, with no pause."""
+    limits = push(max_outstanding=3500)._subscriber._options.flow_control
+    assert limits.max_messages >= (3500 + 256) / 0.8
+
+
 def test_metrics(push, publish, receiver, admin, topic):
     """Requests by code, and the pace."""
     receiver.act = lambda r: answer(503) if len(receiver.requests) == 1 else no_content(r)
@@ -514,6 +552,9 @@ def test_metrics(push, publish, receiver, admin, topic):
         ({"audience": " "}, "audience=' '"),
         ({"guard": "10.0.0.0/8"}, "guard="),
         ({"redelivery": "both"}, "redelivery='both'"),
+        ({"sign": "pw"}, "sign='str': expected a ServiceAccount"),
+        ({"sign": [None]}, "sign='NoneType'"),
+        ({"flow_control": 5}, "flow_control=5"),
     ],
 )
 def test_bad_arguments(client, topic, options, told):

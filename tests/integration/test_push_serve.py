@@ -241,6 +241,8 @@ def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
         (["--ca-file", "/nowhere"], "ca_file="),
         (["--max-delivery-attempts", "3"], "max_delivery_attempts=3"),
         (["--backoff", "sometimes"], "backoff="),
+        (["--retry-letter-topic", "r"], "retry_letter_topic='r'"),
+        (["--codec", "morse"], "'morse'"),
     ],
 )
 def test_wrong_usage(arguments, told):

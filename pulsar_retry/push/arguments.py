@@ -1,0 +1,80 @@
+"""What a dispatcher makes of its arguments; whatever is not acceptable is a `ConfigError`. Pure."""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.backoff import Immediate
+from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.jitter import Jitter
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.pull.flow import RESUME, FlowControl
+from pulsar_retry.push.pacer import in_hand
+from pulsar_retry.push.pusher import Signer
+from pulsar_retry.push.window import EXPONENTIAL_UP_TO, Window
+
+#: Pub/Sub's ``ack_deadline_seconds``.
+SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0
+
+
+def policy_of(policy: RetryPolicy | None, dead_letter_policy: object | None) -> RetryPolicy:
+    """Return the policy of the subscriber: without one everything comes back at once."""
+    if policy is not None:
+        return policy
+    return RetryPolicy(
+        max_attempts=math.inf if dead_letter_policy is None else None,
+        max_age=math.inf,
+        backoff=Immediate(),
+        jitter=Jitter.of("none"),
+    )
+
+
+def flow_control_for(window: Window) -> FlowControl:
+    """Return a flow control that never holds back what the window lets through.
+
+    Lanes park messages, too, and those must not keep others out.
+    """
+    return FlowControl(max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)))
+
+
+def signers_of(sign: Signer | Sequence[Signer] | None) -> tuple[Signer, ...]:
+    """Return who sign, none for None."""
+    if sign is None:
+        return ()
+    signers = tuple(sign) if isinstance(sign, Sequence) else (sign,)
+    for each in signers:
+        if not callable(getattr(each, "headers", None)):
+            # Only its kind is told: it may be the secret itself.
+            accepted = "a ServiceAccount, an Hmac, a list of these, or None"
+            raise ConfigError.bad("sign", type(each).__name__, accepted)
+    return signers
+
+
+def deadline_of(value: Duration) -> float:
+    """Return the seconds that Pub/Sub accepts as an acknowledgement deadline."""
+    result = seconds("ack_deadline", value)
+    if not SHORTEST <= result <= LONGEST:
+        accepted = f"{SHORTEST:g} to {LONGEST:g} seconds"
+        raise ConfigError.bad("ack_deadline", value, accepted)
+    return result
+
+
+def checked(name: str, value: Any, kind: type) -> Any:
+    """Return *value*, which is a *kind*."""
+    if not isinstance(value, kind):
+        raise ConfigError.bad(name, value, f"a {kind.__name__}")
+    return value
+
+
+def checked_tls(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Return *context*, which verifies whom it connects to."""
+    if context is None:
+        return None
+    checked("tls", context, ssl.SSLContext)
+    if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
+        raise ConfigError.bad("tls", context, "a context that verifies certificates and host names")
+    return context
