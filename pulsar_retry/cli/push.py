@@ -65,14 +65,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--max-delivery-attempts", type=int, metavar="N", help="Then dead-letter: 5-100."),
     click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="Where retry letters go."),
-    click.option("--naming", type=_NAMING, default="pulsar", help="Else: how both are called."),
-    click.option("--codec", type=_CODEC, default="pulsar", help="Whose readers letters are for."),
+    click.option(
+        "--naming", type=_NAMING, default="pulsar", show_default=True, help="How they are called."
+    ),
+    click.option(
+        "--codec", type=_CODEC, default="pulsar", show_default=True, help="Whose readers they have."
+    ),
     click.option(
         "--breaker", is_flag=True, help="While most fails, stop, and dead-letter nothing."
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
-        "--latency-limit", default="1", metavar="DURATION", help="Slower: fewer at a time."
+        "--latency-limit", default="1", metavar="DURATION", help="Beyond it (1s): fewer at a time."
     ),
     click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
     click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
