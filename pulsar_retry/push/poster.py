@@ -88,7 +88,8 @@ class _Line:
     @property
     def is_fit(self) -> bool:
         """Whether it can be used again."""
-        return self.http.is_idle() and not (self.http.has_expired() or self.stream.is_stale)
+        is_over = self.http.has_expired() or self.stream.is_stale
+        return self.http.is_idle() and not (is_over or self.stream.is_sending)
 
     @property
     def has_more(self) -> bool:

@@ -34,10 +34,12 @@ class _Received(asyncio.StreamReaderProtocol):
     Attributes:
         unread: Bytes that were not read yet.
         is_over: Whether the server says no more.
+        error: What broke the connection.
     """
 
     unread = 0
     is_over = False
+    error: Exception | None = None
 
     def data_received(self, data: bytes) -> None:
         """Count *data*, and hand it on."""
@@ -48,6 +50,11 @@ class _Received(asyncio.StreamReaderProtocol):
         """Remember it, and hand it on."""
         self.is_over = True
         return super().eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Remember why, for after what is unread: a reader that is told forgets that."""
+        self.error = exc
+        super().connection_lost(None)
 
 
 class Stream(httpcore2.AsyncNetworkStream):
@@ -63,11 +70,16 @@ class Stream(httpcore2.AsyncNetworkStream):
     """
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, received: _Received
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        received: _Received,
+        socket_transport: asyncio.Transport,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._received = received
+        self._socket_transport = socket_transport
         self._unsent: list[bytes] = []
         self.watch = InterimWatch()
         self.has_answered = False
@@ -87,16 +99,21 @@ class Stream(httpcore2.AsyncNetworkStream):
         # On HTTP/2 there is always something to say: settings, a window, or whether one is there.
         return is_over or (received.unread > 0 and not self.is_http2)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether not everything is sent: an answer came before it was, and it may never be."""
+        # With TLS the writer's own transport does not know.
+        return self._socket_transport.get_write_buffer_size() > 0
+
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109 - httpcore2's
         """Return what is received, ``b""`` at the end; the caller keeps the time."""
-        await self._send()
-        try:
-            data = await self._reader.read(max_bytes)
-        except (OSError, ssl.SSLError) as error:
-            raise httpcore2.ReadError(str(error)) from error
+        self._send()
+        data = await self._reader.read(max_bytes)
         if data:
             self.has_answered = True
             self._received.unread -= len(data)
+        elif (error := self._received.error) is not None:
+            raise httpcore2.ReadError(str(error)) from error
         if not self.is_http2:
             self.watch.feed(data)
             if self.watch.is_last:
@@ -107,24 +124,18 @@ class Stream(httpcore2.AsyncNetworkStream):
         """Take *buffer*, to be sent with more."""
         if self.is_http2:
             self._writer.write(buffer)
-            await self._drained()
+            try:
+                await self._writer.drain()
+            except (OSError, ssl.SSLError) as error:
+                raise httpcore2.WriteError(str(error)) from error
         elif buffer:
             self._unsent.append(buffer)
 
-    async def _send(self) -> None:
-        if not self._unsent:
-            return
-        self._writer.write(b"".join(self._unsent))
-        self._unsent.clear()
-        # What the server has said before it closed the connection can still be read.
-        with contextlib.suppress(httpcore2.WriteError):
-            await self._drained()
-
-    async def _drained(self) -> None:
-        try:
-            await self._writer.drain()
-        except (OSError, ssl.SSLError) as error:
-            raise httpcore2.WriteError(str(error)) from error
+    def _send(self) -> None:
+        """Send what was written, without a wait: an answer may come before it is sent."""
+        if self._unsent:
+            self._writer.write(b"".join(self._unsent))
+            self._unsent.clear()
 
     async def aclose(self) -> None:
         """Do what `abort` does, as httpcore2 wants it."""
@@ -182,14 +193,15 @@ def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[
 
 
 async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None) -> Stream:
-    name = endpoint.host if tls is not None else None
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport, received = await loop.create_connection(
-        lambda: _Received(reader, loop=loop), address, endpoint.port, ssl=tls, server_hostname=name
+        lambda: _Received(reader, loop=loop), address, endpoint.port
     )
     writer = asyncio.StreamWriter(transport, received, reader, loop)
-    return Stream(reader, writer, received)
+    if tls is not None:
+        await writer.start_tls(tls, server_hostname=endpoint.host)
+    return Stream(reader, writer, received, transport)
 
 
 def tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:

@@ -83,6 +83,7 @@ def test_every_final_status_is_told(matrix):
 
 
 PROCESSING = b"HTTP/1.1 102 Processing\r\n\r\n"
+FRAMED = b"HTTP/1.1 102 P\r\nContent-Length: 0\r\n\r\n"
 ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -93,9 +94,7 @@ ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
         pytest.param(PROCESSING, "half", 102, id="alone, then half-closed"),
         pytest.param(b"HTTP/1.0 102 P\r\nServer: x\r\n\r\n", "close", 102, id="HTTP/1.0"),
         pytest.param(PROCESSING * 3, "close", 102, id="thrice"),
-        pytest.param(
-            b"HTTP/1.1 102 P\r\nContent-Length: 0\r\n\r\n", "keep", 102, id="framed, kept open"
-        ),
+        pytest.param(FRAMED, "keep", 102, id="framed, kept open"),
         pytest.param(
             b"HTTP/1.1 102 P\r\nContent-Length: 2\r\n\r\nok", "keep", 102, id="with a body"
         ),
@@ -106,9 +105,7 @@ ERROR = b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"
             id="as Express says it",
         ),
         pytest.param(PROCESSING + ERROR, "keep", 500, id="before a 500"),
-        pytest.param(
-            b"HTTP/1.1 102 P\r\nContent-Length: 0\r\n\r\n" + ERROR, "keep", 500, id="framed, too"
-        ),
+        pytest.param(FRAMED + ERROR, "keep", 500, id="framed, too"),
         pytest.param(PROCESSING + b"HTTP/1.1 204 No\r\n\r\n", "keep", 204, id="before a 204"),
         pytest.param(PROCESSING + b"HTTP/1.1 10", "close", None, id="before what breaks off"),
         pytest.param(b"HTTP/1.1 102 Proc", "close", None, id="broken off"),
@@ -341,6 +338,77 @@ def test_connections_that_nobody_uses_are_closed(monkeypatch):
 
     with Receiver() as receiver:
         assert asked(receiver.url, ask) <= 1
+
+
+def unread(
+    say: Say,
+    *,
+    body: bytes = bytes(8_000_000),
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+) -> tuple[list[Answer], int]:
+    """Post *body* twice to a server that does *say* at its beginning, and reads no more of it.
+
+    Returns:
+        What each was told, and on how many connections.
+    """
+    connections: list[asyncio.StreamWriter] = []
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(say.data)
+        if say.then == "half":
+            writer.write_eof()
+        if say.then in {"half", "hang"}:
+            await over.wait()
+        writer.close()
+
+    async def ask() -> list[Answer]:
+        theirs, ours = tls or (None, None)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs)
+        url = f"http{'s' if tls else ''}://localhost:{server.sockets[0].getsockname()[1]}/"
+        poster = Poster(Endpoint.of(url), deadline=5.0, guard=Guard(), trust=ours)
+        answers = [await poster.post(body, []) for _ in range(2)]
+        await poster.aclose()
+        server.close()
+        over.set()
+        await asyncio.sleep(0.05)  # the server's side of the connections ends
+        return answers
+
+    return asyncio.run(ask()), len(connections)
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "code"),
+    [
+        pytest.param(ACK + b"\r\n", "close", "204", id="204, then closed, which resets"),
+        pytest.param(ACK + b"\r\n", "half", "204", id="204, then half-closed"),
+        pytest.param(ACK + b"\r\n", "hang", "204", id="204, kept open"),
+        pytest.param(ERROR, "close", "500", id="500, then closed"),
+        pytest.param(ERROR, "hang", "500", id="500, kept open"),
+        pytest.param(FRAMED, "close", "102", id="102, framed as the last word"),
+        pytest.param(ACK, "close", "connection", id="a part of an answer"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno",
+            "close",
+            "connection",
+            id="a part of an answer's body",
+        ),
+    ],
+)
+def test_an_answer_before_the_body_is_read(said, then, code):
+    """It counts, whatever becomes of the body; its connection is not used again."""
+    answers, connections = unread(Say(said, then))
+    assert ([code] * 2, 2) == ([each.code for each in answers], connections)
+
+
+@pytest.mark.parametrize("then", ["close", "hang"])
+def test_an_answer_before_the_body_is_read_with_tls(authority, then):
+    """The same; what is not sent yet waits below TLS there."""
+    tls = server_tls(authority, "localhost"), trust(authority)
+    answers, connections = unread(Say(ACK + b"\r\n", then), tls=tls)
+    assert (["204"] * 2, 2) == ([each.code for each in answers], connections)
 
 
 def test_the_request():
