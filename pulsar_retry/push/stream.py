@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Iterable
@@ -23,13 +24,16 @@ _HEADERS_LOG = logging.getLogger("hpack")
 #: Seconds for one of several addresses to answer. The last one has what is left of the deadline.
 _PER_ADDRESS = 3.0
 
+#: Bytes that are read of a connection that broke: an answer.
+_MOST_AT_LAST = 64 * 1024
+
 
 class RefusedAddressError(OSError):
     """The guard has refused every address of the endpoint."""
 
 
 class _Received(asyncio.StreamReaderProtocol):
-    """Counts what is received, which a reader tells nobody.
+    """Counts what is received, which a reader tells nobody, and lets nothing of it go.
 
     Attributes:
         unread: Bytes that were not read yet.
@@ -40,6 +44,11 @@ class _Received(asyncio.StreamReaderProtocol):
     unread = 0
     is_over = False
     error: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember its socket, and hand it on."""
+        self._socket = transport.get_extra_info("socket")
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Count *data*, and hand it on."""
@@ -53,6 +62,11 @@ class _Received(asyncio.StreamReaderProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember why, for after what is unread: a reader that is told forgets that."""
+        if exc is not None and not self.is_over:
+            # Where it was a write that failed, the server's last words are still in the socket.
+            # (Not with TLS: it tells of it later, and the socket is closed by then.)
+            with contextlib.suppress(OSError):
+                self.data_received(os.read(self._socket.fileno(), _MOST_AT_LAST))
         self.error = exc
         super().connection_lost(None)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import ssl
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import httpcore2
 import pytest
 import trustme
 from receiving import Act, Receiver, Request, Say, answer, no_content
@@ -16,6 +19,7 @@ from receiving import Act, Receiver, Request, Say, answer, no_content
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
 from pulsar_retry.push.poster import MOST_OF_A_BODY, Answer, Poster
+from pulsar_retry.push.stream import dial
 
 ACKS = (102, 200, 201, 202, 204)
 
@@ -409,6 +413,26 @@ def test_an_answer_before_the_body_is_read_with_tls(authority, then):
     tls = server_tls(authority, "localhost"), trust(authority)
     answers, connections = unread(Say(ACK + b"\r\n", then), tls=tls)
     assert (["204"] * 2, 2) == ([each.code for each in answers], connections)
+
+
+def test_what_has_come_is_read_where_a_write_fails():
+    """Then the failure is told; a busy event loop writes before it has read."""
+
+    async def main() -> bytes:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            endpoint = Endpoint.of(f"http://127.0.0.1:{server.getsockname()[1]}/")
+            stream = await dial(endpoint, Guard(), None)
+            theirs, _ = server.accept()
+            theirs.sendall(ACK)
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            theirs.close()  # a reset
+            await stream.write(b"POST")
+            received = await stream.read(1000)
+            with pytest.raises(httpcore2.ReadError):
+                await stream.read(1000)
+            return received
+
+    assert ACK == asyncio.run(main())
 
 
 def test_the_request():
