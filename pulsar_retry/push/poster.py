@@ -13,6 +13,7 @@ import httpcore2
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.http2 import Http2Connection
 from pulsar_retry.push.stream import RefusedAddressError, Stream, dial, tls_context
 
 #: Exactly these acknowledge.
@@ -75,7 +76,7 @@ class _Line:
         has_status: Whether the one at hand was answered with a status.
     """
 
-    http: httpcore2.AsyncHTTP11Connection | httpcore2.AsyncHTTP2Connection
+    http: httpcore2.AsyncHTTP11Connection | Http2Connection
     stream: Stream
     was_kept: bool = False
     has_status: bool = False
@@ -206,7 +207,7 @@ class Poster:
     async def _dial(self) -> _Line:
         stream = await dial(self.endpoint, self._guard, self._tls)
         if stream.is_http2:
-            return _Line(httpcore2.AsyncHTTP2Connection(self._origin, stream, _IDLE), stream)
+            return _Line(Http2Connection(self._origin, stream, _IDLE), stream)
         return _Line(httpcore2.AsyncHTTP11Connection(self._origin, stream, _IDLE), stream)
 
     def _keep(self, line: _Line) -> None:

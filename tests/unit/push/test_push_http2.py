@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import h2.connection
+import h2.errors
+import h2.events
 import pytest
 from serving_http2 import Say, Server, contexts, say_status
 
@@ -155,6 +157,50 @@ def test_102_alone_is_no_answer_here():
 
     answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
     assert ("connection", False) == (answer.failure, answer.is_ack)
+
+
+class Early(Server):
+    """Answers with a status as soon as a request begins; reads nothing of its body."""
+
+    def __init__(self, status: int, *, resets: bool) -> None:
+        super().__init__(acknowledge)
+        self.status = status
+        self.resets = resets
+
+    def _take(self, connection: h2.connection.H2Connection, event: Any, _bodies: Any) -> None:
+        if isinstance(event, h2.events.RequestReceived):
+            connection.send_headers(event.stream_id, [(":status", str(self.status))])
+            connection.send_data(event.stream_id, b"early", end_stream=True)
+            if self.resets:
+                connection.reset_stream(event.stream_id, h2.errors.ErrorCodes.NO_ERROR)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_before_the_body_is_read(status, resets):
+    """It counts, though no window is given for the rest; its connection is not used again."""
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(bytes(1_000_000), [])).code for _ in range(3)]
+
+    codes, server = asked(Early(status, resets=resets), use, deadline=3.0)
+    assert ([str(status)] * 3, 3) == (codes, server.connections)
+
+
+def test_a_stream_that_is_reset_before_the_body_is_read():
+    """That is a nack, at once."""
+
+    class Resetting(Server):
+        def _take(self, connection: h2.connection.H2Connection, event: Any, _bodies: Any) -> None:
+            if isinstance(event, h2.events.RequestReceived):
+                connection.send_headers(event.stream_id, [(":status", "204")])
+                connection.reset_stream(event.stream_id)
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(bytes(1_000_000), [])).code for _ in range(3)]
+
+    codes, _ = asked(Resetting(acknowledge), use, deadline=3.0)
+    assert ["connection"] * 3 == codes
 
 
 def test_a_connection_that_goes_away_is_replaced():
