@@ -392,6 +392,8 @@ def unread(
         pytest.param(ERROR, "close", "500", id="500, then closed"),
         pytest.param(ERROR, "hang", "500", id="500, kept open"),
         pytest.param(FRAMED, "close", "102", id="102, framed as the last word"),
+        pytest.param(PROCESSING, "half", "102", id="102, then half-closed"),
+        pytest.param(PROCESSING, "close", "connection", id="102, then closed, which resets"),
         pytest.param(ACK, "close", "connection", id="a part of an answer"),
         pytest.param(
             b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nno",
