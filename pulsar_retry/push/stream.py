@@ -8,8 +8,9 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import httpcore2
 
@@ -26,6 +27,9 @@ _PER_ADDRESS = 3.0
 
 #: Bytes that are read of a connection that broke: an answer.
 _MOST_AT_LAST = 64 * 1024
+
+#: Held from setting a context's protocols until they are taken: each dispatcher has a thread.
+_OFFERING = threading.Lock()
 
 
 class RefusedAddressError(OSError):
@@ -218,10 +222,30 @@ async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None)
     return Stream(reader, writer, received, transport)
 
 
+class _Offer(ssl.SSLContext):
+    """Another context, with protocols of its own to offer: several posters may share the other one.
+
+    A context cannot be copied; but what is made of it takes the protocols along.
+    """
+
+    def __new__(cls, _context: ssl.SSLContext, _protocols: list[str]) -> Self:
+        """Make what passes for a context, and has nothing of one."""
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, context: ssl.SSLContext, protocols: list[str]) -> None:
+        self._context = context
+        self._protocols = protocols
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Make a connection's side, as asyncio does for each."""
+        with _OFFERING:
+            self._context.set_alpn_protocols(self._protocols)
+            return self._context.wrap_bio(*args, **options)
+
+
 def tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
     """Return the context of connections: certificates and host names are verified."""
-    context = trust or ssl.create_default_context()
     if http2 and _HEADERS_LOG.level == logging.NOTSET:
         _HEADERS_LOG.setLevel(logging.INFO)
-    context.set_alpn_protocols(["h2", "http/1.1"] if http2 else ["http/1.1"])
-    return context
+    protocols = ["h2", "http/1.1"] if http2 else ["http/1.1"]
+    return _Offer(trust or ssl.create_default_context(), protocols)

@@ -15,6 +15,7 @@ from serving_http2 import Say, Server, contexts, say_status
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
 from pulsar_retry.push.poster import Answer, Poster
+from pulsar_retry.push.stream import dial, tls_context
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -243,6 +244,28 @@ def test_an_answer_that_breaks_off_is_not_asked_for_again():
 
     assert ["204", "connection", "204"] == asked(say, use)[0]
     assert [b"1", b"2", b"1"] == bodies
+
+
+def test_a_context_that_is_shared():
+    """Each offers what it was told to offer, whichever came last."""
+    theirs, ours = contexts()
+    wanted = [True, False] * 10
+
+    async def main() -> list[bool]:
+        server = Server(acknowledge)
+        listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=theirs)
+        port = listening.sockets[0].getsockname()[1]
+        endpoint = Endpoint.of(f"https://localhost:{port}/")
+        offers = {http2: tls_context(http2=http2, trust=ours) for http2 in (True, False)}
+        dialling = (dial(endpoint, Guard(), offers[http2]) for http2 in wanted)
+        streams = await asyncio.gather(*dialling)
+        for each in streams:
+            each.abort()
+        listening.close()
+        await asyncio.sleep(0.05)  # the server's side of the connections ends
+        return [each.is_http2 for each in streams]
+
+    assert wanted == asyncio.run(main())
 
 
 def test_an_endpoint_without_http2(monkeypatch):
