@@ -154,8 +154,8 @@ class Dispatcher:
                 HTTP/1.1. (There 102 alone is no answer: the protocol has no such thing, and such a
                 request fails.)
             tls: Whose certificates are trusted, and the client's own. Certificates and host names
-                have to be verified. The dispatcher sets its ALPN protocols. None: what the system
-                trusts.
+                have to be verified. Several dispatchers may share it: each sets its ALPN protocols
+                anew, whenever it connects. None: what the system trusts.
             paused: Whether nothing is sent before `resume`.
             prefetch: Messages in pulsar-client's own queue, beside those in hand.
             initial_position: Where a new subscription starts.
