@@ -51,15 +51,24 @@ _FORBIDDEN = frozenset(
         "http2-settings",
         "idempotency-key",
         "keep-alive",
+        "proxy",  # CGI makes it HTTP_PROXY, which libraries take for a setting
         "te",
         "trailer",
         "transfer-encoding",
         "upgrade",
         "user-agent",
         "via",
+        "x-http-method-override",
+        "x-method-override",
+        "x-original-url",
+        "x-real-ip",
+        "x-rewrite-url",
+        "x-serverless-authorization",
     }
 )
 _FORBIDDEN_STARTS = ("proxy-", "x-forwarded-", "x-goog-", "x-pulsar-retry-", "webhook-", "sec-")
+#: What receivers take for a hyphen: CGI and WSGI ``_``, lighttpd's CGI all of these.
+_LIKE_A_HYPHEN = re.compile(r"[^0-9a-z]")
 
 #: What a structured field's string cannot hold, or not as it is.
 _NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
@@ -213,8 +222,9 @@ def unwrapped_headers(
     """Return the headers of a bare payload, and the names of attributes that cannot be headers.
 
     Attributes are untrusted. One whose name is no header's name, belongs to the request itself or
-    to what Pub/Sub writes, or whose value has a control character, is left out; so is what is
-    beyond 100 attributes, names of 256 and values of 1024 bytes. Nothing is changed to fit.
+    to what Pub/Sub writes (``_`` is as good as ``-``), or whose value has a control character, is
+    left out; so is what is beyond 100 attributes, names of 256 and values of 1024 bytes. Nothing is
+    changed to fit.
     """
     content_type = (b"Content-Type", b"application/octet-stream")
     if not write_metadata:
@@ -241,7 +251,8 @@ def unwrapped_headers(
 
 def _may_be(lower: str) -> bool:
     """Tell whether an attribute may be a header by its name, in lower case."""
-    return lower not in _FORBIDDEN and not lower.startswith(_FORBIDDEN_STARTS)
+    taken_for = _LIKE_A_HYPHEN.sub("-", lower)
+    return taken_for not in _FORBIDDEN and not taken_for.startswith(_FORBIDDEN_STARTS)
 
 
 def _header(name: str, value: str) -> Header | None:

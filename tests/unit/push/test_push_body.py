@@ -175,6 +175,32 @@ def test_no_header_is_injected(attributes, message_id, key):
             assert (name.lower().encode(), value.encode()) in list(read.headers)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x_goog_pubsub_message_id",
+        "X_Forwarded-For",
+        "x.forwarded.for",
+        "idempotency_key",
+        "webhook_id",
+        "content_length",
+        "Proxy",
+        "X-Serverless-Authorization",
+        "X-HTTP-Method-Override",
+        "X-Method-Override",
+        "X-Original-URL",
+        "X-Rewrite-URL",
+        "X-Real-IP",
+    ],
+)
+def test_no_header_is_forged(name):
+    """Neither one that others act upon, nor by a name that CGI and WSGI take for another one."""
+    message = Pushed(b"", {name: "forged", "x_other": "good"}, "1", 0)
+    own, left_out = unwrapped_headers(message, NAME, write_metadata=True)
+    assert [name] == left_out
+    assert (b"x_other", b"good") in own
+
+
 def test_pub_subs_limits():
     """100 attributes, names of 256 and values of 1024 bytes: more are left out, none is cut."""
     attributes = {f"a{number}": "x" for number in range(150)}

@@ -26,6 +26,7 @@ from pulsar_retry.push import (
     VerificationError,
     Verifier,
 )
+from pulsar_retry.push.body import Pushed, unwrapped_headers
 from pulsar_retry.push.jwks import KeyCache
 from pulsar_retry.push.middleware import CLAIMS
 
@@ -428,6 +429,14 @@ def test_an_id_cannot_reach_into_what_follows():
     """Of an id of anybody's making only plain characters are left."""
     headers = dict(Hmac(SECRET).headers("", "1.2\r\nX-Evil: 1", b""))
     assert b"1_2__X-Evil:_1" == headers[b"webhook-id"]
+
+
+def test_an_attribute_is_no_part_of_a_signature():
+    """Not even where WSGI takes its name for a signature's header."""
+    message = Pushed(b"{}", {"webhook_id": "forged", "webhook_signature": "v1,"}, "1:2:-1", 0)
+    own, _ = unwrapped_headers(message, "s", write_metadata=True)
+    headers = hmac_headers(Hmac(SECRET)) | {name.decode(): v.decode() for name, v in own}
+    assert "204 No Content" == wsgi_status(HmacVerifier(SECRET).wsgi(wsgi_app), headers)[0]
 
 
 # -- applications ---------------------------------------------------------------------------------
