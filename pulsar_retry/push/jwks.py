@@ -8,7 +8,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 
 from pulsar_retry.push.endpoint import Endpoint
@@ -24,7 +25,7 @@ _MOST = 256 * 1024
 
 _MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
 
-Fetched = tuple[Mapping[str, Any], float | None]
+Fetched = tuple[object, float | None]
 
 
 class KeyCache:
@@ -73,8 +74,9 @@ class KeyCache:
         self._tried_at = now
         try:
             keys, max_age = self._fetch()
-            self._keys = _by_id(keys)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._keys = by_id(keys)
+        # RecursionError: lists in lists are JSON as well.
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             if not self._keys:
                 raise KeysUnavailableError("the keys cannot be fetched") from error
             return
@@ -82,8 +84,16 @@ class KeyCache:
         self._until = now + age
 
 
-def _by_id(keys: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found = {str(key.get("kid", "")): key for key in keys["keys"]}
+def by_id(keys: object) -> dict[str, Mapping[str, Any]]:
+    """Return the keys of a key set; members that are none are left out.
+
+    Raises:
+        ValueError: it is no key set, or has no keys.
+    """
+    members = keys.get("keys") if isinstance(keys, Mapping) else None
+    if not isinstance(members, Sequence):
+        raise ValueError("no key set")  # noqa: TRY004 - like what is no JSON
+    found = {str(key.get("kid", "")): key for key in members if isinstance(key, Mapping)}
     if not found:
         raise ValueError("a key set without keys")
     return found

@@ -10,7 +10,7 @@ import jwt
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.jwks import KeyCache, fetcher
+from pulsar_retry.push.jwks import Fetched, KeyCache, by_id, fetcher
 from pulsar_retry.push.middleware import Checker, VerificationError
 from pulsar_retry.push.tokens import ALGORITHM, ISSUER
 
@@ -59,12 +59,7 @@ class Verifier(Checker):
         if not self._issuers:
             raise ConfigError.bad("issuer", issuer, "one text or more")
         self._leeway = seconds("leeway", leeway)
-        if isinstance(keys, str):
-            self._keys = KeyCache(fetcher(keys), clock)
-        elif isinstance(keys, Mapping) and keys.get("keys"):
-            self._keys = KeyCache(lambda: (keys, None), clock)
-        else:
-            raise ConfigError.bad("keys", type(keys).__name__, "a JSON Web Key Set, or its URL")
+        self._keys = KeyCache(_source(keys), clock)
 
     def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:  # noqa: ARG002 - not signed
         """Return the claims of a request.
@@ -119,3 +114,14 @@ class Verifier(Checker):
         if key.get("kty") != "RSA":
             raise VerificationError("the key is of another kind")
         return jwt.PyJWK(dict(key), algorithm=ALGORITHM)
+
+
+def _source(keys: str | Mapping[str, Any]) -> Callable[[], Fetched]:
+    if isinstance(keys, str):
+        return fetcher(keys)
+    try:
+        by_id(keys)
+    except ValueError:
+        accepted = "a JSON Web Key Set, or its URL"
+        raise ConfigError.bad("keys", type(keys).__name__, accepted) from None
+    return lambda: (keys, None)

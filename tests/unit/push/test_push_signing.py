@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -310,6 +311,12 @@ def test_keys_outlive_their_server():
     assert 4 == keys.fetched
 
 
+def test_what_is_no_key_is_skipped():
+    """The keys beside it are used."""
+    cache = KeyCache(lambda: ({"keys": ["x", None, {"kid": "one"}]}, None))
+    assert {"kid": "one"} == cache.get("one")
+
+
 @pytest.mark.parametrize("later", [31, 3601])
 def test_a_known_key_does_not_wait_for_a_strangers(later):
     """Whose key is not known has the keys fetched; meanwhile all others are served."""
@@ -333,36 +340,85 @@ def test_a_known_key_does_not_wait_for_a_strangers(later):
     stranger.join()
 
 
-@pytest.fixture
-def jwks_url(account: ServiceAccount) -> Iterator[str]:
-    """Serve the account's keys."""
+OK = b"HTTP/1.1 200 OK\r\nCache-Control: public, max-age=120\r\n\r\n"
+
+
+def key_answer(account: ServiceAccount) -> bytes:
+    """Return the answer of who serves the account's keys."""
+    return OK + json.dumps(account.jwks()).encode()
+
+
+@contextlib.contextmanager
+def key_server(*answers: bytes) -> Iterator[str]:
+    """Give the URL of a server that gives one answer after the other."""
+    left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Cache-Control", "public, max-age=120")
-            self.end_headers()
-            self.wfile.write(json.dumps(account.jwks()).encode())
+            self.wfile.write(left.pop(0))
 
         def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://localhost:{server.server_port}/jwks"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http://localhost:{server.server_port}/jwks"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
-def test_keys_from_a_url(account, jwks_url):
+def test_keys_from_a_url(account):
     """As Google serves its own."""
-    verifier = Verifier(jwks_url, audience=AUDIENCE, email=EMAIL)
-    assert verifier.verify_token(account.token(AUDIENCE))
+    with key_server(key_answer(account)) as url:
+        verifier = Verifier(url, audience=AUDIENCE, email=EMAIL)
+        assert verifier.verify_token(account.token(AUDIENCE))
 
 
-@pytest.mark.parametrize("keys", ["http://example.com/keys", "nonsense", {}, {"keys": []}, None])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"SSH-2.0-x\r\n\r\n", id="no HTTP"),
+        pytest.param(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", id="broken off"
+        ),
+        pytest.param(b"HTTP/1.1 302 Found\r\nLocation: http://[\r\n\r\n", id="to nowhere"),
+        pytest.param(OK + b"\xff\xfe", id="no text"),
+        pytest.param(OK + b"[" * 100_000, id="deep"),
+        pytest.param(OK + b"x" * 300_000, id="long"),
+        pytest.param(OK + b"[1]", id="a list"),
+        pytest.param(OK + b"{}", id="no keys"),
+        pytest.param(OK + b'{"keys": 7}', id="keys that are a number"),
+        pytest.param(OK + b'{"keys": {"a": 1}}', id="keys by their names"),
+        pytest.param(OK + b'{"keys": ["x", null]}', id="keys that are none"),
+    ],
+)
+def test_keys_outlive_a_bad_answer(account, bad):
+    """Whatever it is, old ones are used on."""
+    moment = [0.0]
+    with key_server(key_answer(account), bad) as url:
+        verifier = Verifier(url, audience=AUDIENCE, email=EMAIL, clock=lambda: moment[0])
+        for moment[0] in (0, 200):
+            assert verifier.verify_token(account.token(AUDIENCE))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "http://example.com/keys",
+        "nonsense",
+        {},
+        {"keys": []},
+        {"keys": 7},
+        {"keys": {"a": 1}},
+        {"keys": ["x", None]},
+        None,
+    ],
+)
 def test_keys_of_nonsense(keys):
     """Fetched by https alone, or on this machine."""
     with pytest.raises(ConfigError):
