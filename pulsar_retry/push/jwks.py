@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.middleware import KeysUnavailableError
@@ -99,20 +100,35 @@ def by_id(keys: object) -> dict[str, Mapping[str, Any]]:
     return found
 
 
+class _StaysSecure(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect to anything but https, where anyone on the way could give us keys."""
+
+    def redirect_request(self, *args: Any) -> urllib.request.Request | None:
+        """Return the next request; None: the redirect is the answer, and so an error."""
+        is_secure = urlsplit(args[-1]).scheme == "https"
+        return super().redirect_request(*args) if is_secure else None
+
+
 def fetcher(url: str) -> Callable[[], Fetched]:
     """Return a function that fetches a key set from an ``https`` URL; ``http`` to loopback.
+
+    A redirect is followed, from ``https`` to ``https`` alone.
 
     Raises:
         ConfigError: it is none.
     """
     endpoint = Endpoint.of(url)
-    handlers: list[urllib.request.BaseHandler] = []
-    if not endpoint.is_tls:
-        handlers.append(urllib.request.ProxyHandler({}))  # no proxy leads to loopback
+    # No proxy leads to loopback.
+    handler = _StaysSecure() if endpoint.is_tls else urllib.request.ProxyHandler({})
 
     def fetch() -> Fetched:
-        opener = urllib.request.build_opener(*handlers)
-        with opener.open(url, timeout=_TIMEOUT) as response:
+        opener = urllib.request.build_opener(handler)
+        try:
+            response = opener.open(url, timeout=_TIMEOUT)
+        except urllib.error.HTTPError as error:
+            error.close()  # else its connection lives as long as the error
+            raise
+        with response:
             content = response.read(_MOST + 1)
             if len(content) > _MOST:
                 raise ValueError("the key set is too long")

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import jwt
 import pytest
+import trustme
 from cryptography.hazmat.primitives import serialization as s
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
@@ -349,7 +351,7 @@ def key_answer(account: ServiceAccount) -> bytes:
 
 
 @contextlib.contextmanager
-def key_server(*answers: bytes) -> Iterator[str]:
+def key_server(*answers: bytes, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Give the URL of a server that gives one answer after the other."""
     left = list(answers)
 
@@ -361,10 +363,12 @@ def key_server(*answers: bytes) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://localhost:{server.server_port}/jwks"
+        yield f"{'http' if tls is None else 'https'}://localhost:{server.server_port}/jwks"
     finally:
         server.shutdown()
         server.server_close()
@@ -376,6 +380,31 @@ def test_keys_from_a_url(account):
     with key_server(key_answer(account)) as url:
         verifier = Verifier(url, audience=AUDIENCE, email=EMAIL)
         assert verifier.verify_token(account.token(AUDIENCE))
+
+
+@pytest.fixture
+def tls(tmp_path, monkeypatch) -> ssl.SSLContext:
+    """Return the context of a server that this process trusts."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return context
+
+
+@pytest.mark.parametrize(
+    ("asked_by_tls", "answered_by_tls", "is_fine"),
+    [(True, True, True), (False, False, True), (True, False, False)],
+)
+def test_keys_from_elsewhere(account, tls, asked_by_tls, answered_by_tls, is_fine):
+    """A redirect is followed unless it leaves https, where anyone could give keys."""
+    with key_server(key_answer(account), tls=tls if answered_by_tls else None) as elsewhere:
+        redirect = f"HTTP/1.1 302 Found\r\nLocation: {elsewhere}\r\n\r\n".encode()
+        with key_server(redirect, tls=tls if asked_by_tls else None) as url:
+            verifier = Verifier(url, audience=AUDIENCE, email=EMAIL)
+            refused = contextlib.nullcontext() if is_fine else pytest.raises(KeysUnavailableError)
+            with refused:
+                verifier.verify_token(account.token(AUDIENCE))
 
 
 @pytest.mark.parametrize(
