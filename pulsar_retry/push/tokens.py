@@ -28,6 +28,8 @@ ISSUER = "https://accounts.google.com"
 _LIFETIME = 3600.0
 #: Seconds before its end from which a token is not used any more.
 _MARGIN = 300.0
+#: Tokens that are kept. Audiences are endpoints: when they change, the old ones' are done with.
+_MOST_AUDIENCES = 16
 #: RS256 takes no smaller ones (RFC 7518, 3.3).
 _LEAST_BITS = 2048
 
@@ -36,8 +38,9 @@ class ServiceAccount:
     """Signs requests with a JWT, made like Pub/Sub's. Thread-safe.
 
     The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
-    ``exp``. A token serves all requests until it is near its end. Nobody else vouches for it: give
-    receivers the public key (`jwks`), which ``push serve`` serves too.
+    ``exp``. A token serves all requests to its audience until it is near its end; those of the 16
+    latest audiences are kept, so that dispatchers may share an account. Nobody else vouches for it:
+    give receivers the public key (`jwks`), which ``push serve`` serves too.
     """
 
     def __init__(
@@ -125,8 +128,10 @@ class ServiceAccount:
             until, token = self._tokens.get(audience, (0.0, b""))
             if now > until - _MARGIN:
                 token = self._signed(audience, now)
-                # Audiences are endpoints: when they change, the old ones' tokens are done with.
-                self._tokens = {audience: (now + self._lifetime, token)}
+                self._tokens.pop(audience, None)  # to be the last one
+                if len(self._tokens) == _MOST_AUDIENCES:
+                    del self._tokens[next(iter(self._tokens))]
+                self._tokens[audience] = (now + self._lifetime, token)
             return token
 
     def _signed(self, audience: str, now: float) -> bytes:

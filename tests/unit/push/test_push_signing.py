@@ -111,6 +111,24 @@ def test_a_token_is_used_again_until_close_to_its_end():
     assert account.token("https://other") != account.token(AUDIENCE)
 
 
+def test_each_audience_has_a_token_of_its_own():
+    """Dispatchers may share an account; the tokens of the 16 latest audiences are kept."""
+    now = [1_000_000.0]
+    account = ServiceAccount(EMAIL, pem(KEY), clock=lambda: now[0])
+    audiences = [f"https://{number}.example.com/" for number in range(16)]
+    first = account.token(audiences[0])
+    now[0] += 3300
+    tokens = [account.token(each) for each in audiences]
+    now[0] += 1
+    renewed = account.token(audiences[0])
+    assert [first, *tokens[1:]] == tokens
+    assert first != renewed
+    assert tokens[1:] == [account.token(each) for each in audiences[1:]]
+    account.token("https://another.example.com/")
+    assert renewed == account.token(audiences[0])
+    assert tokens[1] != account.token(audiences[1])
+
+
 def test_verified(account, verifier):
     """What the dispatcher sends, as any server spells headers."""
     ((name, value),) = account.headers(AUDIENCE, "1", b"")
