@@ -81,7 +81,8 @@ def command(
             signal.signal(number, lambda *_: ended.set())
         collector.start()
         with serve(registry, port, host) as server:
-            url = f"http://{host}:{server.port}/metrics"
+            shown = f"[{host}]" if ":" in host else host
+            url = f"http://{shown}:{server.port}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
             ended.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -100,11 +101,15 @@ def _json(status: HTTPStatus, value: Any) -> Reply:
     return status, _JSON, json.dumps(value).encode()
 
 
+class _IPv6Server(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
 class Server:
     """Serves a dispatcher's `Orders` on a port, on threads of its own; a context manager.
 
     Attributes:
-        host: The address that it listens on.
+        host: The address that it listens on, as URLs have it: one of IPv6 is in brackets.
         port: The port.
     """
 
@@ -119,9 +124,11 @@ class Server:
         Raises:
             OSError: it cannot listen there.
         """
-        self._server = ThreadingHTTPServer((host, port), _handler(orders))
+        kind = _IPv6Server if ":" in host else ThreadingHTTPServer
+        self._server = kind((host, port), _handler(orders))
         self._server.daemon_threads = True
-        self.host, self.port = str(self._server.server_address[0]), self._server.server_port
+        actual, self.port = str(self._server.server_address[0]), self._server.server_port
+        self.host = f"[{actual}]" if ":" in actual else actual
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="pulsar-retry-push-server", daemon=True
         )
