@@ -14,6 +14,8 @@ from pulsar_retry.errors import ConfigError
 _PORTS = {"https": 443, "http": 80}
 #: What a URL may not hold as it is; urlsplit drops some of it in silence.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
+#: The names of services in clusters may have an underscore.
+_NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*")
 
 
 @attrs.frozen
@@ -53,11 +55,13 @@ class Endpoint:
         try:
             parts = urlsplit(url)
             port = parts.port
-            (parts.hostname or "").encode("idna")  # as the look-up will
+            # Percent-encode what is beyond ASCII; what is encoded already stays as it is.
+            path, query = (quote(each, safe=_SAFE) for each in (parts.path or "/", parts.query))
         except ValueError:  # a UnicodeError is one
             raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
         host, scheme = parts.hostname or "", parts.scheme
-        if scheme not in _PORTS or not host or port == 0:
+        is_host = host_name(host) or _is_address(host)
+        if scheme not in _PORTS or not is_host or port == 0:
             raise ConfigError.bad("endpoint", f"{scheme}://{host}", _ACCEPTED)
         if parts.username is not None or parts.password is not None or parts.fragment:
             shown = f"{scheme}://{host}"
@@ -65,10 +69,7 @@ class Endpoint:
             raise ConfigError.bad("endpoint", shown, accepted)
         if scheme == "http" and not (allow_http or is_loopback_name(host)):
             raise ConfigError.bad("endpoint", f"http://{host}", _ACCEPTED)
-        # Percent-encode what is beyond ASCII; what is encoded already stays as it is.
-        target = quote(parts.path or "/", safe=_SAFE)
-        if parts.query:
-            target += "?" + quote(parts.query, safe=_SAFE)
+        target = f"{path}?{query}" if query else path
         return cls(url, scheme == "https", host, port or _PORTS[scheme], target.encode())
 
     @property
@@ -86,14 +87,28 @@ class Endpoint:
         return f"{self.scheme}://{self.authority}"
 
 
+def host_name(text: str) -> str:
+    """Return a host's name as the look-up has it: ASCII, lower case; empty: it is none."""
+    try:
+        name = text.encode("idna").decode("ascii").lower().removesuffix(".")
+    except UnicodeError:
+        return ""
+    return name if _NAME.fullmatch(name) else ""
+
+
 def is_loopback_name(host: str) -> bool:
     """Tell whether *host* says itself that it is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
 
 
 def _kind(url: object) -> object:

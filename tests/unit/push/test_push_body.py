@@ -247,6 +247,8 @@ def test_the_subscriptions_name(topic, tenant):
         "http://127.0.0.1/",
         "http://[::1]:80/",
         "http://app.localhost/",
+        "https://my_service.example.com./",
+        "https://bücher.example/",
     ],
 )
 def test_endpoints(url):
@@ -271,6 +273,14 @@ def test_endpoints(url):
         "https://[::1/",
         f"https://{'a' * 64}.example.com/",
         "https://a..example.com/",
+        "https://example.com/\ud800",
+        "https://example.com/?\ud800",
+        "https://\ud800/",
+        "https://a\\b/",
+        'https://a"b/',
+        "https://a<b>/",
+        "https://a%2eb/",
+        "https://./",
         "",
         None,
         7,
