@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.endpoint import is_loopback_name
+from pulsar_retry.push.endpoint import host_name, is_loopback_name
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -28,19 +28,49 @@ _METADATA = tuple(
     )
 )
 #: Of 64 bits and more that hold an IPv4 address (RFC 6052), the addresses they are translated to.
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+#: 6to4 and Teredo: no address is in them, for what counts is the IPv4 address that it holds.
+_TUNNELS = tuple(ipaddress.IPv6Network(each) for each in ("2002::/16", "2001::/32"))
 #: As private as the private ones: shared by the customers of a provider (RFC 6598), and site-local
 #: (RFC 3879).
 _SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::/10"))
 
+_ACCEPTED = "host names (hooks.example.com, *.example.com), addresses and networks (10.0.0.0/8)"
+
 
 def _allow(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise ConfigError.bad("allow", value, "host names, addresses or networks")
-    names = tuple(value)
-    if not all(isinstance(each, str) and each.strip() for each in names):
-        raise ConfigError.bad("allow", value, "host names, addresses or networks")
-    return tuple(each.strip().lower().rstrip(".") for each in names)
+        raise ConfigError.bad("allow", value, _ACCEPTED)
+    return tuple(map(_entry, value))
+
+
+def _entry(value: object) -> str:
+    """Return a member of the list as hosts are compared with it; refuse what none can match."""
+    text = value.strip().rstrip(".") if isinstance(value, str) else ""
+    if _network(text) is not None:
+        return text
+    star, name = ("*.", text[2:]) if text.startswith("*.") else ("", text)
+    if not (name := host_name(name)):
+        raise ConfigError.bad("allow", value, _ACCEPTED)
+    return star + name
+
+
+def _network(text: str) -> Network | None:
+    """Return the network that *text* names, of IPv4 if `_actual` makes its addresses so.
+
+    None: it names none, or one that `_actual` leaves empty.
+    """
+    try:
+        network = ipaddress.ip_network(text)
+    except ValueError:
+        return None
+    if isinstance(network, ipaddress.IPv4Network):
+        return network
+    if network.subnet_of(_MAPPED) or network.subnet_of(_NAT64):
+        inner = int(network.network_address) & 0xFFFFFFFF
+        return ipaddress.IPv4Network((inner, network.prefixlen - _NAT64.prefixlen))
+    return None if any(map(network.subnet_of, _TUNNELS)) else network
 
 
 @attrs.frozen(kw_only=True)
@@ -54,7 +84,8 @@ class Guard:
 
     Attributes:
         allow: Host names (``hooks.example.com``, ``*.example.com``), addresses and networks
-            (``10.0.0.0/8``). With any, nothing else is connected to.
+            (``10.0.0.0/8``). With any, nothing else is connected to. An entry that nothing could
+            ever match, such as one with a port, is a `ConfigError`.
         private: Whether private addresses (10/8, 192.168/16, fc00::/7, …) may be connected to.
     """
 
@@ -64,14 +95,8 @@ class Guard:
 
     def __attrs_post_init__(self) -> None:
         """Take the networks out of the list."""
-        networks = []
-        for each in self.allow:
-            try:
-                networks.append(ipaddress.ip_network(each))
-            except ValueError:
-                if "/" in each:
-                    raise ConfigError.bad("allow", each, "a network such as 10.0.0.0/8") from None
-        object.__setattr__(self, "_networks", tuple(networks))
+        networks = tuple(filter(None, map(_network, self.allow)))
+        object.__setattr__(self, "_networks", networks)
 
     def refusal(self, host: str, address: str) -> str | None:
         """Return why *address*, to which *host* has resolved, is refused; None: it is not."""
@@ -96,9 +121,9 @@ class Guard:
         return next((reason for reason, applies in reasons.items() if applies), None)
 
     def _names(self, host: str) -> bool:
-        host = host.lower().rstrip(".")
+        name = host_name(host)
         return any(
-            host == each or (each.startswith("*.") and host.endswith(each[1:]))
+            name == each or (each.startswith("*.") and name.endswith(each[1:]))
             for each in self.allow
         )
 

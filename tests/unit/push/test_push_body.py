@@ -369,6 +369,26 @@ def test_an_allow_list():
     assert guard.refusal("anything", "169.254.7.7") is None
 
 
+@pytest.mark.parametrize("entry", ["bücher.example", "BÜCHER.example.", "xn--bcher-kva.example"])
+@pytest.mark.parametrize("host", ["bücher.example", "xn--bcher-kva.example"])
+def test_an_allow_list_in_every_language(entry, host):
+    """A name is the same in either spelling."""
+    assert Guard(allow=[entry]).refusal(host, "93.184.216.34") is None
+    assert Guard(allow=[f"*.{entry}"]).refusal(f"a.{host}", "93.184.216.34") is None
+    assert Guard(allow=[f"*.{entry}"]).refusal(host, "93.184.216.34")
+
+
+@pytest.mark.parametrize(
+    "network", ["::ffff:10.0.0.0/104", "::ffff:10.0.0.1", "64:ff9b::10.0.0.0/104"]
+)
+def test_an_allow_list_of_disguises(network):
+    """An IPv4 network is the same as IPv6 spells it."""
+    guard = Guard(allow=[network])
+    for address in ("10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a00:1"):
+        assert guard.refusal("anything", address) is None
+    assert guard.refusal("anything", "11.0.0.1")
+
+
 @given(st.ip_addresses())
 def test_nothing_forbidden_gets_through(address):
     """Of all addresses, in each of their spellings."""
@@ -380,8 +400,37 @@ def test_nothing_forbidden_gets_through(address):
     )
 
 
-@pytest.mark.parametrize("allow", ["10.0.0.0/8", [""], [7], ["10.0.0.0/99"], 7])
+@pytest.mark.parametrize(
+    "allow",
+    [
+        "10.0.0.0/8",
+        7,
+        *(
+            [each]
+            for each in (
+                "",
+                ".",
+                7,
+                "10.0.0.0/99",
+                "10.0.0.1/8",
+                "*",
+                "*.",
+                "*example.com",
+                "a.*.example.com",
+                "a..example.com",
+                "exa mple",
+                "http:",
+                "https://hooks.example.com",
+                "hooks.example.com/push",
+                "hooks.example.com:443",
+                "[::1]",
+                "2002:a00::/24",
+                "2001:0:a00::/48",
+            )
+        ),
+    ],
+)
 def test_a_list_of_nonsense(allow):
-    """It is refused."""
-    with pytest.raises(ConfigError, match="allow="):
+    """What nothing could ever match is refused, in words that say what is accepted."""
+    with pytest.raises(ConfigError, match=r"allow=.*: expected .*hooks\.example\.com"):
         Guard(allow=allow)
