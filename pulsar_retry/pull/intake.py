@@ -123,7 +123,9 @@ class Intake:
                 self._wait(wait)
             elif self._is_wanted():
                 self._learn()
-                self._fill(wait)
+                is_held = self._is_held()
+                if not self._fill(None if is_held else wait) and is_held:
+                    self._await_workers(wait)
             else:
                 self._await_workers(wait)
 
@@ -156,6 +158,14 @@ class Intake:
         """Tell whether more is to be received: somebody has nothing to do, or soon will."""
         ready = len(self._board.ready)
         return ready < self._board.low or bool(self._board.idle and not ready)
+
+    def _is_held(self) -> bool:
+        """Tell whether something is ready that the valve may hold: then the board is waited on.
+
+        It wakes this thread when the valve opens, which no receive does. The one message that may
+        be let out now is perhaps taken already.
+        """
+        return self._valve is not None and bool(self._board.ready) and self._valve.free() < 2  # noqa: PLR2004
 
     def _let_out(self) -> None:
         """Wake workers for what was put up while the valve let nothing out, and is ready still."""
