@@ -160,12 +160,11 @@ class Intake:
         return ready < self._board.low or bool(self._board.idle and not ready)
 
     def _is_held(self) -> bool:
-        """Tell whether something is ready that the valve may hold: then the board is waited on.
+        """Tell whether something is ready that the valve lets out in its own time.
 
-        It wakes this thread when the valve opens, which no receive does. The one message that may
-        be let out now is perhaps taken already.
+        Then the board is waited on: it wakes this thread when that comes, which no receive does.
         """
-        return self._valve is not None and bool(self._board.ready) and self._valve.free() < 2  # noqa: PLR2004
+        return self._valve is not None and bool(self._board.ready) and self._valve.is_backing_off()
 
     def _let_out(self) -> None:
         """Wake workers for what was put up while the valve let nothing out, and is ready still."""

@@ -28,5 +28,8 @@ class Valve(Protocol):
     def enter(self) -> bool:
         """Tell whether a message may be handled now; then it counts as being handled."""
 
+    def is_backing_off(self) -> bool:
+        """Tell whether it lets out one at a time, each a while after the other."""
+
     def is_shut(self) -> bool:
         """Tell whether nothing is let through for now, however little is in hand."""

@@ -110,6 +110,10 @@ class Pacer:
             self._last_sent = self._clock()
             return True
 
+    def is_backing_off(self) -> bool:
+        """Tell whether sends are apart by a delay."""
+        return self._delay > 0
+
     def is_shut(self) -> bool:
         """Tell whether nothing is sent for now: it is paused, or backs off."""
         with self._lock:

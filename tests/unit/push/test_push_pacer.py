@@ -52,7 +52,7 @@ def test_backing_off(pacer, clock):
     """After a failure nothing is sent for 100 ms, then one at a time; a few may wait for that."""
     pacer.leave(send(pacer), acked=False)
     assert (True, False, 0) == (pacer.is_shut(), pacer.enter(), pacer.free())
-    assert (16, 0) == (pacer.room(0), pacer.room(16))
+    assert (True, 16, 0) == (pacer.is_backing_off(), pacer.room(0), pacer.room(16))
     assert pytest.approx(0.1) == pacer.wait()
     clock.now += 0.1
     assert (False, 1, math.inf) == (pacer.is_shut(), pacer.free(), pacer.wait())
