@@ -57,7 +57,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--max-attempts",
         metavar="N",
-        help="Retry by letters, so many attempts, then dead-letter; or inf.  [default: 17]",
+        help="Retry by letters, then dead-letter; or inf. 17 with one of the next three alone.",
     ),
     click.option("--max-age", metavar="DURATION", help="Retry by letters, no later than this."),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
@@ -66,10 +66,18 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go."),
     click.option("--retry-letter-topic", metavar="TOPIC", help="Where retry letters go."),
     click.option(
-        "--naming", type=_NAMING, default="pulsar", show_default=True, help="How they are called."
+        "--naming",
+        type=_NAMING,
+        default="pulsar",
+        show_default=True,
+        help="How letters' topics are called.",
     ),
     click.option(
-        "--codec", type=_CODEC, default="pulsar", show_default=True, help="Whose readers they have."
+        "--codec",
+        type=_CODEC,
+        default="pulsar",
+        show_default=True,
+        help="Whose readers letters have.",
     ),
     click.option(
         "--breaker", is_flag=True, help="While most fails, stop, and dead-letter nothing."

@@ -156,7 +156,7 @@ class Intake:
 
     def _is_wanted(self) -> bool:
         """Tell whether more is to be received: somebody has nothing to do, or soon will."""
-        ready = len(self._board.ready)
+        ready = len(self._board.ready) if self._valve is None else self._unsent()
         return ready < self._board.low or bool(self._board.idle and not ready)
 
     def _is_held(self) -> bool:

@@ -112,7 +112,7 @@ class _StaysSecure(urllib.request.HTTPRedirectHandler):
 def fetcher(url: str) -> Callable[[], Fetched]:
     """Return a function that fetches a key set from an ``https`` URL; ``http`` to loopback.
 
-    A redirect is followed, from ``https`` to ``https`` alone.
+    A redirect is followed; from ``https`` to ``https`` alone.
 
     Raises:
         ConfigError: it is none.

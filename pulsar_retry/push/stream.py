@@ -42,11 +42,12 @@ class _Received(asyncio.StreamReaderProtocol):
     Attributes:
         unread: Bytes that were not read yet.
         is_over: Whether the server says no more.
+        is_secure: Whether TLS is spoken.
         error: What broke the connection.
     """
 
     unread = 0
-    is_over = False
+    is_over = is_secure = False
     error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,7 +63,8 @@ class _Received(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool | None:
         """Remember it, and hand it on."""
         self.is_over = True
-        return super().eof_received()
+        # With TLS nothing can be said after the server's end, and asyncio warns of who wants to.
+        return bool(super().eof_received()) and not self.is_secure
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Remember why, for after what is unread: a reader that is told forgets that."""
@@ -139,18 +141,17 @@ class Stream(httpcore2.AsyncNetworkStream):
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - httpcore2's
-        """Take *buffer*, to be sent with more."""
-        if self.is_http2:
-            self._writer.write(buffer)
-            try:
-                await self._writer.drain()
-            except (OSError, ssl.SSLError) as error:
-                raise httpcore2.WriteError(str(error)) from error
-        elif buffer:
+        """Take *buffer*, to be sent with more; nothing is waited for.
+
+        An answer may come before it is sent, and what breaks the connection the next read tells.
+        """
+        if buffer and not self.is_http2:
             self._unsent.append(buffer)
+        elif not self._writer.is_closing():  # else asyncio warns of each piece
+            self._writer.write(buffer)
 
     def _send(self) -> None:
-        """Send what was written, without a wait: an answer may come before it is sent."""
+        """Send what was written."""
         if self._unsent:
             self._writer.write(b"".join(self._unsent))
             self._unsent.clear()
@@ -218,6 +219,7 @@ async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None)
     )
     writer = asyncio.StreamWriter(transport, received, reader, loop)
     if tls is not None:
+        received.is_secure = True
         await writer.start_tls(tls, server_hostname=endpoint.host)
     return Stream(reader, writer, received, transport)
 

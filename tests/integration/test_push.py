@@ -237,16 +237,16 @@ def test_order_by_key(push, publish, receiver, admin, topic):
 @pytest.mark.parametrize(
     "policy", [None, pr.RetryPolicy(backoff=pr.Fixed(600))], ids=["at once", "in 10 minutes"]
 )
-def test_a_key_that_fails_holds_up_no_other(push, publish, receiver, policy, most):
-    """However its retries come: at once and again and again, or after long."""
+def test_keys_that_fail_hold_up_no_other(push, publish, receiver, policy, most):
+    """However their retries come: at once and again and again, or after long."""
 
     def act(request: Request) -> Say:
         return answer(500) if payload(request) == b"bad" else no_content(request)
 
     receiver.act = act
     push(consumer_type=pulsar.ConsumerType.KeyShared, retry_policy=policy, max_outstanding=most)
-    for _ in range(3):
-        publish(b"bad", partition_key="bad")
+    for number in range(12):
+        publish(b"bad", partition_key=f"bad{number % 4}")
     receiver.wait_for(1)
     for number in range(20):
         publish(b"%d" % number, partition_key=str(number))

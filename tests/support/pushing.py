@@ -15,7 +15,7 @@ import pulsar_retry as pr
 
 #: Seconds that an endpoint takes for a message, and how many it gets at a time: together so slow
 #: that requests are out, and messages are left, when a fault strikes.
-_WORK, _OUTSTANDING = 0.05, 12
+_WORK, OUTSTANDING = 0.05, 12
 
 
 def endpoint(ledger: Ledger) -> Receiver:
@@ -41,7 +41,7 @@ def push_to(
     client: pr.Client, topic: str, _ledger: Ledger, go_on: GoOn, *, url: str, **options: Any
 ) -> None:
     """Push every message to the endpoint at *url*, which has the ledger."""
-    options["max_outstanding"] = _OUTSTANDING
+    options["max_outstanding"] = OUTSTANDING
     with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **options):
         while go_on():
             time.sleep(0.1)

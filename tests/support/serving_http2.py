@@ -31,7 +31,7 @@ class Server:
         self.connections += 1
         config = h2.config.H2Configuration(client_side=False, validate_outbound_headers=False)
         connection = h2.connection.H2Connection(config)
-        connection.initiate_connection()
+        self._begin(connection)
         bodies: dict[int, bytes] = {}
         writer.write(connection.data_to_send())
         quiet = contextlib.suppress(OSError, h2.exceptions.ProtocolError)
@@ -40,6 +40,9 @@ class Server:
                 for event in connection.receive_data(data):
                     self._take(connection, event, bodies)
                 writer.write(connection.data_to_send())
+
+    def _begin(self, connection: h2.connection.H2Connection) -> None:
+        connection.initiate_connection()
 
     def _take(
         self, connection: h2.connection.H2Connection, event: Any, bodies: dict[int, bytes]

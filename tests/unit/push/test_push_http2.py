@@ -9,6 +9,7 @@ from typing import Any
 import h2.connection
 import h2.errors
 import h2.events
+import h2.settings
 import pytest
 from serving_http2 import Say, Server, contexts, say_status
 
@@ -186,6 +187,33 @@ def test_an_answer_before_the_body_is_read(status, resets):
 
     codes, server = asked(Early(status, resets=resets), use, deadline=3.0)
     assert ([str(status)] * 3, 3) == (codes, server.connections)
+
+
+def test_an_answer_in_the_middle_of_the_body_and_the_end():
+    """It counts, however much there was room to send: what cannot be sent any more matters not."""
+
+    class Leaving(Server):
+        def _begin(self, connection: h2.connection.H2Connection) -> None:
+            window = {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 2**30}
+            connection.local_settings = h2.settings.Settings(client=False, initial_values=window)
+            connection.initiate_connection()
+            connection.increment_flow_control_window(2**30)
+
+        def _take(self, connection: h2.connection.H2Connection, event: Any, bodies: Any) -> None:
+            if isinstance(event, h2.events.RequestReceived):
+                bodies[event.stream_id] = 0
+            elif isinstance(event, h2.events.DataReceived):
+                read = bodies[event.stream_id] = bodies[event.stream_id] + len(event.data)
+                if read - len(event.data) <= 1_000_000 < read:
+                    say_status(connection, event.stream_id, 204)
+                if read > 2_000_000:
+                    raise OSError("the server leaves")
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(bytes(20_000_000), [])).code for _ in range(3)]
+
+    codes, _ = asked(Leaving(acknowledge), use, deadline=5.0)
+    assert ["204"] * 3 == codes
 
 
 def test_a_stream_that_is_reset_before_the_body_is_read():
