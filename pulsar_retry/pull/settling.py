@@ -23,13 +23,13 @@ from pulsar_retry.errors import (
     shown,
 )
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
+from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
 from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Item, Slot, Work
 from pulsar_retry.pull.letters import chain_key, origin_key, published_at
-from pulsar_retry.pull.logs import log_failure
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.quarantine import crashes_of
 from pulsar_retry.pull.superseded import OwnLetters, Stamp
@@ -105,6 +105,7 @@ class Settler:
         self.consumer = consumer
         self.policy = policy
         self.handover = handover
+        self._log = FailureLog(handover.watch, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
         self._switch = switch
@@ -170,7 +171,6 @@ class Settler:
         if self._switch is not None and not _is_chosen(error):
             self._switch.failed()
         action = decide(policy, attempt, failure)
-        log_failure(self.handover.watch, work.message, action, failure, attempt)
         return self._carry_out(work, action, failure, attempt)
 
     def attempt(self, work: Work) -> int:
@@ -203,8 +203,11 @@ class Settler:
         self, work: Work, action: Action, failure: Failure, attempt: int
     ) -> Future[None] | None:
         """Do what was decided about the *attempt*-th failure of a message."""
+        wait = self._suspended() if isinstance(action, DeadLetter) else None
+        told = action if wait is None else RetryLater(wait)
+        self._log.failed(work.message, told, failure, attempt)
         match action:
-            case DeadLetter() if (wait := self._suspended()) is not None:
+            case DeadLetter() if wait is not None:
                 self._again(work, wait, failure, attempt)
             case DeadLetter():
                 return self._dead_letter(work, action, failure, attempt)

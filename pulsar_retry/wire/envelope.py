@@ -113,7 +113,7 @@ class Envelope:
             reason: Why it is dead; None if it is retried.
         """
         kind = None if error is None else type(error).__qualname__
-        fingerprint = _fingerprint(error, reason)
+        fingerprint = fingerprint_of(error, reason)
         return Envelope(
             topic=self.topic or logical(origin.topic),
             subscription=self.subscription or origin.subscription,
@@ -152,7 +152,7 @@ def _traceback(error: BaseException) -> str | None:
     return text[-_MAX_TEXT:]
 
 
-def _fingerprint(error: BaseException | None, reason: str | None) -> str | None:
+def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
     """Return a hash of where an error comes from: its class and functions, but no line numbers.
 
     So it stays the same over releases that do not touch these functions, and tells no secret.

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(120)
 class TestWorkerProcesses:
     """`workers="processes"`."""
 
-    def test_a_message_reads_as_here(self, start, publish, dead_letters, topic):
-        """Its content, metadata and id; what the handler raises is judged by the policy."""
+    def test_a_message_reads_as_here(self, start, publish, dead_letters, topic, caplog):
+        """Its content, metadata and id; what the handler raises is judged and logged."""
         once = pr.RetryPolicy(max_attempts=1)
         start(workers.describe, workers="processes", concurrency=1, retry_policy=once)
         message_id = publish(b"order", properties={"a": "b"}, partition_key="k")
@@ -34,6 +34,8 @@ class TestWorkerProcesses:
         told = (b"order", b"order", {"a": "b"}, "k", topic, str(message_id), 0)
         assert "RuntimeError" == failure.error
         assert (failure.message or "").endswith(repr(told)[1:])
+        assert "is dead-lettered (retries-exhausted)" in caplog.text
+        assert "RuntimeError: " in caplog.text
 
     def test_outcomes_travel(self, start, publish, dead_letters):
         """Returned or raised."""

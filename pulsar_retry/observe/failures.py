@@ -1,0 +1,141 @@
+"""What is logged of messages that fail: one line for many of a kind, and never their contents."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import attrs
+
+from pulsar_retry.errors import shown
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater
+from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.wire.envelope import fingerprint_of
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Seconds between two lines of one kind.
+EVERY = 60.0
+
+#: Kinds that are remembered, the latest.
+_MOST_KINDS = 200
+
+#: Characters of an error's text in a line.
+_MOST_TEXT = 500
+
+
+class Turn(NamedTuple):
+    """Leave to log something.
+
+    Attributes:
+        is_first: Whether nothing of its kind was logged before.
+        held_back: How many of its kind were held back since the last one was logged.
+    """
+
+    is_first: bool
+    held_back: int
+
+    def __str__(self) -> str:
+        return f"; {self.held_back} more like it since the last such line" if self.held_back else ""
+
+
+@attrs.define
+class _Kind:
+    next_at: float
+    held_back: int = 0
+
+
+class LogLimiter:
+    """Lets one of a kind be logged every *every* seconds, and counts the others. Thread-safe."""
+
+    def __init__(self, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
+        self._every = every
+        self._now = now
+        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def turn(self, kind: Hashable) -> Turn | None:
+        """Return leave to log something of this *kind*; None: it is held back, and counted."""
+        now = self._now()
+        with self._lock:
+            known = self._kinds.get(kind)
+            if known is not None and now < known.next_at:
+                known.held_back += 1
+                return None
+            self._kinds[kind] = _Kind(now + self._every)
+            self._kinds.move_to_end(kind)
+            if len(self._kinds) > _MOST_KINDS:
+                self._kinds.popitem(last=False)
+        return Turn(is_first=known is None, held_back=0 if known is None else known.held_back)
+
+
+class FailureLog:
+    """Logs the failures of one subscription's messages. Thread-safe.
+
+    A retry is a WARNING. A dead letter is an ERROR, with the traceback the first time. Failures
+    with the same fingerprint (`fingerprint_of`) share one line every `EVERY` seconds, which says
+    how many were held back; those are logged at DEBUG. What a handler has chosen, as by
+    ``raise Retry(60)``, is logged at DEBUG alone, unless the message becomes a dead letter.
+    """
+
+    def __init__(self, watch: Watch, now: Callable[[], float] = time.monotonic) -> None:
+        self._watch = watch
+        self._limiter = LogLimiter(now=now)
+
+    def failed(self, message: Any, action: Action, failure: Failure, attempt: int) -> None:
+        """Log what becomes of a message whose *attempt* has failed. Never raises."""
+        cause = failure.cause
+        reason = getattr(action, "reason", None)
+        match action:
+            case DeadLetter():
+                level, what = logging.ERROR, f"is dead-lettered ({reason})"
+            case RetryLater(delay=delay) if cause is not None:
+                level, what = logging.WARNING, f"is retried in {delay:g} s"
+            case RetryLater():
+                level, what = logging.DEBUG, f"is retried in {action.delay:g} s"
+            case _:
+                level = logging.DEBUG if cause is None else logging.INFO
+                what = f"is settled by {action!r}"
+        error = failure.error if cause is None else cause
+        turn = self._limiter.turn((level, reason, fingerprint_of(error, reason)))
+        if turn is None:
+            level, turn = logging.DEBUG, Turn(is_first=False, held_back=0)
+        if not _log.isEnabledFor(level):
+            return
+        ledger, place = self._watch.ledger, _place(error)
+        is_told = cause is not None and place and (turn.is_first or level == logging.DEBUG)
+        _log.log(
+            level,
+            "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
+            what,
+            ledger.topic,
+            ledger.subscription,
+            attempt,
+            _text(error),
+            place,
+            turn,
+            exc_info=error if is_told and level != logging.WARNING else None,
+            extra=self._watch.facts(message, attempt=attempt, reason=reason),
+        )
+
+
+def _text(error: BaseException) -> str:
+    text = " ".join(shown(error)[:_MOST_TEXT].split())
+    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
+
+
+def _place(error: BaseException) -> str:
+    """Return where *error* was raised, empty if that was in this package."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    if str(frame.f_globals.get("__name__")).partition(".")[0] == "pulsar_retry":
+        return ""
+    return f" ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
