@@ -16,6 +16,7 @@ from pulsar_retry.policy.backoff import Backoff, Exponential, Levels, backoff_of
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
 from pulsar_retry.policy.jitter import Jitter
+from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.settings import Setting, from_environment, resolve
 
@@ -95,6 +96,7 @@ def _stop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
     return _kinds("stop_on", value)
 
 
+@keywords_only
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
     """Which failures are retried, how often and when. A value; every part may be left out.

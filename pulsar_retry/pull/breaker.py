@@ -10,6 +10,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, number
+from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.checks import positive, whole
 
 #: Into how many parts the window is cut: what is older than it is forgotten a part at a time.
@@ -35,6 +36,7 @@ def _open_for(value: Duration) -> float:
     return positive("open_for", value)
 
 
+@keywords_only
 @attrs.frozen(kw_only=True)
 class Breaker:
     """When to stop receiving because something that all messages need is broken.

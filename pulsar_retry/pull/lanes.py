@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 import attrs
 
 from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.checks import one_of, positive, whole
 
 Item = TypeVar("Item")
@@ -30,6 +31,7 @@ def _overflow(value: Any) -> str:
     return one_of("overflow", value, (BLOCK, LETTER, DEAD_LETTER))
 
 
+@keywords_only
 @attrs.frozen(kw_only=True)
 class Lanes:
     """How an ordered subscription retries: a key whose message fails is parked, others flow.

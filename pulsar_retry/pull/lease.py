@@ -11,6 +11,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.checks import one_of, positive
 
 #: Which of all handling times a lease is to outlast (python-pubsub's).
@@ -39,6 +40,7 @@ def _late(value: Any) -> str:
     return one_of("late", value, ("refuse", "ignore"))
 
 
+@keywords_only
 @attrs.frozen(kw_only=True)
 class Lease:
     """How long a delivery may be in hand; then it expires and the message comes back.

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.pull.checks import whole
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 
@@ -89,6 +90,7 @@ def _store(value: Any) -> Any:
     return value
 
 
+@keywords_only
 @attrs.frozen(kw_only=True)
 class Quarantine:
     """When a message is dead-lettered because it kills what handles it, not because it fails.

@@ -24,6 +24,8 @@ class World:
         faults: What is to go wrong.
         topics: Topics without partitions, and partitions, by full name.
         readers: Who is told of new messages beside the subscriptions.
+        handler_errors: What assertions of handlers have raised.
+        subscribed: The topic, or partition, and name of every subscription that there ever was.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -32,6 +34,8 @@ class World:
         self.faults = Faults()
         self.topics: dict[str, Topic] = {}
         self.readers: list[RawReader] = []
+        self.handler_errors: list[BaseException] = []
+        self.subscribed: set[tuple[str, str]] = set()
         self._partitioned: dict[str, int] = {}
         self._ledgers = itertools.count(1)
         self._names = itertools.count()
@@ -65,6 +69,7 @@ class World:
 
     def subscription(self, topic: Topic, name: str, *, earliest: bool) -> Subscription:
         """Return a subscription; it is made if there is none. Call with the lock held."""
+        self.subscribed.add((topic.name, name))
         if name not in topic.subscriptions:
             start = 0 if earliest else len(topic.entries)
             topic.subscriptions[name] = Subscription(topic, name, start, self.clock, self.guard)

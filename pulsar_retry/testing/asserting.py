@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.testing.memory import MemoryBroker
 from pulsar_retry.wire.dead_letter import DeadLetter
@@ -36,9 +37,11 @@ def assert_retried(
 
     Raises:
         AssertionError: they asked for others.
-        ConfigError: one of *delays* is no delay.
+        ConfigError: one of *delays* is no delay, there never was such a subscription, or nothing
+            with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
+    _check(broker, topic, subscription, data)
     letters = [
         letter
         for letter in broker.retry_letters(topic, subscription, naming=naming)
@@ -68,9 +71,11 @@ def assert_redelivered(
 
     Raises:
         AssertionError: they were delivered after other times.
-        ConfigError: one of *delays* is no delay.
+        ConfigError: one of *delays* is no delay, there never was such a subscription, or nothing
+            with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
+    _check(broker, topic, subscription, data)
     times: dict[str, list[float]] = {}
     for each in broker.deliveries(topic, subscription):
         if data is None or each.message.data() == data:
@@ -105,7 +110,9 @@ def assert_dead_lettered(
 
     Raises:
         AssertionError: it has others, or for another reason.
+        ConfigError: there never was such a subscription.
     """
+    broker.check(topic, subscription)
     letters = broker.dead_letters(topic, subscription, naming=naming)
     found = sorted(letter.data() for letter in letters)
     if found != sorted(data):
@@ -119,6 +126,19 @@ def assert_dead_lettered(
 def reason_of(letter: Any) -> str | None:
     """Return why a dead letter is dead; None if it does not say."""
     return DeadLetter.of(letter).failure.reason
+
+
+def _check(broker: MemoryBroker, topic: str, subscription: str, data: bytes | None) -> None:
+    """Check that there is something to look at: of nothing, everything is true.
+
+    Raises:
+        ConfigError: there never was such a subscription, or such a message.
+    """
+    broker.check(topic, subscription)
+    published = {message.data() for message in broker.messages(topic)}
+    if data is not None and data not in published:
+        accepted = f"the payload of a message that was published to {topic!r}: {sorted(published)}"
+        raise ConfigError.bad("data", data, accepted)
 
 
 def _are_close(found: Sequence[float], wanted: Sequence[float]) -> bool:

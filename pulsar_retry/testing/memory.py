@@ -7,16 +7,20 @@ code does in production, without a network, and hours of delays pass in millisec
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import pulsar
 
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.pull.options import LOOP, THREADS, Options
+from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.testing._asyncio import AsyncMemoryClient
 from pulsar_retry.testing._message import Builder, Content, RawMessage
 from pulsar_retry.testing._raw_client import RawClient
@@ -39,15 +43,19 @@ class MemoryBroker:
     Attributes:
         clock: Its time, which stands still until somebody waits for it.
         faults: What is to go wrong.
+        raise_errors: Whether `join` and `close` raise the first `AssertionError` of a handler (or
+            what ``pytest.fail`` raises) instead of leaving it to the retry policy alone.
     """
 
-    def __init__(self, clock: VirtualClock | None = None) -> None:
+    def __init__(self, clock: VirtualClock | None = None, *, raise_errors: bool = False) -> None:
         """Make an empty broker.
 
         Args:
             clock: Its time; None: one of its own.
+            raise_errors: See the attribute. Handlers in worker processes are left out.
         """
         self.clock = clock or VirtualClock()
+        self.raise_errors = raise_errors
         self._world = World(self.clock)
         self._clients: list[MemoryClient] = []
 
@@ -71,10 +79,15 @@ class MemoryBroker:
         return AsyncMemoryClient(self.client())
 
     def close(self) -> None:
-        """End its clients as if their processes had died. They need not have been closed."""
+        """End its clients as if their processes had died. They need not have been closed.
+
+        Raises:
+            AssertionError: a handler's, with `raise_errors`, if `join` has not raised it.
+        """
         clients, self._clients = self._clients, []
         for client in clients:
             client.kill()
+        self._raise_error()
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -193,16 +206,39 @@ class MemoryBroker:
             naming: How its retry topic is named.
 
         Raises:
+            ConfigError: there never was such a subscription.
             TimeoutError: something is left; or as `VirtualClock.advance`.
+            AssertionError: a handler's, with `raise_errors`.
         """
+        self.check(topic, subscription)
         topics = (topic, naming.topics(topic, subscription).retry)
         end = self.clock.monotonic() + seconds("timeout", timeout, maximum=float("inf"))
         self.clock.settle()
+        self._raise_error()
         while left := sum(self.backlog(each, subscription) for each in topics):
             due = self.clock.next_due()
             if due > end:
                 raise TimeoutError(f"{left} messages of {subscription} on {topic} are left")
             self.clock.advance(max(0.0, due - self.clock.monotonic()))
+            self._raise_error()
+
+    def check(self, topic: str, subscription: str) -> None:
+        """Check that somebody has subscribed, so that a test of nothing does not pass.
+
+        Raises:
+            ConfigError: there never was such a subscription, perhaps because of a typing error.
+        """
+        with self._world.guard:
+            known = sorted(self._world.subscribed)
+            wanted = {(each, subscription) for each in self._world.partition_names(topic)}
+        if wanted.isdisjoint(known):
+            names = ", ".join(f"{name!r} of {of}" for of, name in known) or "none at all"
+            accepted = f"a subscription of {topic!r} that there was; there was {names}"
+            raise ConfigError.bad("subscription", subscription, accepted)
+
+    def _raise_error(self) -> None:
+        if self.raise_errors and (errors := self._world.handler_errors):
+            raise errors.pop(0)
 
     def _found(self, topic: str, subscription: str) -> Sequence[Subscription]:
         return [
@@ -220,6 +256,7 @@ class MemoryClient(Client):
 
     def __init__(self, world: World) -> None:
         # Instead of pulsar.Client's, which would make the raw client in C++.
+        self._world = world
         self._client = RawClient(world)
         self._consumers: list[Any] = []
         # As with several of pulsar-client's threads: then receipts need no thread of ours.
@@ -230,6 +267,12 @@ class MemoryClient(Client):
         producer = super().create_producer(*args, **kwargs)
         producer.__class__ = _Producer
         return producer
+
+    def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:
+        """Do what `Client.subscriber` does, and take note of the errors that tests may raise."""
+        subscriber = super().subscriber(*args, **kwargs)
+        subscriber._options = _noting(subscriber._options, self._world.handler_errors)  # noqa: SLF001
+        return subscriber
 
     def _subscribe_raw(self, *args: Any, message_listener: Any = None, **kwargs: Any) -> Any:
         raw = super()._subscribe_raw(*args, **kwargs)
@@ -245,6 +288,31 @@ class MemoryClient(Client):
         """
         self._timer.close()
         self._client.lose()
+
+
+def _noting(options: Options, errors: list[BaseException]) -> Options:
+    """Return *options* with a handler whose failed assertions are added to *errors*, too."""
+    handler: Any = options.handler
+
+    @contextlib.contextmanager
+    def noted() -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, AssertionError) or not isinstance(error, Exception):
+                errors.append(error)
+            raise
+
+    def call(message: Any) -> Any:
+        with noted():
+            return handler(message)
+
+    async def call_on_loop(message: Any) -> Any:
+        with noted():
+            return await handler(message)
+
+    calls = {THREADS: call, LOOP: call_on_loop}
+    return attrs.evolve(options, handler=calls.get(options.workers, handler))
 
 
 class _Producer(pulsar.Producer):  # type: ignore[misc]  # pulsar-client is untyped

@@ -272,3 +272,21 @@ def test_values_of_several_must_go_together() -> None:
     client = RetryPolicy(jitter="decorrelated")
     with pytest.raises(pr.ConfigError, match="expected an Exponential, as jitter is decorrelated"):
         RetryPolicy(backoff=pr.Fixed(1)).resolved(client=client)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (pr.RetryPolicy, "max_attempts"),
+        (pr.Lease, "minimum"),
+        (pr.Lanes, "max_parked"),
+        (pr.Breaker, None),
+        (pr.Quarantine, None),
+    ],
+)
+def test_arguments_have_names(kind: type, name: str | None) -> None:
+    """One without is told what to write."""
+    first = name or attrs.fields(kind)[0].name
+    text = f"{kind.__name__} takes keyword arguments only, for example {kind.__name__}({first}=5)"
+    with pytest.raises(TypeError, match=re.escape(text)):
+        kind(5)

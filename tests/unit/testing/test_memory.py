@@ -446,3 +446,78 @@ def test_an_assertion_says_what_it_found(memory: MemoryBroker) -> None:
     with pytest.raises(AssertionError, match=r"some give \['spam'\]"):
         assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="other")
     assert_dead_lettered(memory, "orders", "billing", data=[b"x"], reason="spam")
+
+
+# -- tests of nothing -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda memory, *names: memory.join(*names),
+        lambda memory, *names: assert_retried(memory, *names, delays=[]),
+        lambda memory, *names: assert_redelivered(memory, *names, delays=[]),
+        lambda memory, *names: assert_dead_lettered(memory, *names, data=[]),
+    ],
+)
+@pytest.mark.parametrize("names", [("ordres", "billing"), ("orders", "biling")])
+def test_a_misspelt_name(memory: MemoryBroker, look: Any, names: tuple[str, str]) -> None:
+    """Is refused, for of nothing everything is true; of a subscription that is gone it is not."""
+    consumer = consumer_of(memory)
+    with pytest.raises(pr.ConfigError, match="'billing' of persistent://public/default/orders"):
+        look(memory, *names)
+    look(memory, "orders", "billing")
+    consumer.unsubscribe()
+    look(memory, "orders", "billing")
+
+
+@pytest.mark.parametrize("look", [assert_retried, assert_redelivered])
+def test_a_misspelt_payload(memory: MemoryBroker, look: Any) -> None:
+    """Likewise."""
+    consumer_of(memory)
+    memory.send("orders", b"order 1")
+    look(memory, "orders", "billing", delays=[], data=b"order 1")
+    with pytest.raises(pr.ConfigError, match=r"data=b'ordr 1'.*b'order 1'"):
+        look(memory, "orders", "billing", delays=[], data=b"ordr 1")
+
+
+def assert_in_vain(message: Any) -> None:
+    """Handle a message as a test would that checks it there."""
+    assert message.data() == b"order 2", "the wrong order"
+
+
+async def assert_in_vain_on_a_loop(message: Any) -> None:
+    """Likewise, on an event loop."""
+    assert_in_vain(message)
+
+
+def fail_the_test(_message: Any) -> None:
+    """Handle a message as a test would that must not get it."""
+    pytest.fail("the wrong order")
+
+
+@pytest.mark.parametrize("handler", [assert_in_vain, assert_in_vain_on_a_loop, fail_the_test])
+@pytest.mark.parametrize("end", [lambda m: m.join("orders", "billing"), MemoryBroker.close])
+def test_assertions_of_handlers_are_raised(handler: Any, end: Any) -> None:
+    """With `raise_errors`, once, where the test waits."""
+    memory = MemoryBroker(raise_errors=True)
+    client = memory.client()
+    memory.send("orders", b"order 1")
+    policy = pr.RetryPolicy(max_attempts=1)
+    client.subscriber("orders", "billing", handler, retry_policy=policy).start()
+    memory.clock.settle()
+    with pytest.raises((AssertionError, pytest.fail.Exception), match="the wrong order"):
+        end(memory)
+    memory.close()
+
+
+@pytest.mark.parametrize(("handler", "raises"), [(fail, True), (assert_in_vain, False)])
+def test_other_errors_of_handlers_are_the_policys(handler: Any, raises: bool) -> None:
+    """Tests let handlers fail on purpose; so do assertions, without `raise_errors`."""
+    memory = MemoryBroker(raise_errors=raises)
+    policy = pr.RetryPolicy(max_attempts=1)
+    memory.client().subscriber("orders", "billing", handler, retry_policy=policy).start()
+    memory.send("orders", b"order 1")
+    memory.join("orders", "billing")
+    assert_dead_lettered(memory, "orders", "billing", data=[b"order 1"])
+    memory.close()

@@ -1,0 +1,26 @@
+"""A clear error for classes whose arguments are keywords alone."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import attrs
+
+Class = TypeVar("Class", bound=type[Any])
+
+
+def keywords_only(cls: Class) -> Class:
+    """Have an attrs class say how its first argument is written if that comes without its name."""
+    made = cls.__init__
+
+    @wraps(made)
+    def init(self: Any, *positional: object, **named: object) -> None:
+        if positional:
+            example = f"{cls.__name__}({attrs.fields(cls)[0].name}={positional[0]!r})"
+            text = f"{cls.__name__} takes keyword arguments only, for example {example}"
+            raise TypeError(text)
+        made(self, **named)
+
+    cls.__init__ = cast("Any", init)
+    return cls
