@@ -18,8 +18,11 @@ _PREFIX = "whsec_"
 #: What a secret has to have at least, in bytes: fewer can be guessed.
 _LEAST = 16
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
-#: What an id may hold. A dot separates it from what follows, and it is a header's value.
+#: What is replaced in ids that are signed here: an id is a header's value, and ends at a dot.
 _NOT_OF_AN_ID = re.compile(r"[^0-9A-Za-z:;_-]")
+#: Accepted ids and times, also those of other signers. Neither may contain a dot: it separates the
+#: two from the body, and a signature must not hold for another division of the same bytes.
+_ID_FORM, _TIME_FORM = re.compile(r"[!-\-/-~]+"), re.compile(r"[1-9][0-9]{0,11}")
 
 Secret = str | bytes
 
@@ -96,20 +99,23 @@ class HmacVerifier(Checker):
             body: Its body, as it came.
 
         Raises:
-            VerificationError: it is not signed, not by a known secret, or too old.
+            VerificationError: it is not signed, not by a known secret, or too old; or its id or
+                its time has another form: an id with a dot is refused.
         """
         found = {name.lower(): value for name, value in headers.items()}
         name, moment, signatures = (found.get(each, "") for each in (_ID, _TIME, _SIGNATURE))
         if not (name and moment and signatures):
             raise VerificationError("a header is missing")
-        if not re.fullmatch(r"[0-9]{1,12}", moment):
-            raise VerificationError("the time is none")
+        if not _ID_FORM.fullmatch(name):
+            raise VerificationError("the id has characters that no id may have")
+        if not _TIME_FORM.fullmatch(moment):
+            raise VerificationError("the time is no number of seconds since 1970")
         if abs(self._clock() - int(moment)) > self._tolerance:
-            raise VerificationError("the time is too long ago, or to come")
+            raise VerificationError("the time is too long ago, or in the future")
         wanted = [_signature(secret, name, moment, body) for secret in self._secrets]
-        given = signatures.split(" ")
-        # All of them, whatever the first ones say: the time tells nothing.
-        matches = [hmac.compare_digest(w.encode(), g.encode()) for w in wanted for g in given]
+        given = [each.encode("ascii", "replace") for each in signatures.split(" ")]
+        # All of them are compared, so that the duration tells nothing.
+        matches = [hmac.compare_digest(w.encode(), g) for w in wanted for g in given]
         if not any(matches):
             raise VerificationError("the signature is another one")
         return {"id": name, "timestamp": int(moment)}

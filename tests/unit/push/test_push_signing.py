@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import hmac
 import json
 import ssl
 import threading
@@ -147,7 +148,6 @@ def confused() -> str:
         base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=")
         for each in ({"alg": "HS256", "typ": "JWT", "kid": "one"}, claims())
     ]
-    import hmac  # noqa: PLC0415 - the one use
 
     mac = hmac.digest(PUBLIC_PEM, b".".join(part), "sha256")
     return b".".join([*part, base64.urlsafe_b64encode(mac).rstrip(b"=")]).decode()
@@ -532,6 +532,53 @@ def test_an_id_cannot_reach_into_what_follows():
     """Of an id of anybody's making only plain characters are left."""
     headers = dict(Hmac(SECRET).headers("", "1.2\r\nX-Evil: 1", b""))
     assert b"1_2__X-Evil:_1" == headers[b"webhook-id"]
+
+
+def test_a_signature_holds_for_one_reading_of_what_was_signed():
+    """An id with a dot would let a part of the body pass for the time: years later, too."""
+    then, now = 1_700_000_000, 1_700_864_000
+    body = f"{now}.{{}}".encode()  # an unwrapped payload of somebody's choice
+    signed = hmac_headers(Hmac(SECRET, clock=lambda: then), body)
+    assert HmacVerifier(SECRET, clock=lambda: then).verify(signed, body)
+    forged = signed | {
+        "webhook-id": f"{signed['webhook-id']}.{then}",
+        "webhook-timestamp": str(now),
+    }
+    with pytest.raises(VerificationError):
+        HmacVerifier(SECRET, clock=lambda: now).verify(forged, b"{}")
+
+
+@pytest.mark.parametrize("header", ["webhook-id", "webhook-timestamp", "webhook-signature"])
+@pytest.mark.parametrize(
+    "value", ["\udcff", "1\udcff", "é", "\x00", "1\n", "٣", "v1,\ud800", "a b"]
+)
+def test_headers_of_nonsense_are_no_signature(header, value):
+    """Whatever characters a server lets through, the error is the verification's."""
+    with pytest.raises(VerificationError):
+        HmacVerifier(SECRET).verify(hmac_headers(Hmac(SECRET)) | {header: value}, b"{}")
+
+
+@pytest.mark.parametrize("moment", ["0", "01", "1_0", "+1", " 1", "-1", "1.0", "9" * 13])
+def test_a_time_is_plain_digits(moment):
+    """As the signer writes it, and nothing else that int() reads: though it is signed."""
+    signed = b".".join((b"id", moment.encode(), b"{}"))
+    signature = base64.b64encode(hmac.digest(SECRET, signed, "sha256")).decode()
+    headers = {
+        "webhook-id": "id",
+        "webhook-timestamp": moment,
+        "webhook-signature": f"v1,{signature}",
+    }
+    with pytest.raises(VerificationError, match="time"):
+        HmacVerifier(SECRET, clock=lambda: 1.0).verify(headers, b"{}")
+
+
+@pytest.mark.parametrize(
+    "value", ["Bearer \udcff", "Bearer a.b.\ud800", "\udcff", "Bearer \x00.é.c"]
+)
+def test_headers_of_nonsense_are_no_token(verifier, value):
+    """Likewise."""
+    with pytest.raises(VerificationError):
+        verifier.verify({"Authorization": value})
 
 
 def test_an_attribute_is_no_part_of_a_signature():
