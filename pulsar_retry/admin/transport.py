@@ -38,6 +38,7 @@ _RETRIES = urllib3.Retry(
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _BAD = 400
+_NO_NAMES = frozenset({"", ".", ".."})
 #: Characters of a broker's reason that are shown.
 _MAX_REASON = 500
 
@@ -153,7 +154,15 @@ def topic_path(topic: str, *parts: str) -> str:
 
 
 def quoted(*parts: str) -> str:
-    """Return a path of *parts*, each quoted."""
+    """Return a path of *parts*, each quoted.
+
+    Raises:
+        ConfigError: a part is empty, ``.`` or ``..``. Clients, proxies and servers resolve these,
+            so that the request would reach another resource.
+    """
+    for part in parts:
+        if part in _NO_NAMES:
+            raise ConfigError.bad("name", part, "a name that is not empty, . or ..")
     return "/".join(urllib.parse.quote(part, safe="") for part in parts)
 
 

@@ -12,7 +12,9 @@ import attrs
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.transport import Transport, topic_path
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay import Cluster
 
 
@@ -224,3 +226,23 @@ def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
 def test_names_are_quoted(topic, path) -> None:
     """Whatever a topic is called, it is one segment."""
     assert path == topic_path(topic, "stats")
+
+
+@pytest.mark.parametrize("name", [".", "..", ""])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin, name: admin.topics.delete(f"persistent://a/b/{name}", force=True),
+        lambda admin, name: admin.topics.stats(f"persistent://a/{name}/c"),
+        lambda admin, name: admin.topics.stats(f"persistent://{name}/b/c"),
+        lambda admin, name: admin.namespaces.topics(f"a/{name}"),
+        lambda admin, name: admin.namespaces.names(name),
+        lambda admin, name: admin.subscriptions.delete("a/b/c", name),
+        lambda admin, name: admin.subscriptions.skip_all("a/b/c", name),
+    ],
+)
+def test_no_name_leads_elsewhere(api, ask, name) -> None:
+    """Clients and servers resolve dots: another resource would be asked for, or deleted."""
+    with AdminClient(Cluster(admin_url=api.url)) as admin, pytest.raises(ConfigError):
+        ask(admin, name)
+    assert [] == api.asked
