@@ -10,6 +10,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 
+from pulsar_retry.console.throttle import Throttle
 from pulsar_retry.errors import ConfigError
 
 COOKIE = "pulsar-retry-console"
@@ -74,6 +75,7 @@ class Access:
         self.form_token = secrets.token_urlsafe(32)
         self._sessions: dict[str, float] = {}
         self._lock = threading.Lock()
+        self._throttle = Throttle()
 
     @property
     def needs_login(self) -> bool:
@@ -106,20 +108,28 @@ class Access:
         """Tell whether a form brings what ours have."""
         return _equal(form_token, self.form_token.encode())
 
-    def is_admitted(self, cookie: str | None, authorization: str | None) -> bool:
-        """Tell whether a request comes from somebody who has logged in, or brings the token."""
+    def is_admitted(self, cookie: str | None, authorization: str | None, address: str = "") -> bool:
+        """Tell whether a request comes from somebody who has logged in, or brings the token.
+
+        Raises:
+            TooManyTriesError: *address*, the client's, has brought too many wrong tokens.
+        """
         if self._token is None:
-            return True
-        kind, _, token = (authorization or "").partition(" ")
-        if kind.lower() == "bearer" and _equal(token.strip(), self._token):
             return True
         with self._lock:
             ends = self._sessions.get(cookie or "")
-        return ends is not None and time.monotonic() < ends
+        if ends is not None and time.monotonic() < ends:
+            return True
+        kind, _, token = (authorization or "").partition(" ")
+        return kind.lower() == "bearer" and self._is_token(token, address)
 
-    def log_in(self, token: str) -> str | None:
-        """Return the cookie of a new session; None: the token is another one."""
-        if self._token is None or not _equal(token.strip(), self._token):
+    def log_in(self, token: str, address: str = "") -> str | None:
+        """Return the cookie of a new session; None: the token is another one.
+
+        Raises:
+            TooManyTriesError: *address*, the client's, has brought too many wrong tokens.
+        """
+        if not self._is_token(token, address):
             return None
         session, now = secrets.token_urlsafe(32), time.monotonic()
         with self._lock:
@@ -132,6 +142,15 @@ class Access:
         """End a session."""
         with self._lock:
             self._sessions.pop(cookie or "", None)
+
+    def _is_token(self, said: str, address: str) -> bool:
+        if self._token is None:
+            return False
+        self._throttle.take(address)
+        if not _equal(said.strip(), self._token):
+            return False
+        self._throttle.give_back(address)
+        return True
 
 
 def _equal(said: str, wanted: bytes) -> bool:

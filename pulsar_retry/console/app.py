@@ -22,9 +22,10 @@ from pulsar_retry.console.access import COOKIE, Access
 from pulsar_retry.console.chart import chart
 from pulsar_retry.console.depth import Depths
 from pulsar_retry.console.desk import Desk
-from pulsar_retry.console.gate import Gate
+from pulsar_retry.console.gate import Gate, address_of, retry_after
 from pulsar_retry.console.jobs import Jobs, Wishes, where_of
 from pulsar_retry.console.payload import FORMS, shown
+from pulsar_retry.console.throttle import TooManyTriesError
 from pulsar_retry.console.views import FILES, Views, link
 from pulsar_retry.errors import (
     AdminError,
@@ -176,12 +177,19 @@ class Console:
     # -- logging in -------------------------------------------------------------------------------
 
     def _login_page(self, request: Request) -> Response:
-        return self._views.page("login.html", request, wrong=False)
+        return self._views.page("login.html", request, fault=None)
 
     def _log_in(self, request: Request, form: _Form) -> Response:
-        session = self.access.log_in(form.get("token", ""))
+        try:
+            session = self.access.log_in(form.get("token", ""), address_of(request.scope))
+        except TooManyTriesError as error:
+            page = self._views.page("login.html", request, status=429, fault=f"There were {error}.")
+            page.headers.update(retry_after(error))
+            return page
         if session is None:
-            return self._views.page("login.html", request, status=403, wrong=True)
+            return self._views.page(
+                "login.html", request, status=403, fault="The token is another one."
+            )
         answer = _to("/")
         # Behind a proxy that speaks TLS it is the browser that knows.
         secure = request.headers.get("origin", "").startswith("https:")

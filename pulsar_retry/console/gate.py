@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_retry.console.access import COOKIE, Access
+from pulsar_retry.console.throttle import TooManyTriesError
 
 #: Nothing but our own style sheet and icon is loaded, no script runs, and nobody frames us.
 _HEADERS = {
@@ -26,6 +29,16 @@ _HEADERS = {
 #: What one may see before one has logged in.
 _OPEN = frozenset({"/login", "/style.css", "/icon.svg"})
 _READING = frozenset({"GET", "HEAD"})
+
+
+def address_of(scope: Scope) -> str:
+    """Return the IP address of a request's client; behind a proxy it is the proxy's."""
+    return str((scope.get("client") or ("",))[0])
+
+
+def retry_after(error: TooManyTriesError) -> dict[str, str]:
+    """Return the header that says when to try again."""
+    return {"Retry-After": str(math.ceil(error.wait))}
 
 
 class Gate:
@@ -60,8 +73,13 @@ class Gate:
         if not reading and not own:
             return PlainTextResponse("This form was sent from elsewhere.\n", 403)
         cookie = HTTPConnection(scope).cookies.get(COOKIE)
-        if scope["path"] in _OPEN or self._access.is_admitted(cookie, headers.get("authorization")):
-            return None
+        try:
+            if scope["path"] in _OPEN or self._access.is_admitted(
+                cookie, headers.get("authorization"), address_of(scope)
+            ):
+                return None
+        except TooManyTriesError as error:
+            return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
         if reading:
             return RedirectResponse("/login", 303)
         return PlainTextResponse("Log in first.\n", 401)

@@ -220,6 +220,34 @@ def test_another_token_opens_nothing(locked) -> None:
     assert 303 == locked.get("/").status_code
 
 
+def test_tokens_cannot_be_guessed_one_after_the_other(locked) -> None:
+    """After ten wrong ones, neither the page nor a program's header is looked at for a while."""
+    wrong = {"authorization": "Bearer x"}
+    assert [403] * 5 == [log_in(locked, TOKEN + "x").status_code for _ in range(5)]
+    assert [303] * 5 == [locked.get("/", headers=wrong).status_code for _ in range(5)]
+    for answer in (
+        log_in(locked, TOKEN),
+        locked.get("/", headers={"authorization": f"Bearer {TOKEN}"}),
+        locked.post("/redrive/look", headers=wrong | {"origin": "http://dlq.example"}),
+    ):
+        assert 429 == answer.status_code
+        assert 1 <= int(answer.headers["retry-after"]) <= 6
+        assert "too many wrong tokens" in answer.text
+        assert "set-cookie" not in answer.headers
+    assert 200 == locked.get("/login").status_code
+
+
+def test_who_has_logged_in_is_not_throttled(locked) -> None:
+    """Whatever others behind the same proxy try."""
+    log_in(locked, TOKEN)
+    session = locked.cookies[COOKIE]
+    for _ in range(20):
+        locked.cookies.clear()
+        locked.get("/", headers={"authorization": "Bearer x"})
+    locked.cookies.set(COOKIE, session)
+    assert 200 == locked.get("/").status_code
+
+
 def test_after_the_logout_the_cookie_opens_nothing(locked) -> None:
     """Also where somebody has kept it."""
     log_in(locked, TOKEN)
