@@ -101,8 +101,7 @@ class Client(consumer_client.Client):
                 decided by the client's `retry_policy`, environment variables and defaults
                 (`Subscriber.describe`).
             dead_letter_policy: The letters' topics, and the number of attempts where the retry
-                policy has none. Where it names no ``initial_subscription_name``, ``pulsar-retry``
-                is made on the dead-letter topic, for the broker deletes what nobody subscribes to.
+                policy has none.
             flow_control: How much is in hand at most.
             concurrency: How many handlers run at a time.
             workers: ``"threads"``; or ``"processes"`` for handlers that need a processor each, and

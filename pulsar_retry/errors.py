@@ -131,6 +131,15 @@ class ForkedError(PulsarRetryError, RuntimeError):
     """
 
 
+#: The right without which the subscription that keeps dead letters cannot be made.
+FIRST_SUBSCRIPTION = "consume, for its first subscription,"
+
+_ADVICE = (
+    ". Without a subscription the broker may delete the topic, so one is made first: allow that, "
+    "or say initial_subscription_name=None where the topic has a subscription of yours"
+)
+
+
 class SettleError(PulsarRetryError, PulsarException):  # type: ignore[misc]  # it is untyped
     """A message could not be handed on. Nothing is lost: the original will be redelivered."""
 
@@ -147,6 +156,8 @@ class LetterPublishError(SettleError):
         said = shown(cause)
         if isinstance(cause, AuthorizationError):
             said = f"the role of this client may not {right} there ({said})"
+        if right == FIRST_SUBSCRIPTION:
+            said += _ADVICE
         super().__init__(topic, said)  # a copy is made from these
         self.topic = topic
 

@@ -36,6 +36,11 @@ _OK = _pulsar.Result.Ok
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
 
+_NOT_KEPT = (
+    "%s gets no subscription (initial_subscription_name=None): if it has none of yours, a broker "
+    "with default settings deletes it after a minute, with its dead letters"
+)
+
 
 #: Makes what builds a raw message; pulsar-client's own builder does.
 NewMessage = Callable[[], Any]
@@ -78,7 +83,8 @@ class LetterRouter:
             schema: The consumer's schema, which its letters carry.
             max_pending: Letters that may be in flight.
             send_timeout: Seconds until a letter that has no receipt counts as failed.
-            dead_letter_subscription: Made on a dead-letter topic before its first dead letter.
+            dead_letter_subscription: Made on a dead-letter topic before its first dead letter;
+                None: none, with a warning.
             come_back: See `LetterRouter`.
             timer: Looks after letters without a receipt.
             one_thread: Whether *client* has one I/O thread.
@@ -97,6 +103,7 @@ class LetterRouter:
         self._timer = timer
         self._watched = False
         self._subscription = dead_letter_subscription
+        self._warned = False
         self._closed = False
         self.come_back = come_back
         self.watch = watch
@@ -243,8 +250,11 @@ class LetterRouter:
         return WireSchema(self._client._client.get_schema_info(*key))  # noqa: SLF001
 
     def _make_first_subscription(self, topic: str) -> None:
-        """Make the subscription without which the broker may drop the dead letters."""
+        """Make the subscription without which the broker deletes the dead letters."""
         if self._subscription is None:
+            if not self._warned:
+                self._warned = True
+                _log.warning(_NOT_KEPT, topic)
             return
         try:
             consumer = BareClient.subscribe(

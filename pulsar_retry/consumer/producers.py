@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
-from pulsar_retry.errors import LetterPublishError
+from pulsar_retry.errors import FIRST_SUBSCRIPTION, LetterPublishError
 from pulsar_retry.policy.backoff import Exponential
 
 _log = logging.getLogger("pulsar_retry")
@@ -23,6 +24,10 @@ _log = logging.getLogger("pulsar_retry")
 #: How long to fail at once after a producer could not be made, so that a broken topic costs
 #: neither the broker nor the application a creation per message.
 _CREATION_BACKOFF = Exponential(0.1, 30)
+
+#: Seconds after which the subscription of a dead-letter topic is made again where it is gone: much
+#: less than the minute after which a broker deletes what nobody has subscribed to.
+_KEPT = 5.0
 
 
 class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
@@ -40,7 +45,8 @@ class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client i
 class _Slot:
     """The producer of one topic and schema, or when to try again.
 
-    *right* is what the role needed when the last try failed.
+    *right* is what the role needed when the last try failed. *kept_until* is when the subscription
+    of a dead-letter topic is to be looked after again.
     """
 
     lock: threading.Lock = attrs.Factory(threading.Lock)
@@ -49,6 +55,7 @@ class _Slot:
     error: Exception | None = None
     right: str = "produce"
     retry_at: float = 0.0
+    kept_until: float = math.inf
 
 
 class LetterProducers:
@@ -72,7 +79,8 @@ class LetterProducers:
         Args:
             client: Makes the producers.
             send_timeout: Seconds until a letter that has no receipt counts as failed.
-            prepare_dead_letters: Called with a dead-letter topic before its producer is made.
+            prepare_dead_letters: Called with a dead-letter topic before its producer is made, and
+                again every few seconds in which there are dead letters.
             one_thread: Whether *client* has one I/O thread; see `LetterProducer`.
             landed: Takes receipts; see `LetterProducer`.
             clock: Tells the time in seconds.
@@ -88,7 +96,11 @@ class LetterProducers:
     def ready(self, topic: str, key: Any) -> LetterProducer | None:
         """Return the producer of *topic* and schema *key* if there is one already."""
         slot = self._slots.get((topic, key))
-        return slot.producer if slot else None
+        return None if slot is None or self._is_due(slot) else slot.producer
+
+    def _is_due(self, slot: _Slot) -> bool:
+        """Tell whether somebody may have deleted the subscription that keeps dead letters."""
+        return slot.kept_until < math.inf and slot.kept_until <= self._clock()
 
     def get(self, topic: str, key: Any, schema: Callable[[], Any], *, dead: bool) -> LetterProducer:
         """Return the producer, made now if need be. May block for the operation time-out.
@@ -106,21 +118,22 @@ class LetterProducers:
         """
         slot = self._slots.setdefault((topic, key), _Slot())
         with slot.lock:
-            if slot.producer is None:
-                slot.producer = self._make(slot, topic, schema, dead=dead)
+            if slot.producer is None or self._is_due(slot):
+                slot.producer = self._open(slot, topic, schema, dead=dead)
             return slot.producer
 
-    def _make(
+    def _open(
         self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool
     ) -> LetterProducer:
         if self._clock() < slot.retry_at:
             raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
         try:
-            slot.right = "consume, for its first subscription,"
             if dead:
+                slot.right = FIRST_SUBSCRIPTION
                 self._prepare_dead_letters(topic)
+                slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"
-            producer = self._create(topic, schema(), fallback=dead)
+            producer = slot.producer or self._create(topic, schema(), fallback=dead)
         except Exception as error:
             slot.failures += 1
             slot.error = error

@@ -12,12 +12,19 @@ from pulsar_retry.errors import ConfigError
 DEFAULT_MAX_REDELIVER_COUNT = 16
 
 
+#: The subscription that keeps dead letters where none is named. Redrive and console read it.
+KEEPING_SUBSCRIPTION = "pulsar-retry"
+
 #: Pub/Sub's bounds of the maximum number of delivery attempts.
 _PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
 
 
 def _blank_is_none(value: str | None) -> str | None:
     return (value.strip() or None) if isinstance(value, str) else value
+
+
+def _blank_is_default(value: str | None) -> str | None:
+    return (value.strip() or KEEPING_SUBSCRIPTION) if isinstance(value, str) else value
 
 
 @attrs.frozen
@@ -30,14 +37,19 @@ class DeadLetterPolicy:
             on the first failure.
         retry_letter_topic: The retry topic. None: derived from topic and subscription.
         dead_letter_topic: The dead-letter topic. None: derived likewise.
-        initial_subscription_name: A subscription that is made on the dead-letter topic before the
-            first dead letter, so that the broker keeps it. None: none is made.
+        initial_subscription_name: The durable subscription that is made on the dead-letter topic
+            before the first dead letter. Without a subscription a broker with default settings
+            deletes the topic after a minute, with its letters. Unread letters stay in the
+            subscription: name the one that your own consumer of the topic uses. None: none is
+            made, which is logged as a warning.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
     retry_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
     dead_letter_topic: str | None = attrs.field(default=None, converter=_blank_is_none)
-    initial_subscription_name: str | None = attrs.field(default=None, converter=_blank_is_none)
+    initial_subscription_name: str | None = attrs.field(
+        default=KEEPING_SUBSCRIPTION, converter=_blank_is_default
+    )
 
     def __attrs_post_init__(self) -> None:
         """Refuse a count that is none, and names that are no text."""
@@ -56,7 +68,7 @@ class DeadLetterPolicy:
         *,
         retry_letter_topic: str | None = None,
         dead_letter_topic: str | None = None,
-        initial_subscription_name: str | None = None,
+        initial_subscription_name: str | None = KEEPING_SUBSCRIPTION,
     ) -> DeadLetterPolicy:
         """Return Pub/Sub's dead-letter policy ("Handle message failures").
 
@@ -67,8 +79,8 @@ class DeadLetterPolicy:
             max_delivery_attempts: 5 to 100, the first delivery included.
             retry_letter_topic: As for the class.
             dead_letter_topic: As for the class.
-            initial_subscription_name: As for the class. Pub/Sub, too, loses dead letters that
-                nobody subscribes to.
+            initial_subscription_name: As for the class. Pub/Sub makes no subscription, and loses
+                dead letters that nobody subscribes to.
 
         Raises:
             ConfigError: *max_delivery_attempts* is out of range.
@@ -84,6 +96,9 @@ class DeadLetterPolicy:
     def of(cls, policy: Any) -> DeadLetterPolicy:
         """Return *policy* as ours; it may be a `pulsar.ConsumerDeadLetterPolicy`.
 
+        One of these that names no initial subscription gets ours: it cannot tell whether its user
+        has said None.
+
         Raises:
             ConfigError: it is neither.
         """
@@ -93,7 +108,7 @@ class DeadLetterPolicy:
             return cls(
                 max_redeliver_count=policy.max_redeliver_count,
                 dead_letter_topic=policy.dead_letter_topic,
-                initial_subscription_name=policy.initial_subscription_name,
+                initial_subscription_name=policy.initial_subscription_name or KEEPING_SUBSCRIPTION,
             )
         except AttributeError:
             raise ConfigError.bad(

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 #: Where handlers run.
 THREADS, PROCESSES, LOOP = "threads", "processes", "loop"
 
-#: The subscription that is made on a dead-letter topic whose policy names none: the broker may
-#: delete what nobody has subscribed to. `redrive` reads it.
-KEEPER = "pulsar-retry"
-
 
 @attrs.frozen(kw_only=True)
 class Options:
@@ -82,11 +78,7 @@ class Options:
     def letters(self) -> DeadLetterPolicy:
         """Where letters go. The count is the retry policy's: the consumer never uses it up."""
         policy = self.dead_letter_policy or DeadLetterPolicy()
-        return attrs.evolve(
-            policy,
-            max_redeliver_count=2**31 - 1,
-            initial_subscription_name=policy.initial_subscription_name or KEEPER,
-        )
+        return attrs.evolve(policy, max_redeliver_count=2**31 - 1)
 
 
 def checked_options(**arguments: Any) -> Options:

@@ -12,9 +12,10 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, RedriveError
+from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 
 #: Made where a dead-letter topic has no subscription.
-SUBSCRIPTION = "pulsar-retry"
+SUBSCRIPTION = KEEPING_SUBSCRIPTION
 #: The property of the subscription that holds the checkpoint.
 CHECKPOINT = "pulsar-retry-redrive"
 _VERSION = 1

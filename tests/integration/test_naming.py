@@ -89,7 +89,7 @@ def test_old_names_are_used_where_they_exist(
     names = {name.split("-partition-")[0] for name in admin.topics(namespace)}
     assert {topic, existing, f"{topic}-billing-{other}"} == names
     if not partitions:  # the look-up left no subscription behind
-        expected = {"billing"} if old == "RETRY" else set()
+        expected = {"billing"} if old == "RETRY" else {"pulsar-retry"}
         assert expected == set(admin.stats(existing)["subscriptions"])
 
 

@@ -9,11 +9,12 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.replay.redrive_source import SUBSCRIPTION
 
 
 def test_the_default_is_sixteen_retries_and_derived_names() -> None:
     """As in Java, Go and TDMQ."""
-    assert pr.DeadLetterPolicy(16, None, None, None) == pr.DeadLetterPolicy()
+    assert pr.DeadLetterPolicy(16, None, None, "pulsar-retry") == pr.DeadLetterPolicy()
 
 
 def test_ours_is_taken_as_it_is() -> None:
@@ -43,7 +44,7 @@ def test_a_policy_cannot_be_changed() -> None:
 def test_pulsar_clients_policy_is_understood(
     theirs: pulsar.ConsumerDeadLetterPolicy, ours: pr.DeadLetterPolicy
 ) -> None:
-    """It says blank where ours says None."""
+    """It says blank where ours has a default."""
     assert ours == pr.DeadLetterPolicy.of(theirs)
 
 
@@ -65,10 +66,25 @@ def test_what_is_no_count_is_refused(count: object) -> None:
     assert 0 == pr.DeadLetterPolicy(0).max_redeliver_count
 
 
-@pytest.mark.parametrize("blank", [None, "", "  ", "\t\n"])
-def test_blank_names_mean_derived_ones(blank: str | None) -> None:
-    """As in Java."""
+@pytest.mark.parametrize("blank", ["", "  ", "\t\n"])
+def test_blank_names_mean_derived_ones(blank: str) -> None:
+    """As in Java, where the first subscription has no name by default, though."""
     assert pr.DeadLetterPolicy() == pr.DeadLetterPolicy(16, blank, blank, blank)
+    assert pr.DeadLetterPolicy() == pr.DeadLetterPolicy(16, None, None)
+
+
+def test_dead_letters_are_kept_unless_that_is_refused() -> None:
+    """By a subscription of the name that redrive reads; only an explicit None makes none."""
+    assert "pulsar-retry" == SUBSCRIPTION
+    for policy in (
+        pr.DeadLetterPolicy(),
+        pr.DeadLetterPolicy.pubsub(),
+        pr.DeadLetterPolicy.of(pulsar.ConsumerDeadLetterPolicy(5)),
+    ):
+        assert SUBSCRIPTION == policy.initial_subscription_name
+    assert pr.DeadLetterPolicy(initial_subscription_name=None).initial_subscription_name is None
+    own = pulsar.ConsumerDeadLetterPolicy(5, initial_subscription_name="own")
+    assert "own" == pr.DeadLetterPolicy.of(own).initial_subscription_name
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,21 @@ def test_only_dead_letter_topics_are_prepared(
     assert [[], [DLQ]] == at_creation
 
 
+def test_a_subscription_that_is_deleted_is_made_again(
+    letters: LetterProducers, creations: Creations, prepared: list[str], clock: Clock
+) -> None:
+    """A dead letter looks after it again after five seconds; the producer stays."""
+    dead, retry = get(letters, DLQ), get(letters)
+    clock.now += 4.9
+    assert dead is letters.ready(DLQ, None)
+    clock.now += 0.1
+    assert letters.ready(DLQ, None) is None
+    assert retry is letters.ready(RETRY, None)
+    assert dead is get(letters, DLQ) is letters.ready(DLQ, None)
+    assert [DLQ, DLQ] == prepared
+    assert 2 == len(creations.asked)
+
+
 def test_a_failure_names_topic_and_cause(letters: LetterProducers, creations: Creations) -> None:
     """The caller learns what pulsar-client said."""
     creations.fail = [pulsar.ConnectError("no")]
@@ -223,7 +238,7 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     letters = LetterProducers(
         object(), send_timeout=1, prepare_dead_letters=refuse, one_thread=False, clock=Clock()
     )
-    with pytest.raises(pr.LetterPublishError):
+    with pytest.raises(pr.LetterPublishError, match=r"may not consume.*_name=None where"):
         get(letters, DLQ)
     assert [] == creations.asked
 

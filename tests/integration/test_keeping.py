@@ -1,0 +1,170 @@
+"""Dead letters stay, on a broker that deletes what nobody has subscribed to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import urllib.error
+import uuid
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION
+
+import pulsar_retry as pr
+
+SHARED = pulsar.ConsumerType.Shared
+EARLIEST = pulsar.InitialPosition.Earliest
+#: The subscription that is made by default.
+KEEPER = "pulsar-retry"
+
+
+def by_retries(client: pr.Client, topic: str) -> None:
+    """The retries of a letter are used up."""
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        SHARED,
+        initial_position=EARLIEST,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(0),
+    )
+    consumer.reconsume_later(consumer.receive(SOON))
+
+
+def by_nacks(client: pr.Client, topic: str) -> None:
+    """pulsar-client's own policy, the nack path."""
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        SHARED,
+        initial_position=EARLIEST,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1),
+    )
+    for _ in range(2):
+        consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
+
+
+def by_a_listener(client: pr.Client, topic: str) -> None:
+    """In a listener."""
+    client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        SHARED,
+        initial_position=EARLIEST,
+        enable_retry=True,
+        message_listener=lambda consumer, message: consumer.dead_letter_async(message),
+    )
+
+
+def by_a_subscriber(client: pr.Client, topic: str) -> None:
+    """In a subscriber's handler."""
+
+    def handle(_: Any) -> None:
+        raise pr.Reject("invalid")
+
+    client.subscriber(topic, SUBSCRIPTION, handle).start()
+
+
+def by_asyncio(client: pr.Client, topic: str, url: str) -> None:
+    """On an event loop."""
+
+    async def run() -> None:
+        async with pr.asyncio.Client(url) as own:
+            consumer = await own.subscribe(
+                topic, SUBSCRIPTION, SHARED, initial_position=EARLIEST, enable_retry=True
+            )
+            await consumer.dead_letter(await consumer.receive())
+
+    asyncio.run(run())
+
+
+def backlog(admin: Any, topic: str, subscription: str = KEEPER) -> int | None:
+    """Return the backlog of a dead-letter topic; None while it is not there."""
+    with suppress(urllib.error.HTTPError, KeyError):
+        found: int = admin.backlog(topic, subscription)
+        return found
+    return None
+
+
+def await_deletions(client: pr.Client, admin: Any) -> None:
+    """Wait until the broker, if it does that, has deleted what has had no subscription by now."""
+    runtime = admin.get("brokers/configuration/runtime")
+    if runtime["brokerDeleteInactiveTopicsEnabled"] != "true":
+        return
+    longest = float(runtime["brokerDeleteInactiveTopicsMaxInactiveDurationSeconds"])
+    canary = f"persistent://public/default/{uuid.uuid4().hex}"
+    client.create_producer(canary).close()
+    deadline = time.monotonic() + 60 + 2 * longest
+    while time.monotonic() < deadline:
+        try:
+            admin.stats(canary)
+        except urllib.error.HTTPError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the broker deletes nothing")
+
+
+def test_every_shell_keeps_its_first_dead_letter(client, broker, admin, topic):
+    """Nobody has named a subscription, and the letter outlives the deletion of inactive topics."""
+    ways = [
+        by_retries,
+        by_nacks,
+        by_a_listener,
+        by_a_subscriber,
+        partial(by_asyncio, url=broker.service_url),
+    ]
+    topics = [f"{topic}-{number}" for number in range(len(ways))]
+    for way, each in zip(ways, topics, strict=True):
+        client.create_producer(each).send(b"order")
+        way(client, each)
+    dead = [f"{each}-{SUBSCRIPTION}-DLQ" for each in topics]
+    deadline = time.monotonic() + SOON / 1000
+    while {1} != {backlog(admin, each) for each in dead} and time.monotonic() < deadline:
+        time.sleep(0.05)
+    client.close()
+
+    with pr.Client(broker.service_url) as other:
+        await_deletions(other, admin)
+    assert [1] * 5 == [backlog(admin, each) for each in dead]
+
+
+def test_a_dead_letter_topic_that_was_deleted(
+    subscribe, publish, admin, client, topic, monkeypatch
+):
+    """It is made anew with its subscription, though its producer has been there all the time."""
+    monkeypatch.setattr("pulsar_retry.consumer.producers._KEPT", 0)
+    consumer = subscribe()
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    for content in (b"first", b"second"):
+        publish(content)
+        consumer.dead_letter(consumer.receive(SOON))
+        assert 1 == backlog(admin, dead)
+        if content == b"first":
+            admin.call("DELETE", f"{dead.replace('://', '/')}/subscription/{KEEPER}?force=true")
+            await_deletions(client, admin)
+            with suppress(urllib.error.HTTPError):
+                admin.call("DELETE", f"{dead.replace('://', '/')}?force=true")
+
+    await_deletions(client, admin)
+    assert 1 == backlog(admin, dead)
+
+
+@pytest.mark.parametrize("name", ["people", None])
+def test_another_subscription_or_none(subscribe, publish, admin, topic, name, caplog):
+    """The one that is named alone; None makes none, and that is told once."""
+    policy = pr.DeadLetterPolicy(0, initial_subscription_name=name)
+    consumer = subscribe(dead_letter_policy=policy)
+    with caplog.at_level(logging.WARNING, "pulsar_retry"):
+        for _ in range(2):
+            publish()
+            consumer.dead_letter(consumer.receive(SOON))
+
+    stats = admin.stats(f"{topic}-{SUBSCRIPTION}-DLQ")
+    assert [name] * (name is not None) == list(stats["subscriptions"])
+    said = [each for each in caplog.messages if "initial_subscription_name=None" in each]
+    assert (name is None) == len(said)
