@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
         SettleError,
         SnapshotError,
         StandaloneError,
+        UnfinishedError,
         WorkerCrashedError,
     )
     from pulsar_retry.observe.hooks import Hooks, SettleEvent
@@ -133,6 +134,7 @@ __all__ = [
     "StandaloneError",
     "Step",
     "Subscriber",
+    "UnfinishedError",
     "WorkerCrashedError",
     "__version__",
     "attempt_of",

@@ -52,6 +52,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "SettleError",
         "SnapshotError",
         "StandaloneError",
+        "UnfinishedError",
         "WorkerCrashedError",
     ),
     "observe.hooks": (

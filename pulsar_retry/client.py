@@ -95,8 +95,10 @@ class Client(consumer_client.Client):
             topic: A topic or a list of topics.
             subscription: The subscription. A new one starts at *initial_position*.
             handler: A function of one argument, the plain `pulsar.Message`, ``def`` or
-                ``async def``. Returning acknowledges. It may raise, or return, `Retry`, `Reject`,
-                `Drop` or `Defer`; anything else that it raises is judged by the retry policy.
+                ``async def``. Returning acknowledges; an awaitable that it returns is awaited
+                first. It may raise, or return, `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit`
+                and `KeyboardInterrupt` end the subscription; anything else that it raises is judged
+                by the retry policy.
             retry_policy: Which failures are retried, how often and when. What it leaves open is
                 decided by the client's `retry_policy`, environment variables and defaults
                 (`Subscriber.describe`).

@@ -18,6 +18,7 @@
     ├── BatchSettleError (an ExceptionGroup) some messages of a list failed, with each error
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
     ├── HandlerError                         what a handler in another process raised
+    │   ├── UnfinishedError                  … or it returned what has not run
     │   └── WorkerCrashedError               … or its process died
     ├── RedriveError                         a redrive could not begin, or had to stop
     ├── SeekError                            a seek was refused, or could not be finished
@@ -59,6 +60,7 @@ __all__ = [
     "SettleError",
     "SnapshotError",
     "StandaloneError",
+    "UnfinishedError",
     "WorkerCrashedError",
 ]
 
@@ -184,6 +186,10 @@ class HandlerError(PulsarRetryError):
 
 class WorkerCrashedError(HandlerError):
     """The process of a handler died with a message in hand. This uses up an attempt."""
+
+
+class UnfinishedError(HandlerError):
+    """A handler returned a generator, of which nothing has run. This uses up an attempt."""
 
 
 class RedriveError(PulsarRetryError):

@@ -13,6 +13,7 @@ from typing import Any
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import HANDLED_BY, Board, Item, Slot
+from pulsar_retry.pull.ending import ENDS, Ending
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.valve import Valve
 
@@ -143,7 +144,7 @@ class LoopWorkers:
             return self._handler(item[0])
         # In a task of its own, so that an expired lease can cancel it and not the worker.
         loop = asyncio.get_running_loop()
-        task = loop.create_task(_awaited(self._handler, item[0]))
+        task = loop.create_task(_handled(self._handler, item[0]))
 
         def interrupt() -> None:
             with contextlib.suppress(RuntimeError):  # as above
@@ -181,8 +182,12 @@ class LoopWorkers:
         await loop.run_in_executor(None, self._settler.failed, slot, item, error)
 
 
-async def _awaited(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
-    return await handler(message)
+async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
+    # `contained`, written out: it runs once per message.
+    try:
+        return await handler(message)
+    except ENDS as error:
+        raise Ending(error) from None
 
 
 def _is_never_lost() -> None:

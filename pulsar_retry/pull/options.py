@@ -26,6 +26,7 @@ from pulsar_retry.pull.lanes import Lanes
 from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.letters import checked_redact
 from pulsar_retry.pull.quarantine import Quarantine
+from pulsar_retry.pull.returned import is_lazy
 from pulsar_retry.pull.valve import Valve
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
@@ -119,8 +120,8 @@ def with_handler(options: Options) -> Options:
         ConfigError: it cannot be called, or cannot run there.
     """
     handler = options.handler
-    if not callable(handler):
-        raise ConfigError.bad("handler", handler, "a function of one message, def or async def")
+    _check_handler(handler)
+    assert handler is not None  # noqa: S101 - it was checked
     if not _is_async(handler):
         workers = options.workers
     elif options.workers == PROCESSES:
@@ -176,6 +177,27 @@ def checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
     if policy is not None and not isinstance(policy, RetryPolicy):
         raise ConfigError.bad("retry_policy", policy, "a pulsar_retry.RetryPolicy or None")
     return policy
+
+
+def _check_handler(handler: Any) -> None:
+    """Refuse what cannot handle a message.
+
+    Raises:
+        ConfigError: it cannot be called, or not with one message, or nothing of it would run.
+    """
+    accepted = "a function of one message, def or async def"
+    if not callable(handler):
+        raise ConfigError.bad("handler", handler, accepted)
+    if is_lazy(handler) or is_lazy(getattr(handler, "__call__", None)):  # noqa: B004 - as below
+        raise ConfigError.bad("handler", handler, f"{accepted}, without a yield")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some of C's have none
+        return
+    try:
+        signature.bind("a message")
+    except TypeError as error:
+        raise ConfigError.bad("handler", handler, f"{accepted} ({error})") from None
 
 
 def _is_async(handler: Callable[[Any], Any]) -> bool:

@@ -22,7 +22,10 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 
 from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
 from pulsar_retry.policy.outcomes import Defer
+from pulsar_retry.pull.board import Slot
 from pulsar_retry.pull.carried import carried, restored
+from pulsar_retry.pull.ending import ENDS, ending
+from pulsar_retry.pull.returned import Finisher
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
@@ -139,6 +142,8 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     handle = pickle.loads(handler)  # noqa: S301 - from our own parent
     make, *record = pickle.loads(schema)  # noqa: S301 - as above
     codec = make(*record)
+    finisher, slot = Finisher(), Slot()
+    handle = finisher.finishing(handle, slot)
     with contextlib.suppress(EOFError, OSError):
         pipe.send_bytes(b"ready")
         while True:
@@ -149,20 +154,21 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
 def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     try:
         result = handle(message)
-    except Exception as error:  # noqa: BLE001 - the parent's policy judges it
-        return _pickled_error(error)
+    except (Exception, *ENDS) as error:  # noqa: BLE001 - the parent judges it
+        return _pickled_error(ending(error) or error)
     try:
         return pickle.dumps((True, result))
     except Exception:  # noqa: BLE001 - only an outcome matters, and those can be pickled
         return pickle.dumps((True, None))
 
 
-def _pickled_error(error: Exception) -> bytes:
+def _pickled_error(error: BaseException) -> bytes:
     """Return the error with its traceback, or what can be said of it where it cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(answer := pickle.dumps((False, error)))  # noqa: S301 - what was just made
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         text = f"{type(error).__qualname__}: {shown(error)}"
-        return pickle.dumps((False, HandlerError(text)))
+        kind = next((each for each in ENDS if isinstance(error, each)), HandlerError)
+        return pickle.dumps((False, kind(text)))
     return answer

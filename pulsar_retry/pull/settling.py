@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pulsar_retry.errors import (
     AcknowledgeError,
     HandlerError,
     LeaseExpired,
+    UnfinishedError,
     WorkerCrashedError,
     shown,
 )
@@ -29,6 +31,7 @@ from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.board import Board, Item, Slot, Work
+from pulsar_retry.pull.ending import ending
 from pulsar_retry.pull.letters import chain_key, origin_key, published_at
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.quarantine import crashes_of
@@ -114,6 +117,7 @@ class Settler:
         self.counts = Counts()
         self.own_letters = OwnLetters(clock=clock.monotonic)
         self.fatal: BaseException | None = None
+        self._has_told = False
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -126,10 +130,16 @@ class Settler:
 
     def failed(self, slot: Slot, item: Item, error: BaseException) -> None:
         """Do what the policy says about a message whose handler raised or returned *error*."""
-        if not slot.may_settle(item):
+        is_in_time = slot.may_settle(item)
+        if (fatal := ending(error)) is not None:
+            self._end_all(Work.of(item) if is_in_time else None, fatal)
+        elif is_in_time:
+            if isinstance(error, UnfinishedError) and not self._has_told:
+                self._has_told = True
+                _log.error("%s", error, extra=self.handover.watch.facts(item[0]))
+            self.settle_failure(Work.of(item), error)
+        else:
             self._too_late(item)
-            return
-        self.settle_failure(Work.of(item), error)
 
     def expire(self, slot: Slot, item: Item) -> None:
         """Take a message away from its handler, whose lease has expired."""
@@ -220,7 +230,7 @@ class Settler:
             case RetryLater():
                 return self._retry(work, action, failure, attempt)
             case Stop():
-                self._end_all(work, failure)
+                self._end_all(work, failure.error)
             case _:  # Discard
                 self._acknowledge(work, DROPPED)
         return None
@@ -268,11 +278,14 @@ class Settler:
         future.add_done_callback(ended)
         return future
 
-    def _end_all(self, work: Work, failure: Failure) -> None:
+    def _end_all(self, work: Work | None, error: BaseException) -> None:
         """Have the subscription end; the message stays as it is, and is redelivered then."""
-        self.fatal = self.fatal or failure.error
-        self.consumer.negative_acknowledge(work.message)
-        self._board.settled(work)
+        self.fatal = self.fatal or error
+        if work is not None:
+            with contextlib.suppress(Exception):  # the consumer is closed: it comes back anyway
+                self.consumer.negative_acknowledge(work.message)
+            self._board.settled(work)
+        self._board.notify()
 
     def is_superfluous(self, message: Any) -> bool:
         """Tell whether *message* is no news: a letter with a newer one, or one that is dead here.

@@ -16,13 +16,14 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.plan import topic_list
 from pulsar_retry.consumer.results import error_of
+from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.board import HANDLED_BY, Board
 from pulsar_retry.pull.checks import one_of
-from pulsar_retry.pull.crew import hire
+from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.gauges import Gauges
 from pulsar_retry.pull.intake import Intake
 from pulsar_retry.pull.opening import is_ordered, open_subscription
@@ -58,9 +59,9 @@ class Subscriber:
     """Calls a handler with every message of a subscription, and does the rest.
 
     Made by `Client.subscriber`. A handler that returns has its message acknowledged; what it raises
-    is judged by the retry policy. No error of a handler ends the subscription. Reconnecting is
-    pulsar-client's and shows nowhere; only what cannot get better (authorization, a topic that is
-    gone) ends it, and `result` raises the reason.
+    is judged by the retry policy, and does not end the subscription; but `SystemExit` and
+    `KeyboardInterrupt` do. Reconnecting is pulsar-client's and shows nowhere; only what cannot get
+    better (authorization, a topic that is gone) ends it, and `result` raises the reason.
 
     Thread-safe. A subscriber runs once.
     """
@@ -80,7 +81,7 @@ class Subscriber:
         self._ending: Future[None] = Future()
         self._board = Board(clock)
         self._settler: Settler | None = None
-        self._workers: list[threading.Thread] = []
+        self._crew: Crew | None = None
         self._reason: BaseException | None = None
         self._report: Report | None = None
 
@@ -167,8 +168,9 @@ class Subscriber:
 
     def _is_handling(self) -> bool:
         """Tell whether a handler of this subscriber is asking."""
-        return HANDLED_BY.get() is self._board or any(
-            each is threading.current_thread() for each in self._workers
+        crew = self._crew
+        return HANDLED_BY.get() is self._board or (
+            crew is not None and threading.current_thread() in crew.threads
         )
 
     def result(self, timeout: Duration | None = None) -> Report:
@@ -242,14 +244,17 @@ class Subscriber:
         try:
             consumer, kind = open_subscription(self._client, self._options)
             self._serve(consumer, kind)
-        except Exception as error:  # noqa: BLE001 - `result` tells it
+        except BaseException as error:  # noqa: BLE001 - `result` tells it
             name = self._options.subscription
             extra = {"topic": topic_label(self._options.topic), "subscription": name}
-            _log.error("the subscription %r has ended: %s", name, error, extra=extra)
+            text = f"{type(error).__name__}: {shown(error)}"
+            _log.error("the subscription %r has ended: %s", name, text, extra=extra)
             self._reason = error
         finally:
             try:
                 self._board.close()
+                if self._crew is not None:
+                    self._crew.close()
                 if consumer is not None:
                     with contextlib.suppress(pulsar.PulsarException):
                         consumer.close()
@@ -292,7 +297,7 @@ class Subscriber:
             self._settler = settler
         gauges = Gauges(board, options.flow_control, intake.clock)
         settler.handover.watch.ledger.attach(gauges)
-        self._workers = hire(options, board, settler, clock, lost=lambda: self._ask("abandon", 0))
+        self._crew = Crew(options, board, settler, clock, lost=lambda: self._ask("abandon", 0))
         self._tell_opened()
         try:
             intake.run(lambda: self._stop is not None)

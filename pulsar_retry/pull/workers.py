@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import Board, Slot
+from pulsar_retry.pull.returned import Finisher
 from pulsar_retry.pull.settling import Settler
 
 _log = logging.getLogger("pulsar_retry")
@@ -23,7 +24,8 @@ class WorkerThread:
         settler: Settler,
         handler: Callable[[Any], Any],
         *,
-        interrupt: Callable[[], None] | None = None,
+        slot: Slot,
+        finisher: Finisher,
         close: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -33,7 +35,8 @@ class WorkerThread:
             board: Where messages are taken from.
             settler: Settles those that are not simply acknowledged.
             handler: Called with each message.
-            interrupt: Ends a handler whose lease has expired, if that can be done.
+            slot: What others see of it.
+            finisher: Finishes what handlers return.
             close: Called at the end.
             clock: Knows what the thread waits on.
         """
@@ -41,8 +44,8 @@ class WorkerThread:
         self._settler = settler
         self._handler = handler
         self._close = close
-        self.slot = Slot()
-        self.slot.interrupt = interrupt
+        self.slot = slot
+        self._finisher = finisher
         self._sleep = clock.lock()
         self._sleep.acquire()
         board.slots.append(self.slot)
@@ -62,6 +65,7 @@ class WorkerThread:
     def _handle_all(self) -> None:
         """Handle what is ready until nothing is. Written out: it runs once per message."""
         board, slot, handler, settler = self._board, self.slot, self._handler, self._settler
+        finish = self._finisher.finish
         take, acknowledge = board.ready.popleft, settler.consumer.acknowledge
         while not board.closed:
             try:
@@ -73,6 +77,8 @@ class WorkerThread:
             message, size, entry = item
             try:
                 result = handler(message)
+                if result is not None:
+                    result = finish(result, slot)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
                 settler.failed(slot, item, error)
                 continue

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import workers
 from handling import SOON, Notes, fails
 from reading import SUBSCRIPTION, eventually
 
@@ -74,7 +75,8 @@ def test_a_lease_is_extended(start, publish):
     assert (1, 0) == (report.acknowledged, report.expired)
 
 
-def test_an_async_handler_is_cancelled(start, publish, admin, topic):
+@pytest.mark.parametrize("hidden", [False, True], ids=["async def", "behind a lambda"])
+def test_an_async_handler_is_cancelled(start, publish, admin, topic, hidden):
     """When its lease expires."""
     cancelled = threading.Event()
 
@@ -86,7 +88,7 @@ def test_an_async_handler_is_cancelled(start, publish, admin, topic):
                 cancelled.set()
                 raise
 
-    subscriber = start(hang, lease=SHORT)
+    subscriber = start(workers.hiding(hang) if hidden else hang, lease=SHORT)
     publish()
     assert cancelled.wait(SOON)
     eventually(lambda: not admin.backlog(topic, SUBSCRIPTION))  # the letter is out

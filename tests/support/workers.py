@@ -7,9 +7,11 @@ with the payload, to a file. Payloads say what happens: ``flaky…`` fails on th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,31 @@ def decide(message: Any) -> Any:
     if message.data() == b"reject":
         raise pr.Reject("not-ours")
     return pr.Drop("seen before")
+
+
+def awaiting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return *act* as a handler that is ``async def``."""
+
+    async def handle(message: Any) -> Any:
+        await asyncio.sleep(0)
+        return act(message)
+
+    return handle
+
+
+def hiding(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a lambda that calls a handler, so that nobody sees whether it is ``async def``."""
+    return lambda message: handler(message)  # noqa: PLW0108 - that is the point
+
+
+def hidden(message: Any) -> Any:
+    """Return a coroutine that drops the message."""
+    return awaiting(lambda _message: pr.Drop("seen"))(message)
+
+
+def lazy(message: Any) -> Any:
+    """Return a generator."""
+    return (each for each in [message])
 
 
 def main() -> None:

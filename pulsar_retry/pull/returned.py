@@ -1,0 +1,149 @@
+"""What a handler returned: an outcome, nothing, or work that has not been done yet."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from pulsar_retry.errors import UnfinishedError
+from pulsar_retry.policy.outcomes import Defer
+from pulsar_retry.pull.board import HANDLED_BY, Board, Slot
+from pulsar_retry.pull.ending import contained
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pulsar_retry.pull.loop_thread import LoopThread
+
+#: Seconds after which a message is tried again whose awaitable met an event loop that has ended.
+_RETRY = 1.0
+
+
+def is_lazy(handler: Any) -> bool:
+    """Tell whether calling *handler* runs nothing of it: it is a generator function."""
+    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
+
+
+class Finisher:
+    """Finishes what handlers return before their messages are acknowledged. Thread-safe.
+
+    A handler that looks like ``def`` may return an awaitable, for example because a decorator hides
+    that it is ``async def``, or the future of a pool. Both are waited for.
+    """
+
+    def __init__(
+        self,
+        board: Board | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            board: Where the messages are from (`HANDLED_BY`).
+            loop: Where awaitables run; None: on a loop of its own, which is made when it is needed.
+            lost: Called if *loop* is found closed.
+        """
+        self._board = board
+        self._loop = loop
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._own: LoopThread | None = None
+
+    def finish(self, result: Any, slot: Slot) -> Any:
+        """Return *result*, or what it leads to; for the worker thread of *slot*, which waits.
+
+        Raises:
+            Exception: what an awaitable or a future raises.
+            UnfinishedError: it is a generator, of which nothing has run.
+            Defer: the event loop has ended.
+        """
+        if isinstance(result, Future):
+            return self.finish(result.result(), slot)
+        if not inspect.isawaitable(result):
+            return _checked(result)
+        import asyncio  # noqa: PLC0415 - few need it
+
+        coroutine = contained(self.awaited(result))
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+        except RuntimeError:
+            coroutine.close()
+            self._lost()
+            raise Defer(_RETRY) from None
+
+        def interrupt() -> None:
+            future.cancel()
+
+        before, slot.interrupt = slot.interrupt, interrupt
+        try:
+            return future.result()
+        finally:
+            slot.interrupt = before
+
+    async def awaited(self, result: Any) -> Any:
+        """Do what `finish` does, on an event loop."""
+        HANDLED_BY.set(self._board)
+        while True:
+            if isinstance(result, Future):
+                import asyncio  # noqa: PLC0415 - as above
+
+                result = await asyncio.wrap_future(result)
+            elif inspect.isawaitable(result):
+                result = await result
+            else:
+                return _checked(result)
+
+    def finishing(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
+        """Return *handler* such that it returns when all is done; for one worker thread."""
+
+        def handle(message: Any) -> Any:
+            result = handler(message)
+            return result if result is None else self.finish(result, slot)
+
+        return handle
+
+    def finishing_async(
+        self, handler: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Any], Awaitable[Any]]:
+        """Return the same for a handler that is ``async def``."""
+
+        async def handle(message: Any) -> Any:
+            result = await handler(message)
+            return result if result is None else await self.awaited(result)
+
+        return handle
+
+    def close(self) -> None:
+        """End the loop of its own, if there is one; what still runs there is cancelled."""
+        with self._lock:
+            if self._own is not None:
+                self._own.stop()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is not None:
+            return self._loop
+        with self._lock:
+            if self._own is None:
+                from pulsar_retry.pull.loop_thread import LoopThread  # noqa: PLC0415 - as above
+
+                self._own = LoopThread()
+            return self._own.loop
+
+
+def _checked(result: Any) -> Any:
+    """Return *result*.
+
+    Raises:
+        UnfinishedError: it is a generator.
+    """
+    if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
+        return result
+    kind = "a generator" if inspect.isgenerator(result) else "an async generator"
+    raise UnfinishedError(
+        f"the handler returned {kind}, of which nothing has run: a handler must do its work before "
+        "it returns (is there a yield in it?)"
+    )

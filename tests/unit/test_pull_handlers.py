@@ -1,0 +1,201 @@
+"""Handlers that are not what they look like: none is acknowledged before its work is done."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import workers
+from handling import SOON, fails
+
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+
+ONCE = pr.RetryPolicy(max_attempts=1)
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give an empty broker with three messages."""
+    memory = MemoryBroker()
+    for payload in (b"1", b"2", b"3"):
+        memory.send("orders", payload)
+    yield memory
+    memory.close()
+
+
+def decorated(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what a decorator that knows nothing of coroutines makes of a handler."""
+
+    @functools.wraps(handler)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return handler(*arguments, **options)
+
+    return call
+
+
+class Later:
+    """An awaitable of somebody's own."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from asyncio.sleep(0).__await__()
+        return self._work()
+
+
+POOL = ThreadPoolExecutor(1)
+
+#: Ways to return what is not done yet, made of a function that does the work.
+UNFINISHED: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "decorated": lambda act: decorated(workers.awaiting(act)),
+    "a lambda": lambda act: workers.hiding(workers.awaiting(act)),
+    "a partial of it": lambda act: functools.partial(decorated(workers.awaiting(act))),
+    "an awaitable": lambda act: lambda message: Later(lambda: act(message)),
+    "twice": lambda act: workers.awaiting(workers.awaiting(act)),
+    "a pool's future": lambda act: lambda message: POOL.submit(act, message),
+    "its future, async": lambda act: workers.awaiting(lambda message: POOL.submit(act, message)),
+    "async": workers.awaiting,
+}
+
+
+@pytest.mark.parametrize("form", UNFINISHED)
+def test_what_is_returned_is_awaited(memory: MemoryBroker, form: str) -> None:
+    """Before the message is acknowledged; what it raises and returns is judged as usual."""
+    seen = []
+
+    def act(message: Any) -> Any:
+        seen.append(message.data())
+        if message.data() == b"1":
+            fails(message)
+        return pr.Drop("seen") if message.data() == b"2" else None
+
+    handler = UNFINISHED[form](act)
+    with memory.client().subscriber("orders", "billing", handler, retry_policy=ONCE) as subscriber:
+        memory.join("orders", "billing")
+    report = subscriber.result(SOON)
+    assert [b"1", b"2", b"3"] == sorted(seen)
+    assert (1, 1, 1) == (report.acknowledged, report.dropped, report.dead_lettered)
+
+
+@pytest.mark.parametrize("form", ["decorated", "async"])
+def test_on_an_event_loop_of_the_callers(memory: MemoryBroker, form: str) -> None:
+    """With `pulsar_retry.asyncio` it runs on the caller's loop, however it looks."""
+    loops = []
+
+    def act(_message: Any) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    async def scenario() -> None:
+        async with memory.asyncio_client() as client:
+            handler = UNFINISHED[form](act)
+            async with client.subscriber("orders", "billing", handler) as subscriber:
+                await asyncio.to_thread(memory.join, "orders", "billing")
+        assert 3 == (await subscriber.result()).acknowledged
+        assert [asyncio.get_running_loop()] * 3 == loops
+
+    asyncio.run(scenario())
+
+
+def test_in_a_worker_process(memory: MemoryBroker) -> None:
+    """It runs there."""
+    subscriber = memory.client().subscriber(
+        "orders",
+        "billing",
+        workers.hidden,
+        workers="processes",
+        concurrency=1,
+        retry_policy=ONCE,
+    )
+    with subscriber:
+        memory.join("orders", "billing")
+    assert 3 == subscriber.result(SOON).dropped
+
+
+def generator(message: Any) -> Iterator[Any]:
+    """Do nothing when it is called."""
+    yield message
+
+
+async def async_generator(message: Any) -> Any:
+    """Do nothing when it is called, either."""
+    yield message
+
+
+@pytest.mark.parametrize(
+    ("handler", "where"),
+    [
+        (workers.hiding(generator), "threads"),
+        (decorated(async_generator), "threads"),
+        (workers.awaiting(generator), "threads"),
+        (workers.lazy, "processes"),
+    ],
+)
+def test_a_generator_is_a_failure(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture, handler: Any, where: str
+) -> None:
+    """Nothing of it has run. One ERROR says so."""
+    subscriber = memory.client().subscriber(
+        "orders", "billing", handler, workers=where, retry_policy=ONCE, concurrency=1
+    )
+    with caplog.at_level(logging.ERROR, "pulsar_retry"), subscriber:
+        memory.join("orders", "billing")
+    report = subscriber.result(SOON)
+    assert (0, 3) == (report.acknowledged, report.dead_lettered)
+    failure = pr.DeadLetter.of(memory.dead_letters("orders", "billing")[0]).failure
+    assert "UnfinishedError" == failure.error
+    assert 1 == sum("nothing has run" in record.getMessage() for record in caplog.records)
+
+
+def max_of_two(first: Any, second: Any) -> Any:
+    """Take too much."""
+    return max(first, second)
+
+
+def by_name(*, message: Any) -> Any:
+    """Take nothing by position."""
+    return message
+
+
+class Generating:
+    """A handler that is an object."""
+
+    def __call__(self, message: Any) -> Iterator[Any]:
+        """Do nothing."""
+        yield message
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (generator, "without a yield"),
+        (async_generator, "without a yield"),
+        (functools.partial(generator), "without a yield"),
+        (Generating(), "without a yield"),
+        (Generating().__call__, "without a yield"),
+        (lambda: None, "too many positional arguments"),
+        (max_of_two, "missing a required argument: 'second'"),
+        (by_name, "too many positional arguments"),
+        (functools.partial(fails, b"order"), "too many positional arguments"),
+        ("fails", "a function of one message"),
+    ],
+)
+def test_what_can_be_refused(memory: MemoryBroker, handler: Any, text: str) -> None:
+    """Before anything is opened."""
+    with pytest.raises(pr.ConfigError, match=rf"handler=.*{text}"):
+        memory.client().subscriber("orders", "billing", handler)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [print, [].append, functools.partial(max_of_two, 1), functools.partial(bytes.join, b",")],
+)
+def test_what_takes_one_argument(memory: MemoryBroker, handler: Any) -> None:
+    """Defaults and functions of C are no obstacle."""
+    memory.client().subscriber("orders", "billing", handler)
