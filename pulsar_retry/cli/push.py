@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -84,7 +85,10 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
-        "--latency-limit", default="1", metavar="DURATION", help="Beyond it (1s): fewer at a time."
+        "--latency-limit",
+        default="1",
+        metavar="DURATION",
+        help="Mean latency above which 3000 are outstanding at most; or inf.  [default: 1s]",
     ),
     click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
     click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
@@ -223,7 +227,7 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
         codec=wishes.codec,
         breaker=Breaker() if wishes.breaker else None,
         max_outstanding=wishes.max_outstanding,
-        latency_limit=seconds_of_text("latency_limit", wishes.latency_limit),
+        latency_limit=_latency_limit(wishes.latency_limit),
         prefetch=wishes.prefetch,
         guard=Guard(allow=wishes.allow, private=wishes.private),
         allow_http=wishes.allow_http,
@@ -234,6 +238,10 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
 
 
 # -- options as values ----------------------------------------------------------------------------
+
+
+def _latency_limit(text: str) -> float:
+    return math.inf if text == "inf" else seconds_of_text("latency_limit", text)
 
 
 def _retry_policy(wishes: _Wishes) -> RetryPolicy | None:

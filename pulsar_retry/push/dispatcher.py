@@ -146,8 +146,8 @@ class Dispatcher:
             max_outstanding: Requests outstanding at most, each on a connection of its own; beyond
                 3000 the window grows slowly. Fewer where the process may not have so many files
                 open (``ulimit -n``), which is logged.
-            latency_limit: Seconds or a timedelta: the window falls while answers take longer on
-                average; math.inf: never for that.
+            latency_limit: Seconds or a timedelta: while answers take longer on average, no more
+                than 3000 requests are outstanding; math.inf: no such limit.
             guard: Which addresses may be connected to.
             allow_http: Whether ``http://`` is accepted to other hosts than loopback.
             http2: Whether HTTP/2 is offered; one request at a time on each connection, as on

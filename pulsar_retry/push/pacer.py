@@ -139,7 +139,7 @@ class Pacer:
             latency = self._clock() - began
             if window is self._window:
                 if acked:
-                    window.succeeded(latency, sent_in)
+                    window.succeeded(latency)
                     self._backoff.succeeded()
                 elif window.failed(sent_in):
                     # One step for all that was on its way together: they tell the same.

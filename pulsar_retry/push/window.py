@@ -18,10 +18,14 @@ EXPONENTIAL_UP_TO = 3000
 #: "… average less than one second of push request latency …"
 LATENCY_LIMIT = 1.0
 
-#: What a new latency weighs in the mean.
-_WEIGHT = 1 / 16
-#: What is left of the window after a failure, and after a round that was slow.
-_AFTER_FAILURE, _AFTER_SLOW = 1 / 2, 7 / 8
+#: "… subscribers acknowledge greater than 99% of messages …"
+ACKED_SHARE = 0.99
+
+#: A failure takes away what so many successes add: at 99 % the window stays as it is.
+_OUTWEIGHS = 99
+#: Outcomes over which latency and share are averaged. A mean of few would take a single slow answer
+#: for a slow endpoint.
+_AVERAGED = 1000
 
 
 def _maximum(value: Any) -> int:
@@ -40,18 +44,21 @@ def _latency_limit(value: Duration) -> float:
 class Window:
     """Pub/Sub's push window ("Delivery rate"): slow start, up on success, down on failure.
 
-    Every success adds one, so the window doubles with each round of successes; beyond 3000 a whole
-    round adds one. A failure halves it, and while answers take longer than a second on average
-    successes shrink it, both once a round: what had been sent before the last fall tells nothing
-    new. From beyond 3000 it falls to that first. So it settles where 99 of 100 and more succeed, or
-    where the endpoint is quick again.
+    Up to 3000 every success adds one, so the window doubles with each round of successes. Every
+    failure takes away 99, at most half: the window grows where more than 99 % are acknowledged, and
+    settles at a small size where fewer are. Beyond 3000 it grows by one a round, while answers take
+    less than a second on average and 99 % are acknowledged; else it falls back to 3000. Latency
+    never takes it below that.
 
     Attributes:
         maximum: Requests that may be outstanding at most.
-        latency_limit: Seconds of mean latency above which it shrinks; math.inf: never.
+        latency_limit: Seconds of mean latency above which it does not exceed 3000; math.inf: never
+            for that.
         size: Requests that may be outstanding now, 1 or more; a fraction counts for nothing.
-        round: Grows by one with every fall. Note it when a request is sent.
-        latency: The mean latency of successes in seconds, newer ones weighing more.
+        round: Grows by one with the first failure of what was sent since it last grew. Note it when
+            a request is sent.
+        latency: The mean latency of the latest 1000 successes or so, in seconds.
+        acked: The share of the latest 1000 outcomes or so that were successes.
     """
 
     maximum: int = attrs.field(default=EXPONENTIAL_UP_TO, converter=_maximum)
@@ -59,30 +66,47 @@ class Window:
     size: float = attrs.field(init=False)
     round: int = attrs.field(default=0, init=False)
     latency: float = attrs.field(default=0.0, init=False)
+    acked: float = attrs.field(default=1.0, init=False)
+    _successes: int = attrs.field(default=0, init=False)
+    _outcomes: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Begin small."""
         self.size = float(min(INITIAL, self.maximum))
 
-    def succeeded(self, latency: float, sent_in: int) -> None:
-        """Take note of a success *latency* seconds after it was sent in round *sent_in*."""
-        self.latency += _WEIGHT * (latency - self.latency)
-        if self.latency <= self.latency_limit:
-            step = 1.0 if self.size < EXPONENTIAL_UP_TO else 1 / self.size
-            self.size = min(self.size + step, float(self.maximum))
-        elif sent_in == self.round:
-            least = min(INITIAL, self.maximum)
-            self._fall(_AFTER_SLOW, min(least, self.size))
+    def succeeded(self, latency: float) -> None:
+        """Take note of a success *latency* seconds after it was sent."""
+        self._successes = min(self._successes + 1, _AVERAGED)
+        self.latency += (latency - self.latency) / self._successes
+        self._outcome(1.0)
+        if self.size < EXPONENTIAL_UP_TO:
+            self.size = min(self.size + 1, float(self.maximum))
+        elif not self._keeps_up():
+            self.size = float(EXPONENTIAL_UP_TO)
+        else:
+            self.size = min(self.size + 1 / self.size, float(self.maximum))
 
     def failed(self, sent_in: int) -> bool:
-        """Take note of a failure of what was sent in round *sent_in*; tell whether it is news."""
+        """Take note of a failure of what was sent in round *sent_in*; tell whether it is news.
+
+        It is none where another request that was on its way at the same time has failed before.
+        """
+        self._outcome(0.0)
+        if self.size <= EXPONENTIAL_UP_TO:
+            self.size = max(1.0, self.size - min(self.size / 2, _OUTWEIGHS))
+        elif self._keeps_up():
+            self.size = max(float(EXPONENTIAL_UP_TO), self.size - _OUTWEIGHS / self.size)
+        else:
+            self.size = float(EXPONENTIAL_UP_TO)
         if sent_in != self.round:
             return False
-        self._fall(_AFTER_FAILURE, 1.0)
+        self.round += 1
         return True
 
-    def _fall(self, part: float, least: float) -> None:
-        # "… the window decreases to the lower limit of 3,000 outstanding messages."
-        beyond = self.size > EXPONENTIAL_UP_TO
-        self.size = float(EXPONENTIAL_UP_TO) if beyond else max(self.size * part, least)
-        self.round += 1
+    def _outcome(self, acked: float) -> None:
+        self._outcomes = min(self._outcomes + 1, _AVERAGED)
+        self.acked += (acked - self.acked) / self._outcomes
+
+    def _keeps_up(self) -> bool:
+        """Tell whether the endpoint is quick and reliable enough for more than 3000."""
+        return self.latency <= self.latency_limit and self.acked >= ACKED_SHARE

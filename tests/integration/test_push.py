@@ -394,6 +394,25 @@ def test_the_window_bounds_what_is_in_hand(push, publish, receiver, topic):
     receiver.wait_for(50)
 
 
+def test_slow_answers_do_not_starve(push, client, receiver, admin, topic):
+    """Answers that take longer than the limit leave the window growing with each round."""
+    with contextlib.closing(client.create_producer(topic)) as producer:
+        for number in range(120):
+            producer.send_async(str(number).encode(), lambda *_: None)
+        producer.flush()
+
+    def act(request: Request) -> Say:
+        time.sleep(0.1)
+        return no_content(request)
+
+    receiver.act = act
+    dispatcher = push(latency_limit=0.05)
+    receiver.wait_for(120, 60)
+    eventually(drained(admin, topic), 60)
+    assert dispatcher.pace.latency > 0.05
+    assert dispatcher.pace.window >= 4 + 120
+
+
 def test_pause_and_resume(push, publish, receiver, admin, topic):
     """Paused, nothing is sent and nothing is lost."""
     dispatcher = push(paused=True)
