@@ -208,7 +208,8 @@ def test_signed(serve, publish, receiver, tmp_path):
 def test_dead_letters_for_others(serve, publish, receiver, dead_letters):
     """The options that no policy has reach the letters, too."""
     receiver.act = lambda _request: answer(500)
-    serve("--max-delivery-attempts", "5", "--codec", "pubsub", "--breaker", "--latency-limit", "inf")
+    policy = ("--max-delivery-attempts", "5", "--codec", "pubsub")
+    serve(*policy, "--breaker", "--latency-limit", "inf")
     publish(b"tea")
     (letter,) = dead_letters(1)
     assert "5" == letter.properties()["CloudPubSubDeadLetterSourceDeliveryCount"]

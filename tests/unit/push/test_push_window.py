@@ -182,8 +182,10 @@ def test_up_on_success_and_down_on_failure(events, maximum, size):
         before = window.size
         if is_ack:
             window.succeeded(latency)
-            assert before > EXPONENTIAL_UP_TO or window.size == min(before + 1, maximum) or (
-                before == EXPONENTIAL_UP_TO <= window.size
+            assert (
+                before > EXPONENTIAL_UP_TO
+                or window.size == min(before + 1, maximum)
+                or (before == EXPONENTIAL_UP_TO <= window.size)
             )
         else:
             window.failed(window.round - age)
