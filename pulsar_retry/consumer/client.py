@@ -7,7 +7,6 @@ import contextlib
 import inspect
 import os
 import re
-import warnings
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -41,12 +40,6 @@ from pulsar_retry.wire.names import Naming
 _BYTES = inspect.signature(pulsar.Client.subscribe).parameters["schema"].default
 _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
-
-_NO_DELAY = (
-    "enable_retry on an Exclusive or Failover subscription: retries come back at once, without "
-    "their delay. Use ConsumerType.Shared or KeyShared for delayed retries."
-)
-
 
 _SIGNATURE = inspect.signature(pulsar.Client.__init__)
 
@@ -242,8 +235,6 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             "regex_subscription_mode": regex_subscription_mode,
         }
         if enable_retry:
-            if not plan.shared:
-                warnings.warn(_NO_DELAY, RuntimeWarning, stacklevel=2)
             return self._subscribe_both(plan, consumer_type, message_listener, common, main_only)
         kind = Consumer if plan.policy is None else CountingConsumer
         consumer = kind(self, schema, plan, self._timer)
@@ -276,8 +267,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     ) -> Consumer:
         """Subscribe to the retry topic, then to the topic, so that no letter is written before.
 
-        The retry topic is always Shared, for only there does the broker delay, and read from its
-        start.
+        The retry topic is always Shared, whatever the type of the subscription, for only there does
+        the broker delay, and read from its start.
         """
         limits = batch_limits(main_only["batch_receive_policy"])
         plan = with_old_names(plan, self)

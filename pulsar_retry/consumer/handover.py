@@ -99,8 +99,7 @@ class Handover:
         letter = retried(
             self._plan, action, carried, origin, failures=failures, told=told, custom=custom
         )
-        if self._plan.shared:  # elsewhere the broker delays nothing
-            letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
+        letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         return self._hand_on(message, raw, letter)
 
     def dead(

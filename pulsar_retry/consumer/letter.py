@@ -296,7 +296,6 @@ def _counted(
             custom=custom,
             level=level if plan.naming.is_tdmq else None,
         ),
-        # TDMQ: on Exclusive and Failover subscriptions a retry comes back at once.
-        delay=0.0 if dead or not plan.shared else delay,
+        delay=0.0 if dead else delay,
         dead=dead,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pulsar
 
 from pulsar_retry.consumer.client import Client
@@ -44,23 +42,20 @@ def open_subscription(client: Client, options: Options) -> tuple[Consumer, pulsa
 
 def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerType) -> Consumer:
     retries = options.redelivery == "letters"
-    with warnings.catch_warnings():
-        # Of retries without a delay: an ordered subscription retries in its lanes.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return client.subscribe(
-            options.topic,
-            options.subscription,
-            consumer_type=consumer_type,
-            schema=options.schema,
-            receiver_queue_size=options.prefetch,
-            consumer_name=options.consumer_name,
-            initial_position=options.initial_position,
-            batch_index_ack_enabled=True,
-            dead_letter_policy=options.letters,
-            enable_retry=retries,
-            naming=options.naming,
-            delay_levels=options.delay_levels,
-            letter_send_timeout=options.letter_send_timeout,
-            dedupe_letters=options.dedupe_letters,
-            hooks=options.hooks,
-        )
+    return client.subscribe(
+        options.topic,
+        options.subscription,
+        consumer_type=consumer_type,
+        schema=options.schema,
+        receiver_queue_size=options.prefetch,
+        consumer_name=options.consumer_name,
+        initial_position=options.initial_position,
+        batch_index_ack_enabled=True,
+        dead_letter_policy=options.letters,
+        enable_retry=retries,
+        naming=options.naming,
+        delay_levels=options.delay_levels,
+        letter_send_timeout=options.letter_send_timeout,
+        dedupe_letters=options.dedupe_letters,
+        hooks=options.hooks,
+    )

@@ -92,12 +92,8 @@ def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]
         yield Finding("subscription", "error", f"{it.topic} has no subscription {it.name}")
         return
     kind, consumers = stats.get("type") or "None", len(stats["consumers"])
-    if consumers and kind not in {"Shared", "Key_Shared"}:
-        text = f"{kind}: retries come back at once, for only Shared and Key_Shared ones can wait"
-        yield Finding("subscription", "warning", text)
-    else:
-        text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
-        yield Finding("subscription", "ok", text)
+    text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
+    yield Finding("subscription", "ok", text)
 
 
 def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:

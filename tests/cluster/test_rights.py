@@ -85,7 +85,7 @@ def test_a_role_that_may_not_produce_dead_letters(cluster, topic, letters, grant
             consumer.dead_letter(consumer.receive(SOON), reason="invalid")
         assert dlq in str(caught.value)
 
-        grant(dlq, ROLE, "produce")
+        grant(dlq, ROLE, "consume", "produce")
         until_settled(consumer, lambda it: consumer.dead_letter(it, reason="invalid"))
     assert [b"order"] == [each.data() for each in stored(cluster.it.service_url, dlq)]
 

@@ -196,10 +196,9 @@ async def test_nacks(client, topic):
 @on_both_shells
 async def test_up_to_a_message(client, topic):
     """Cumulatively acknowledged and reconsumed on an Exclusive subscription, refused on Shared."""
-    with pytest.warns(RuntimeWarning, match="at once"):
-        consumer = await client.subscribe(
-            topic, "billing", **{**RETRIES, "consumer_type": pulsar.ConsumerType.Exclusive}
-        )
+    consumer = await client.subscribe(
+        topic, "billing", **{**RETRIES, "consumer_type": pulsar.ConsumerType.Exclusive}
+    )
     await send(client, topic, b"a", b"b", b"c", b"d")
     messages = [await consumer.receive(SOON) for _ in range(4)]
     await consumer.acknowledge_cumulative(messages[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Mapping
 
 import pulsar
@@ -49,20 +48,17 @@ class PythonSide(Side):
         queue: int = 1000,
     ) -> Consumer:
         schemas = {"json": JsonSchema(Order), "avro": AvroSchema(Order), "bytes": BytesSchema()}
-        with warnings.catch_warnings():
-            # Where there is no delay, we warn and Java does not.
-            warnings.filterwarnings("ignore", "enable_retry on an Excl", RuntimeWarning)
-            consumer = self.client.subscribe(
-                topic,
-                subscription,
-                PYTHON_TYPES[type],
-                schemas[schema],
-                enable_retry=retry,
-                dead_letter_policy=None if n is None else pr.DeadLetterPolicy(n),
-                receiver_queue_size=queue,
-                negative_ack_redelivery_delay_ms=100,
-                initial_position=pulsar.InitialPosition.Earliest,
-            )
+        consumer = self.client.subscribe(
+            topic,
+            subscription,
+            PYTHON_TYPES[type],
+            schemas[schema],
+            enable_retry=retry,
+            dead_letter_policy=None if n is None else pr.DeadLetterPolicy(n),
+            receiver_queue_size=queue,
+            negative_ack_redelivery_delay_ms=100,
+            initial_position=pulsar.InitialPosition.Earliest,
+        )
         return PythonConsumer(consumer)
 
 
