@@ -10,6 +10,7 @@ import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
@@ -32,7 +33,6 @@ from pulsar_retry.wire.names import Naming
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
 _FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
-_PULL_LEASE = Lease(extend=False)
 
 
 class Client(consumer_client.Client):
@@ -181,7 +181,7 @@ class Client(consumer_client.Client):
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: str = "letters",
-        lease: Lease = _PULL_LEASE,
+        lease: Lease = _LEASE,
         prefetch: int = 16,
         schema: Any = _BYTES,
         naming: Naming | str = Naming.PULSAR,
@@ -193,28 +193,28 @@ class Client(consumer_client.Client):
         failed attempt and comes back.
 
         The consumer stays open for further pulls, until it was not needed for 10 s or the client is
-        closed. What is not settled then is redelivered.
+        closed. What is not settled then is redelivered. A pull whose arguments ask for another
+        consumer (another dead-letter topic, for example) closes the earlier one and opens its own.
 
         Args:
-            topic: See `subscriber` for this and the other arguments that are not named here. Those
-                of the first pull from a subscription hold as long as its consumer is open, but for
-                the policies' counts and times.
+            topic: See `subscriber` for this and the other arguments that are not named here.
             subscription: The subscription.
             max_messages: No more are returned.
             timeout: Seconds or a timedelta to wait for the first message.
-            ack_deadline: Seconds or a timedelta for the caller to settle a delivery;
-                `Delivery.modify` changes it.
+            ack_deadline: Seconds or a timedelta for the caller to settle a delivery, up to the
+                lease's ``max_total``; `Delivery.modify` changes it.
             retry_policy: What becomes of deliveries that are nacked or not settled.
             dead_letter_policy: See `subscriber`.
             consumer_type: See `subscriber`. The order is the caller's business.
             redelivery: See `subscriber`.
-            lease: ``max_total`` and ``late`` count; the other times are *ack_deadline*.
+            lease: Only ``max_total`` and ``late`` count: *ack_deadline* says the rest.
             prefetch: See `subscriber`.
             schema: See `subscriber`.
             naming: See `subscriber`.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is not acceptable, or asks for another consumer while
+                deliveries of the earlier one are out.
             pulsar.PulsarException: the subscription could not be opened.
         """
         count, wait = whole("max_messages", max_messages), seconds("timeout", timeout)
@@ -232,11 +232,15 @@ class Client(consumer_client.Client):
             schema=schema,
             naming=naming,
         )
+        if deadline > lease.max_total:
+            accepted = f"no more than the lease's max_total={lease.max_total:g}"
+            raise ConfigError.bad("ack_deadline", ack_deadline, accepted)
         policy = effective(options, of_call=True)
-        key = (str(topic), subscription, redelivery, consumer_type)
         with _pullers_lock:
             pullers: dict[Any, Puller] = self.__dict__.setdefault("_pullers", {})
-            puller = pullers.setdefault(key, Puller(self, options))
+            puller = pullers.get(key := (str(topic), subscription))
+            if puller is None or puller.gives_way_to(options):
+                puller = pullers[key] = Puller(self, options)
         return puller.pull(count, wait, deadline, policy)
 
 

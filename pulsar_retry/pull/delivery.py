@@ -125,13 +125,13 @@ class Delivery:
         """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``).
 
         Args:
-            seconds: Seconds or a timedelta; 0: at once, which is a failed attempt. A delivery never
-                lives longer than the lease's ``max_total``.
+            seconds: Seconds or a timedelta, up to the lease's ``max_total``; 0: at once, which is a
+                failed attempt. All in all a delivery never lives longer than ``max_total``.
 
         Raises:
             AlreadySettledError: it was settled before.
             LeaseExpired: the lease is over.
-            ConfigError: it is no duration.
+            ConfigError: it is no duration, or longer than ``max_total``.
         """
         self._desk.modify(self._pulled, seconds)
 

@@ -141,9 +141,9 @@ class LeaseClock:
             Whether it had not expired yet.
 
         Raises:
-            ConfigError: *duration* is no duration.
+            ConfigError: *duration* is no duration, or longer than ``max_total``.
         """
-        wanted = seconds("seconds", duration)
+        wanted = seconds("seconds", duration, maximum=self._lease.max_total)
         term = self._terms.get(key)
         if term is None or term.deadline <= now:
             return False

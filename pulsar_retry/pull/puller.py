@@ -6,12 +6,13 @@ import threading
 import time
 from typing import Any, cast
 
+import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.worker import Worker
-from pulsar_retry.errors import AlreadySettledError, LeaseExpired
+from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
@@ -39,12 +40,36 @@ class Puller:
         self._lock = threading.RLock()  # guards all below
         self._settler: Settler | None = None
         self._handover: Handover | None = None
-        self._clock = LeaseClock(options.lease)
+        # Nobody is seen to be at work on what is out, so no lease is extended by itself.
+        self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
+        self._idle_after = _IDLE
         self._pulls = 0
         self._used_at = 0.0
         self._checked_at = float("inf")
         self._now = client._clock.monotonic  # noqa: SLF001
         self._worker = Worker("pulsar-retry-leases", client._clock)  # noqa: SLF001
+
+    def gives_way_to(self, options: Options) -> bool:
+        """Close the consumer if a pull with *options* needs another one; tell whether it does.
+
+        Two consumers at a time would not do: the one that is not received from would hold messages
+        that it has prefetched.
+
+        Raises:
+            ConfigError: it needs another one, but deliveries of this one are out.
+        """
+        now, before = _wanted(options), _wanted(self._options)
+        other = [name for name, value in now.items() if value != before[name]]
+        if not other:
+            return False
+        with self._lock:
+            if self._settler is not None and (self._pulls or len(self._clock)):
+                name = other[0]
+                accepted = "what the deliveries were pulled with that are out; settle them first"
+                raise ConfigError.bad(name, getattr(options, name), accepted)
+            self._idle_after = 0.0
+        self._look()
+        return True
 
     def pull(
         self, max_messages: int, timeout: float, deadline: Duration, policy: RetryPolicy
@@ -155,7 +180,7 @@ class Puller:
         now = self._now()
         due = self._clock.next_due()
         if not self._pulls and not len(self._clock):
-            due = min(due, max(now, self._used_at + _IDLE))
+            due = min(due, max(now, self._used_at + self._idle_after))
         if due < self._checked_at and self._handover is not None:
             self._checked_at = due
             self._handover.check_later(self, due - now)
@@ -172,16 +197,28 @@ class Puller:
                 return
             now = self._now()
             gone = cast("list[Pulled]", self._clock.expired(now))
-            idle = not self._pulls and not len(self._clock) and now >= self._used_at + _IDLE
-            if idle and not gone:
+            is_unused = not self._pulls and not len(self._clock)
+            closes = is_unused and not gone and now >= self._used_at + self._idle_after
+            if closes:
                 self._settler = None
             else:
                 self._check_later()
         for pulled in gone:
             error = LeaseExpired(f"nobody settled {pulled}")
             settler.settle_failure(pulled.work, error, pulled.policy)
-        if self._settler is None:
+        if closes:
             settler.consumer.close()
+
+
+def _wanted(options: Options) -> dict[str, Any]:
+    """Return what a consumer is opened with, to be compared."""
+    wanted = attrs.asdict(options, recurse=False)
+    for name in ("retry_policy", "client_policy"):
+        del wanted[name]  # each pull has its own
+    schema = options.schema
+    wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - equal ones do not compare
+    wanted["dead_letter_policy"] = options.letters  # without its count, which is the policy's
+    return wanted
 
 
 def _check_open(pulled: Pulled) -> None:

@@ -209,7 +209,8 @@ class Subscriber:
         """Judge failures by another policy from now on, without a restart.
 
         Counts stay: a message that has more attempts behind it than the new policy grants is dead
-        at its next failure.
+        at its next failure. Where the new policy has no ``max_attempts``, or math.inf, the count of
+        the subscriber's ``dead_letter_policy`` holds, as it does from the start.
 
         Raises:
             ConfigError: it is no policy.

@@ -130,10 +130,31 @@ def test_a_late_settlement_can_be_ignored(pull, publish):
     again.ack()
 
 
+def test_each_pull_names_its_letters(pull, publish, topic, admin, dead_letters):
+    """Another dead-letter topic means another consumer, and takes over what was prefetched."""
+    first, second = (
+        pr.DeadLetterPolicy(dead_letter_topic=f"{topic}-{name}") for name in ("first", "second")
+    )
+    publish(b"1")
+    (before,) = pull(dead_letter_policy=first)
+    publish(b"2")
+    with pytest.raises(pr.ConfigError, match="settle them first"):
+        pull(dead_letter_policy=second)
+    before.dead_letter()
+    (after,) = pull(dead_letter_policy=second)
+    assert b"2" == after.message.data()
+    after.dead_letter()
+    assert [b"1"] == [each.data() for each in dead_letters(1, f"{topic}-first")]
+    assert [b"2"] == [each.data() for each in dead_letters(1, f"{topic}-second")]
+    eventually(lambda: len(admin.stats(topic)["subscriptions"][SUBSCRIPTION]["consumers"]) == 1)
+
+
 def test_modify(pull, publish):
-    """A longer deadline keeps it, 0 gives it back at once."""
+    """A longer deadline keeps it, 0 gives it back at once; what no lease can last is refused."""
     publish()
     (delivery,) = pull(ack_deadline=1)
+    with pytest.raises(pr.ConfigError, match="at most 3600 s"):
+        delivery.modify(7200)
     delivery.modify(30)
     assert [] == pull(timeout=1.5)
     delivery.modify(0)
@@ -159,6 +180,7 @@ def test_what_is_out_comes_back_when_the_client_closes(broker, topic, publish):
         ({"max_messages": 0}, "max_messages=0: expected a whole number, 1 or more"),
         ({"timeout": -1}, "timeout=-1"),
         ({"ack_deadline": 0}, "ack_deadline=0: expected more than 0 seconds"),
+        ({"ack_deadline": 7200}, "ack_deadline=7200: expected no more than .* max_total=3600"),
         ({"lease": 60}, "lease=60: expected a pulsar_retry.Lease"),
         ({"redelivery": "never"}, "redelivery='never'"),
     ],

@@ -1,0 +1,101 @@
+"""The synchronous pull, in virtual time, on threads and for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give an empty broker."""
+    memory = MemoryBroker()
+    yield memory
+    memory.close()
+
+
+@pytest.mark.parametrize("lease", [pr.Lease(), pr.Lease(extend=True, maximum=30, minimum=20)])
+def test_the_deadline_holds_with_any_lease(memory: MemoryBroker, lease: pr.Lease) -> None:
+    """Nobody is seen to be at work on a pulled message, so no lease is extended by itself."""
+    client = memory.client()
+    memory.send("orders", b"order")
+    (delivery,) = client.pull("orders", "billing", ack_deadline=10, lease=lease)
+    began = memory.clock.time()
+    policy = pr.RetryPolicy(backoff="immediate")
+    (again,) = client.pull("orders", "billing", timeout=60, lease=lease, retry_policy=policy)
+    assert 2 == again.attempt
+    assert 10 <= memory.clock.time() - began < 25
+    with pytest.raises(pr.LeaseExpired):
+        delivery.ack()
+
+
+def test_the_deadline_holds_for_asyncio(memory: MemoryBroker) -> None:
+    """Likewise, and what is longer than a lease can last is refused."""
+
+    async def pull() -> None:
+        client = memory.asyncio_client()
+        memory.send("orders", b"order")
+        lease = pr.Lease(max_total=600)
+        with pytest.raises(pr.ConfigError, match="ack_deadline=601"):
+            await client.pull("orders", "billing", ack_deadline=601, lease=lease)
+        (delivery,) = await client.pull("orders", "billing", ack_deadline=10, lease=lease)
+        await asyncio.to_thread(memory.clock.advance, 10.5)
+        with pytest.raises(pr.LeaseExpired):
+            await delivery.ack()
+
+    asyncio.run(pull())
+
+
+def test_a_pull_with_other_arguments_opens_another_consumer(memory: MemoryBroker) -> None:
+    """Also on an exclusive subscription; not while something is out."""
+    client = memory.client()
+
+    def pull(topic: str) -> list[pr.Delivery]:
+        return client.pull(
+            "orders",
+            "billing",
+            max_messages=1,
+            consumer_type=pulsar.ConsumerType.Exclusive,
+            dead_letter_policy=pr.DeadLetterPolicy(dead_letter_topic=topic),
+        )
+
+    for number in range(3):
+        memory.send("orders", b"%d" % number)
+    for topic in ("first", "second"):
+        (delivery,) = pull(topic)
+        delivery.dead_letter()
+    (delivery,) = pull("second")
+    with pytest.raises(pr.ConfigError, match=r"dead_letter_policy=.*settle them first"):
+        pull("third")
+    delivery.dead_letter()
+    assert [] == pull("third")
+    assert [[b"0"], [b"1", b"2"]] == [
+        [letter.data() for letter in memory.messages(topic)] for topic in ("first", "second")
+    ]
+
+
+class Order(pulsar.schema.Record):
+    """What schemas are of."""
+
+    number = pulsar.schema.Integer()
+
+
+def test_equal_arguments_share_a_consumer(memory: MemoryBroker) -> None:
+    """Also schemas that were made anew, and policies that differ in counts and times alone."""
+    client = memory.client()
+    for count in (1, 2):
+        client.pull(
+            "orders",
+            "billing",
+            timeout=0,
+            schema=pulsar.schema.JsonSchema(Order),
+            retry_policy=pr.RetryPolicy(max_attempts=count),
+            dead_letter_policy=pr.DeadLetterPolicy(count),
+        )
+    assert 1 == len(client._consumers)
