@@ -98,7 +98,7 @@ def host_name(text: str) -> str:
 
 def is_loopback_name(host: str) -> bool:
     """Tell whether *host* says itself that it is this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
+    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
 

@@ -80,7 +80,9 @@ class Guard:
     Never connected to, unless *allow* names their network: link-local addresses and those of
     clouds' metadata services, multicast, reserved and unspecified ones. Loopback needs to be named,
     in *allow* or by the endpoint itself (``localhost``, ``127.0.0.1``): a name that merely resolves
-    to it is refused. The connection is made to the very address that was checked.
+    to it is refused. A loopback name (``foo.localhost``) that resolves to anything else is always
+    refused, since it may be used without TLS. The connection is made to the very address that was
+    checked.
 
     Attributes:
         allow: Host names (``hooks.example.com``, ``*.example.com``), addresses and networks
@@ -104,6 +106,8 @@ class Guard:
             actual = _actual(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
             return "no address"
+        if is_loopback_name(host) and not actual.is_loopback:
+            return "not loopback, as its name says"
         if any(actual in network for network in self._networks):
             return None
         if self.allow and not self._names(host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import threading
@@ -9,11 +10,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.endpoint import Endpoint, is_loopback_name
 from pulsar_retry.push.middleware import KeysUnavailableError
 
 #: Seconds for which keys are kept: what the server says within the bounds, else the usual time.
@@ -77,7 +77,7 @@ class KeyCache:
             keys, max_age = self._fetch()
             self._keys = by_id(keys)
         # RecursionError: lists in lists are JSON as well.
-        except (OSError, HTTPException, ValueError, RecursionError) as error:
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             if not self._keys:
                 raise KeysUnavailableError("the keys cannot be fetched") from error
             return
@@ -109,20 +109,43 @@ class _StaysSecure(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(*args) if is_secure else None
 
 
+class _LoopbackConnection(http.client.HTTPConnection):
+    """A connection without TLS, on which nothing is said unless it leads to this machine."""
+
+    def connect(self) -> None:
+        """Connect; the address is looked at, for a name may lead anywhere."""
+        super().connect()
+        address = str(self.sock.getpeername()[0])
+        if not is_loopback_name(address):
+            self.close()
+            raise OSError(f"keys are fetched without TLS from this machine alone, not {address}")
+
+
+class _ToLoopback(urllib.request.HTTPHandler):
+    """Opens ``http://`` by such connections."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        """Open *request*."""
+        return self.do_open(_LoopbackConnection, request)
+
+
 def fetcher(url: str) -> Callable[[], Fetched]:
     """Return a function that fetches a key set from an ``https`` URL; ``http`` to loopback.
 
-    A redirect is followed; from ``https`` to ``https`` alone.
+    A redirect is followed; from ``https`` to ``https`` alone. Without TLS the address that was
+    connected to has to be loopback, whatever the name says.
 
     Raises:
         ConfigError: it is none.
     """
     endpoint = Endpoint.of(url)
     # No proxy leads to loopback.
-    handler = _StaysSecure() if endpoint.is_tls else urllib.request.ProxyHandler({})
+    handlers: tuple[urllib.request.BaseHandler, ...] = (
+        (_StaysSecure(),) if endpoint.is_tls else (urllib.request.ProxyHandler({}), _ToLoopback())
+    )
 
     def fetch() -> Fetched:
-        opener = urllib.request.build_opener(handler)
+        opener = urllib.request.build_opener(*handlers)
         try:
             response = opener.open(url, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:

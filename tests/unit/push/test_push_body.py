@@ -348,6 +348,14 @@ def test_loopback_by_its_name(host):
     assert Guard(private=False).refusal(host, "::1") is None
 
 
+@pytest.mark.parametrize("host", ["localhost", "x.localhost", "X.LOCALHOST", "127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", ["10.1.2.3", "93.184.216.34", "2606:2800:220:1::1"])
+@pytest.mark.parametrize("allow", [[], ["10.0.0.0/8", "0.0.0.0/0", "::/0"], ["*.localhost"]])
+def test_a_loopback_name_that_leads_elsewhere(host, address, allow):
+    """It may be posted to without TLS, so nobody beyond this machine may receive it."""
+    assert "not loopback, as its name says" == Guard(allow=allow).refusal(host, address)
+
+
 @pytest.mark.parametrize(
     "address", ["10.1.2.3", "192.168.0.1", "172.16.0.1", "fc00::1", "100.64.0.1", "fec0::1"]
 )

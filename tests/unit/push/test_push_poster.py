@@ -485,6 +485,16 @@ def test_a_name_that_is_rebound_is_not_connected_to(monkeypatch):
     assert ("refused", ["hooks.example.com"]) == (result.failure, looked_up)
 
 
+def test_a_loopback_name_that_leads_elsewhere_is_not_connected_to(monkeypatch):
+    """The name may be anyone's who answers for it; without TLS that would show."""
+
+    async def look_up(_loop: Any, _host: str, port: int, **_: Any) -> list[Any]:
+        return [(2, 1, 6, "", ("192.0.2.1", port))]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", look_up)
+    assert "refused" == post("http://foo.localhost/").failure
+
+
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
     """Return a certificate authority of our own."""

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import hmac
 import json
+import socket
 import ssl
 import threading
 import time
@@ -398,6 +399,32 @@ def test_keys_from_a_url(account):
     with key_server(key_answer(account)) as url:
         verifier = Verifier(url, audience=AUDIENCE, email=EMAIL)
         assert verifier.verify_token(account.token(AUDIENCE))
+
+
+@pytest.mark.parametrize("name", ["localhost", "foo.localhost"])
+def test_keys_of_a_loopback_name_come_from_loopback(account, name, monkeypatch):
+    """Without TLS, anyone whom the name leads to could give keys: nothing is even asked for."""
+    asked = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def elsewhere(host: Any, *arguments: Any, **options: Any) -> Any:
+        return look_up("127.0.0.1" if host == name else host, *arguments, **options)
+
+    class Connected(socket.socket):
+        def getpeername(self) -> Any:
+            return ("192.0.2.1", 80)
+
+        def sendall(self, *_: Any) -> None:
+            asked.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", elsewhere)
+    with key_server(key_answer(account)) as url:
+        monkeypatch.setattr(socket, "socket", Connected)
+        verifier = Verifier(url.replace("localhost", name), audience=AUDIENCE, email=EMAIL)
+        with pytest.raises(KeysUnavailableError):
+            verifier.verify_token(account.token(AUDIENCE))
+        monkeypatch.undo()
+    assert not asked.is_set()
 
 
 @pytest.fixture
