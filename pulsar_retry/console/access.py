@@ -10,7 +10,7 @@ import time
 import urllib.parse
 from collections.abc import Sequence
 
-from pulsar_retry.console.throttle import Throttle
+from pulsar_retry._throttle import Throttle
 from pulsar_retry.errors import ConfigError
 
 COOKIE = "pulsar-retry-console"

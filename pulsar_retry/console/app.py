@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.access import COOKIE, Access
 from pulsar_retry.console.chart import chart
 from pulsar_retry.console.depth import Depths
@@ -25,7 +26,6 @@ from pulsar_retry.console.desk import Desk
 from pulsar_retry.console.gate import Gate, address_of, retry_after
 from pulsar_retry.console.jobs import Jobs, Wishes, where_of
 from pulsar_retry.console.payload import FORMS, shown
-from pulsar_retry.console.throttle import TooManyTriesError
 from pulsar_retry.console.views import FILES, Views, link
 from pulsar_retry.errors import (
     AdminError,

@@ -9,8 +9,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.access import COOKIE, Access
-from pulsar_retry.console.throttle import TooManyTriesError
 
 #: Nothing but our own style sheet and icon is loaded, no script runs, and nobody frames us.
 _HEADERS = {

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import weakref
-from typing import Any, Self
+from typing import Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest, make_wsgi_app
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe import multiprocess, sharing
+from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.observe.metrics import LedgerCollector
 
 _COLLECTOR = LedgerCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
 _guard = threading.Lock()
+
+
+class _Server(Bounded, WSGIServer):
+    pass
+
+
+class _IPv6Server(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 class MetricsServer:
@@ -24,10 +40,13 @@ class MetricsServer:
         port: Where it listens.
     """
 
-    def __init__(self, server: Any, thread: threading.Thread) -> None:
+    def __init__(self, server: WSGIServer) -> None:
         self._server = server
-        self._thread = thread
         self.port: int = server.server_port
+        self._thread = threading.Thread(
+            target=server.serve_forever, name="pulsar-retry-metrics", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         """Stop listening. A second call does nothing."""
@@ -113,10 +132,13 @@ def serve(registry: CollectorRegistry, port: int, addr: str) -> MetricsServer:
         PulsarRetryError: it cannot listen there.
     """
     try:
-        server, thread = start_http_server(port, addr, registry)
+        found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        kind = _IPv6Server if family == socket.AF_INET6 else _Server
+        server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
-    return MetricsServer(server, thread)
+    return MetricsServer(server)
 
 
 _MOST = 65_535

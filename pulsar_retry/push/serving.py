@@ -5,16 +5,19 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
 
 import attrs
 
+from pulsar_retry._throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.push.dispatcher import Dispatcher
 from pulsar_retry.push.tokens import ServiceAccount
 
@@ -23,8 +26,8 @@ _log = logging.getLogger("pulsar_retry")
 #: Bytes of an order's body.
 _MOST = 16 * 1024
 _JSON, _METRICS = "application/json", "text/plain; version=0.0.4; charset=utf-8"
-#: Seconds in which a client has to say what it wants.
-_PATIENCE = 10.0
+
+_TOKEN = re.compile(r"[!-~]{16,}")
 
 Reply = tuple[HTTPStatus, str, bytes]
 
@@ -36,12 +39,13 @@ class Orders:
     Attributes:
         dispatcher: The dispatcher.
         account: Whose public key is served; None: nobody's.
-        token: What orders have to bring as a bearer token; None: none is taken.
+        token: What orders have to bring as a bearer token: `checked_token`. None: none is taken.
     """
 
     dispatcher: Dispatcher
     account: ServiceAccount | None = None
     token: str | None = attrs.field(default=None, repr=False)
+    _throttle: Throttle = attrs.field(factory=Throttle, init=False, repr=False)
 
     def get(self, path: str) -> Reply:
         """Answer a GET: ``/healthz``, ``/readyz``, ``/metrics`` or ``/.well-known/jwks.json``."""
@@ -54,13 +58,18 @@ class Orders:
                 return _json(HTTPStatus.OK, self.account.jwks())
         return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
 
-    def post(self, path: str, authorization: str, body: bytes) -> Reply:
-        """Carry out an order: ``/pause``, ``/resume`` or ``/endpoint``."""
+    def post(self, path: str, authorization: str, body: bytes, address: str = "") -> Reply:
+        """Carry out an order, ``/pause``, ``/resume`` or ``/endpoint``, of a client's address."""
         if self.token is None:
             return _json(HTTPStatus.FORBIDDEN, {"error": "no orders are taken"})
+        try:
+            self._throttle.take(address)
+        except TooManyTriesError as error:
+            return _json(HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)})
         wanted = f"Bearer {self.token}".encode()
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), wanted):
             return _json(HTTPStatus.UNAUTHORIZED, {"error": "the token is another one"})
+        self._throttle.give_back(address)
         match path:
             case "/pause":
                 self.dispatcher.pause()
@@ -97,11 +106,29 @@ class Orders:
         )
 
 
+def checked_token(token: str) -> str:
+    """Return *token*, which cannot be guessed and can be a header's value.
+
+    Raises:
+        ConfigError: it is none. The message does not show it.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(
+            "control_token_file: expected a token of 16 or more visible ASCII characters, "
+            "for example of `openssl rand -base64 32`"
+        )
+    return token
+
+
 def _json(status: HTTPStatus, value: Any) -> Reply:
     return status, _JSON, json.dumps(value).encode()
 
 
-class _IPv6Server(ThreadingHTTPServer):
+class _Server(Bounded, HTTPServer):
+    pass
+
+
+class _IPv6Server(_Server):
     address_family = socket.AF_INET6
 
 
@@ -124,9 +151,8 @@ class Server:
         Raises:
             OSError: it cannot listen there.
         """
-        kind = _IPv6Server if ":" in host else ThreadingHTTPServer
+        kind = _IPv6Server if ":" in host else _Server
         self._server = kind((host, port), _handler(orders))
-        self._server.daemon_threads = True
         actual, self.port = str(self._server.server_address[0]), self._server.server_port
         self.host = f"[{actual}]" if ":" in actual else actual
         self._thread = threading.Thread(
@@ -147,7 +173,6 @@ def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         server_version = "pulsar-retry"
         sys_version = ""
-        timeout = _PATIENCE
 
         def do_GET(self) -> None:
             self._answer(lambda: orders.get(self.path.partition("?")[0]))
@@ -160,7 +185,8 @@ def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
                 return
             body = self.rfile.read(int(length))
             authorization = self.headers.get("Authorization") or ""
-            self._answer(lambda: orders.post(self.path.partition("?")[0], authorization, body))
+            path, address = self.path.partition("?")[0], str(self.client_address[0])
+            self._answer(lambda: orders.post(path, authorization, body, address))
 
         def _answer(self, reply: Callable[[], Reply]) -> None:
             status, kind, content = reply()
