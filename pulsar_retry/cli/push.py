@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 import pulsar
+from click.core import ParameterSource
 
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._listening import address
@@ -46,7 +47,16 @@ def command() -> None:
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--topic", "topics", multiple=True, required=True, help="May be repeated."),
     click.option("--subscription", required=True),
-    click.option("--endpoint", required=True, metavar="URL", help="https; http to loopback."),
+    click.option(
+        "--endpoint",
+        envvar="PULSAR_PUSH_ENDPOINT",
+        metavar="URL",
+        help="https; http to loopback. Other users see the command line: a URL with a secret "
+        "belongs in the environment or in a file.",
+    ),
+    click.option(
+        "--endpoint-file", type=_FILE, metavar="FILE", help="A file that holds the endpoint's URL."
+    ),
     click.option("--ack-deadline", default="10", metavar="DURATION", help="10s (default) to 600s."),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
     click.option("--write-metadata", is_flag=True, help="With --unwrapped: metadata as headers."),
@@ -112,7 +122,8 @@ class _Wishes:
     cluster: Cluster
     topics: tuple[str, ...]
     subscription: str
-    endpoint: str
+    endpoint: str | None
+    endpoint_file: Path | None
     ack_deadline: str
     unwrapped: bool
     write_metadata: bool
@@ -178,16 +189,20 @@ def serve(**options: Any) -> None:
 
 def _serve(wishes: _Wishes) -> None:
     try:
-        from pulsar_retry.push.serving import Orders, Server  # noqa: PLC0415 - for --help's sake
+        from pulsar_retry.push.serving import Orders, Server, checked_token  # noqa: PLC0415 - for --help's sake
     except ModuleNotFoundError as error:  # it says what to install
         raise click.ClickException(str(error)) from error
     account, signature = _signers(wishes)
     host, port = address(wishes.listen)
     token = _secret(wishes.control_token_file)
+    if token is not None:
+        checked_token(token)
+    endpoint = _endpoint(wishes)
     timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
     client = wishes.cluster.client()
     try:
-        dispatcher = _dispatcher(client, wishes, [each for each in (account, signature) if each])
+        signers = [each for each in (account, signature) if each]
+        dispatcher = _dispatcher(client, wishes, endpoint, signers)
         with Server(Orders(dispatcher, account, token), host, port) as server:
             told = {
                 "topics": list(wishes.topics),
@@ -203,7 +218,7 @@ def _serve(wishes: _Wishes) -> None:
     _tell(attrs.asdict(report), wishes)
 
 
-def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
+def _dispatcher(client: Any, wishes: _Wishes, endpoint: str, signers: list[Any]) -> Dispatcher:
     from pulsar_retry.push.descriptors import make_room_for  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.guard import Guard  # noqa: PLC0415 - likewise
@@ -213,7 +228,7 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
         client,
         list(wishes.topics) if len(wishes.topics) > 1 else wishes.topics[0],
         wishes.subscription,
-        wishes.endpoint,
+        endpoint,
         ack_deadline=seconds_of_text("ack_deadline", wishes.ack_deadline),
         retry_policy=_retry_policy(wishes),
         dead_letter_policy=_dead_letter_policy(wishes),
@@ -242,6 +257,20 @@ def _dispatcher(client: Any, wishes: _Wishes, signers: list[Any]) -> Dispatcher:
 
 def _latency_limit(text: str) -> float:
     return math.inf if text == "inf" else seconds_of_text("latency_limit", text)
+
+
+def _endpoint(wishes: _Wishes) -> str:
+    """Return the URL of the command line, of its file, or else of the environment."""
+    source = click.get_current_context().get_parameter_source("endpoint")
+    by_option = wishes.endpoint is not None and source is ParameterSource.COMMANDLINE
+    if by_option and wishes.endpoint_file is not None:
+        raise click.UsageError("--endpoint and --endpoint-file exclude each other.")
+    endpoint = _secret(wishes.endpoint_file, "a file that holds a URL") or wishes.endpoint
+    if not endpoint:
+        raise click.UsageError(
+            "Missing option '--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT."
+        )
+    return endpoint
 
 
 def _retry_policy(wishes: _Wishes) -> RetryPolicy | None:
@@ -275,16 +304,16 @@ def _signers(wishes: _Wishes) -> tuple[ServiceAccount | None, Hmac | None]:
     return account, Hmac(secret if secret.startswith("whsec_") else secret.encode())
 
 
-def _secret(path: Path | None) -> str | None:
+def _secret(path: Path | None, accepted: str = "a file that holds a secret") -> str | None:
     """Return what a file holds; the error shows nothing of it."""
     if path is None:
         return None
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError.bad("file", f"{path} ({type(error).__name__})", _HOLDS) from None
+        raise ConfigError.bad("file", f"{path} ({type(error).__name__})", accepted) from None
     if not secret:
-        raise ConfigError.bad("file", str(path), _HOLDS)
+        raise ConfigError.bad("file", str(path), accepted)
     return secret
 
 
@@ -320,6 +349,3 @@ def _tell(report: dict[str, Any], wishes: _Wishes) -> None:
 
 def _shown(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-_HOLDS = "a file that holds a secret"

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 MAIN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 PROGRAM = (sys.executable, "-c", MAIN)
-TOKEN = "let-me"  # noqa: S105 - of this test alone
+TOKEN = "let-me-pause-it-please"  # noqa: S105 - of this test alone
 
 
 class Served:
@@ -84,8 +84,10 @@ def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
     """Return a function that starts a process; it is killed at the end."""
     started = []
 
-    def serve(*arguments: str, endpoint: str = receiver.url) -> Served:
-        names = ("--topic", topic, "--subscription", SUBSCRIPTION, "--endpoint", endpoint)
+    def serve(*arguments: str, endpoint: str | None = receiver.url) -> Served:
+        names = ["--topic", topic, "--subscription", SUBSCRIPTION]
+        if endpoint is not None:
+            names += ["--endpoint", endpoint]
         served = Served(broker.service_url, *names, *arguments)
         started.append(served)
         return served
@@ -156,6 +158,8 @@ def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
         other.wait_for(1)
     assert 1 == len(receiver.requests)
     assert 400 == served.ask("/endpoint", body=b'{"endpoint": 1}', token=TOKEN)[0]
+    codes = {served.ask("/pause", body=b"", token="x")[0] for _ in range(15)}  # noqa: S106
+    assert {401, 429} == codes
     assert (404, 404) == (served.ask("/nothing")[0], served.ask("/.well-known/jwks.json")[0])
 
 
@@ -215,8 +219,16 @@ def test_dead_letters_for_others(serve, publish, receiver, dead_letters):
     assert "5" == letter.properties()["CloudPubSubDeadLetterSourceDeliveryCount"]
 
 
-def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
-    """Neither the endpoint's query nor a key, whatever goes wrong."""
+@pytest.mark.parametrize("way", ["file", "environment"])
+def test_secrets_are_not_shown(serve, publish, receiver, tmp_path, monkeypatch, way):
+    """Neither the endpoint's query nor a key, whatever goes wrong; nor to who lists processes."""
+    endpoint = f"{receiver.url}/hidden?token=hidden"
+    arguments = []
+    if way == "file":
+        (tmp_path / "endpoint").write_text(f"{endpoint}\n")
+        arguments = ["--endpoint-file", str(tmp_path / "endpoint")]
+    else:
+        monkeypatch.setenv("PULSAR_PUSH_ENDPOINT", endpoint)
     path = key_file(tmp_path)
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef-secret")
@@ -226,11 +238,14 @@ def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
         str(path),
         "--hmac-secret-file",
         str(secret),
-        endpoint=receiver.url + "/hidden?token=hidden",
+        *arguments,
+        endpoint=None,
     )
     publish(b"tea")
     receiver.wait_for(3)
+    assert "/hidden?token=hidden" in receiver.requests[0].line
     said = json.dumps(served.ready) + served.ask("/metrics")[1].decode()
+    said += Path(f"/proc/{served.process.pid}/cmdline").read_text()
     said += served.ask("/healthz")[1].decode()
     token = receiver.requests[0].headers["Authorization"].split()[1]
     code, report, errors = served.end()
@@ -249,6 +264,12 @@ def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
         (["--service-account", "/nowhere.json"], "service_account="),
         (["--hmac-secret-file", "/nowhere"], "expected a file that holds a secret"),
         (["--ca-file", "/nowhere"], "ca_file="),
+        (["--no-endpoint"], "Missing option '--endpoint', '--endpoint-file'"),
+        (["--endpoint-file", "/dev/null"], "--endpoint and --endpoint-file exclude each other"),
+        (["--no-endpoint", "--endpoint-file", "/nowhere"], "expected a file that holds a URL"),
+        (["--no-endpoint", "--endpoint-file", "/dev/null"], "expected a file that holds a URL"),
+        (["--control-token-file", __file__], "16 or more visible ASCII characters"),
+        (["--control-token-file", "/proc/sys/kernel/ostype"], "16 or more"),  # "Linux"
         (["--max-delivery-attempts", "3"], "max_delivery_attempts=3"),
         (["--backoff", "sometimes"], "backoff="),
         (["--retry-letter-topic", "r"], "retry_letter_topic='r'"),
@@ -257,7 +278,11 @@ def test_secrets_are_not_shown(serve, publish, receiver, tmp_path):
 )
 def test_wrong_usage(arguments, told):
     """Exit code 2 and one line, before anything is opened."""
-    usual = ["--topic", "t", "--subscription", "s", "--endpoint", "http://localhost:1/"]
+    usual = ["--topic", "t", "--subscription", "s"]
+    if "--no-endpoint" in arguments:
+        arguments = [each for each in arguments if each != "--no-endpoint"]
+    else:
+        usual += ["--endpoint", "http://localhost:1/"]
     done = subprocess.run(
         [*PROGRAM, "push", "serve", *usual, *arguments],
         capture_output=True,
