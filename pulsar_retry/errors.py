@@ -77,7 +77,17 @@ def shown(value: object, show: Callable[[object], str] = str) -> str:
 
 
 class PulsarRetryError(Exception):
-    """The base of every error of this package."""
+    """The base of every error of this package.
+
+    Attributes:
+        kind: What tells errors of one class apart, in logs and in dead letters' fingerprints;
+            None: the place where they were raised. Letters have no traceback of an error with a
+            kind: it was raised in this package.
+        detail: What letters tell beside the error's text, and logs do not; None: nothing.
+    """
+
+    kind: str | None = None
+    detail: str | None = None
 
 
 class ConfigError(PulsarRetryError, ValueError):

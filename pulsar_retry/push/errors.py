@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pulsar_retry.errors import PulsarRetryError
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.excerpt import excerpt, secrets_of
 from pulsar_retry.push.poster import Answer
 
 
@@ -12,18 +16,39 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mis
     Attributes:
         status: Its status code; None where there was no whole answer.
         failure: ``timeout``, ``connection``, ``refused`` (by the guard) or ``tls``; else None.
+        kind: The status, or the failure and the class of the error. Each kind is logged on its own,
+            and dead letters are grouped by it.
+        detail: The beginning of the answer's body, 500 characters at most, without the endpoint's
+            path and the request's signatures. Letters tell it, and logs do not.
     """
 
-    def __init__(self, text: str, status: int | None = None, failure: str | None = None) -> None:
-        super().__init__(text, status, failure)  # a copy is made from these
+    def __init__(
+        self,
+        text: str,
+        status: int | None = None,
+        failure: str | None = None,
+        kind: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(text, status, failure, kind, detail)  # a copy is made from these
         self.status = status
         self.failure = failure
+        self.kind = kind or failure or str(status)
+        self.detail = detail
 
     def __str__(self) -> str:
         return str(self.args[0])
 
     @classmethod
-    def of(cls, endpoint: object, answer: Answer) -> PushNacked:
-        """Return the error for *answer*; it shows the endpoint's origin, not its path."""
+    def of(cls, endpoint: Endpoint, answer: Answer, hidden: Iterable[str] = ()) -> PushNacked:
+        """Return the error for *answer*; it shows the endpoint's origin, not its path.
+
+        Args:
+            endpoint: Where the request was sent to.
+            answer: What became of it.
+            hidden: What else of the request is not to be shown.
+        """
         said = f"answered {answer.status}" if answer.failure is None else answer.detail
-        return cls(f"{endpoint}: {said}", answer.status, answer.failure)
+        kind = answer.code if answer.error is None else f"{answer.code} {answer.error}"
+        detail = excerpt(answer.body, [*secrets_of(endpoint.target), *hidden])
+        return cls(f"{endpoint}: {said}", answer.status, answer.failure, kind, detail or None)

@@ -45,11 +45,15 @@ class Answer:
         failure: ``timeout``, ``connection``, ``refused`` or ``tls`` where there was no whole
             answer; else None.
         detail: What went wrong in words, without the endpoint's path.
+        error: The class of the error where the connection or TLS has failed; else None.
+        body: The body, 64 KiB at most, where the status is no acknowledgement.
     """
 
     status: int | None
     failure: str | None = None
     detail: str = ""
+    error: str | None = None
+    body: bytes = attrs.field(default=b"", repr=False)
 
     @property
     def is_ack(self) -> bool:
@@ -60,6 +64,11 @@ class Answer:
     def code(self) -> str:
         """The status, or the failure, as a metric's label."""
         return self.failure or str(self.status)
+
+
+def _broken(failure: str, error: Exception, reason: object = None) -> Answer:
+    name = type(error).__name__
+    return Answer(None, failure, f"{name}: {reason or error}", error=name)
 
 
 @attrs.define(eq=False)
@@ -148,9 +157,9 @@ class Poster:
         except RefusedAddressError as error:
             return Answer(None, "refused", str(error))
         except ssl.SSLError as error:
-            return Answer(None, "tls", f"{type(error).__name__}: {error.reason or error}")
+            return _broken("tls", error, error.reason)
         except (OSError, UnicodeError, *_BROKEN, httpcore2.LocalProtocolError) as error:
-            return Answer(None, "connection", f"{type(error).__name__}: {error}")
+            return _broken("connection", error)
 
     async def _post(self, body: bytes, headers: Headers) -> Answer:
         length = (b"Content-Length", str(len(body)).encode())
@@ -172,17 +181,19 @@ class Poster:
         watch, is_whole = line.stream.watch, False
         try:
             response = await line.http.handle_async_request(request)
-            line.has_status, received = True, 0
+            line.has_status, received, body = True, 0, []
             async with (
                 contextlib.aclosing(response),
                 contextlib.aclosing(response.aiter_stream()) as parts,
             ):
                 async for part in parts:
                     received += len(part)
+                    if response.status not in ACKS:
+                        body.append(part)
                     if received > MOST_OF_A_BODY:
                         break
             is_whole = received <= MOST_OF_A_BODY
-            return Answer(response.status)
+            return Answer(response.status, body=b"".join(body)[:MOST_OF_A_BODY])
         except httpcore2.RemoteProtocolError:
             if watch.is_alone and watch.status == _PROCESSING:
                 return Answer(_PROCESSING)

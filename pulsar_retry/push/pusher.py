@@ -120,7 +120,8 @@ class Pusher:
         ticket = self._pacer.begin()
         try:
             poster = self._poster
-            answer = await poster.post(*self._request(message, poster))
+            body, headers, signatures = self._request(message, poster)
+            answer = await poster.post(body, headers + signatures)
         except Exception:
             self._pacer.leave(ticket, acked=False)
             self._tally.unsent()
@@ -133,9 +134,10 @@ class Pusher:
         latency = self._pacer.leave(ticket, acked=answer.is_ack)
         self._tally.answered(answer, latency)
         if not answer.is_ack:
-            raise PushNacked.of(poster.endpoint, answer)
+            raise PushNacked.of(poster.endpoint, answer, _words(signatures))
 
-    def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header]]:
+    def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
+        """Return the body, the headers, and those by which the request is signed."""
         form, pushed = self._form, Pushed.of(message, self._form.codec)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
@@ -154,9 +156,10 @@ class Pusher:
             own = [(name.encode(), value.encode()) for name, value in traced.items()]
             headers += [each for each in own if each[0].lower() not in taken]
         audience = form.audience or poster.endpoint.url
+        signatures: list[Header] = []
         for signer in form.signers:
-            headers += signer.headers(audience, pushed.key, body)
-        return body, headers
+            signatures += signer.headers(audience, pushed.key, body)
+        return body, headers, signatures
 
     def _tell(self, left_out: list[str]) -> None:
         """Log, once for each, attributes that are no headers."""
@@ -181,6 +184,12 @@ class Pusher:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(act)
+
+
+def _words(headers: list[Header]) -> list[str]:
+    """Return the words of the values of *headers*, tokens and signatures among them."""
+    words = (word for _, value in headers for word in value.decode().split())
+    return [word for word in words if word != "Bearer"]
 
 
 _closing: set[asyncio.Task[None]] = set()

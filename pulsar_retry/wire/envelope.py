@@ -14,7 +14,7 @@ from datetime import datetime
 
 import attrs
 
-from pulsar_retry.errors import shown
+from pulsar_retry.errors import PulsarRetryError, shown
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import Origin
 
@@ -42,7 +42,7 @@ class Attempt:
         number: Which one, 1 for the first delivery.
         when: When it failed; None where a letter does not say.
         error: The class of the error; None if there was none.
-        fingerprint: Equal for errors that were raised in the same place.
+        fingerprint: Equal for errors of one kind (`fingerprint_of`).
     """
 
     number: int
@@ -66,8 +66,8 @@ class Envelope:
         message: The error's text.
         traceback: Its traceback, with those of the errors that it was raised from. Retry letters
             have none, for it costs more than everything else.
-        fingerprint: Equal for errors of one class that were raised in the same place, whatever
-            their texts: what dead letters are grouped by.
+        fingerprint: Equal for errors of one class that were raised in the same place, or have the
+            same kind, whatever their texts (`fingerprint_of`): what dead letters are grouped by.
         attempt: How many attempts have failed.
         when: When the last one failed.
         history: The attempts before it and itself, the latest last.
@@ -122,7 +122,7 @@ class Envelope:
             reason=reason,
             stage=stage,
             error=kind,
-            message=None if error is None else shown(error)[:_MAX_TEXT],
+            message=None if error is None else _message(error)[:_MAX_TEXT],
             traceback=None if error is None or reason is None else _traceback(error),
             fingerprint=fingerprint,
             attempt=attempt,
@@ -144,7 +144,14 @@ class Envelope:
         return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts
 
 
+def _message(error: BaseException) -> str:
+    detail = error.detail if isinstance(error, PulsarRetryError) else None
+    return f"{shown(error)}\n{detail}" if detail else shown(error)
+
+
 def _traceback(error: BaseException) -> str | None:
+    if _kind(error) is not None:
+        return None
     try:
         text = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES))
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
@@ -155,13 +162,20 @@ def _traceback(error: BaseException) -> str | None:
 def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
     """Return a hash of where an error comes from: its class and functions, but no line numbers.
 
-    So it stays the same over releases that do not touch these functions, and tells no secret.
+    So it stays the same over releases that do not touch these functions, and tells no secret. Of an
+    error that has a kind (`PulsarRetryError`) it is the class and the kind.
     """
     if error is None:
         return None if reason is None else _hash([reason])
+    if (kind := _kind(error)) is not None:
+        return _hash([f"{type(error).__module__}.{type(error).__qualname__}", kind])
     frames = deque((frame for frame, _ in traceback.walk_tb(error.__traceback__)), _MAX_FRAMES)
     places = [f"{each.f_globals.get('__name__')}.{each.f_code.co_qualname}" for each in frames]
     return _hash([f"{type(error).__module__}.{type(error).__qualname__}", *places])
+
+
+def _kind(error: BaseException) -> str | None:
+    return error.kind if isinstance(error, PulsarRetryError) else None
 
 
 def _hash(parts: list[str]) -> str:

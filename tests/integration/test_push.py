@@ -186,6 +186,35 @@ def test_with_a_policy_retries_go_by_letters(push, publish, receiver, dead_lette
     assert {"a": "b"} == bodies[2]["message"]["attributes"]
 
 
+def test_failures_are_told(push, publish, receiver, dead_letters, caplog):
+    """Each kind is one line of the log, and one fingerprint; letters have the endpoint's words."""
+    statuses = (400, 401, 404, 410, 500)
+
+    def act(request: Request) -> Say:
+        text = payload(request)
+        if text == b"closed":
+            return Say(b"", "close")
+        return answer(int(text), b"not today,\n" + request.line.encode())
+
+    receiver.act = act
+    with caplog.at_level("WARNING", logger="pulsar_retry"):
+        push(retry_policy=pr.RetryPolicy(max_attempts=2, backoff=pr.Immediate()))
+        for each in (*statuses, "closed"):
+            publish(str(each).encode())
+        letters = [each.properties() for each in dead_letters(6)]
+    assert 6 == len({each["FAILURE_FINGERPRINT"] for each in letters})
+    assert not any("FAILURE_TRACEBACK" in each for each in letters)
+    told = {each["FAILURE_MESSAGE"].partition("answered ")[2] for each in letters}
+    assert {f"{status}\nnot today, POST … HTTP/1.1" for status in statuses} | {""} == told
+    lines = [record.getMessage() for record in caplog.records]
+    for what in ("is retried", "is dead-lettered"):
+        told_of = [line.rpartition(": ")[2] for line in lines if what in line]
+        for status in statuses:
+            assert 1 == told_of.count(f"answered {status}"), lines
+        assert any("answered" not in line for line in told_of), lines
+    assert not any("not today" in line for line in lines)
+
+
 def test_dead_letters_without_a_retry_policy(push, publish, receiver, dead_letters):
     """A dead-letter policy alone counts redeliveries, as Pub/Sub does."""
     receiver.act = lambda _request: answer(500)

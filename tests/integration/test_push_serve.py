@@ -163,6 +163,30 @@ def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
     assert (404, 404) == (served.ask("/nothing")[0], served.ask("/.well-known/jwks.json")[0])
 
 
+@pytest.mark.parametrize(
+    ("status", "said"), [(400, "answered 400"), (None, "connectionrefusederror")]
+)
+def test_failures_are_said(serve, publish, receiver, status, said):
+    """Once a minute on standard error, however often they happen."""
+    if status is None:
+        with Receiver() as gone:
+            served = serve(endpoint=gone.url)
+    else:
+        receiver.act = lambda _request: answer(status)
+        served = serve()
+    publish(b"tea")
+
+    def failures() -> float:
+        lines = served.ask("/metrics")[1].decode().splitlines()
+        counts = (line.split()[-1] for line in lines if "push_nacked_total{" in line)
+        return sum(map(float, counts))
+
+    eventually(lambda: failures() >= 3)
+    errors = served.end()[2].splitlines()
+    assert 1 == len(errors), errors
+    assert said in errors[0].lower()
+
+
 def test_no_orders_without_a_token(serve):
     """Nobody on this machine can stop it who is not meant to."""
     assert 403 == serve().ask("/pause", body=b"")[0]

@@ -1,0 +1,36 @@
+"""What of an endpoint's answer is kept for people: its beginning without secrets. Pure."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+#: Characters of an excerpt.
+MOST = 500
+
+#: Characters from which a path or a query as a whole, and a part of one, may be a secret.
+_WHOLE, _PART = 4, 8
+
+
+def excerpt(body: bytes, hidden: Iterable[str] = ()) -> str:
+    """Return the beginning of *body* on one line, without the texts of *hidden*.
+
+    Error pages repeat what was requested: the path, and in debug mode the headers.
+    """
+    text = body.decode("utf-8", "replace")
+    forms = {form for each in hidden for form in (each, unquote(each), html.escape(each)) if each}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "…")
+    text = "".join(each if each.isprintable() else " " for each in text)
+    text = " ".join(text.split())
+    return text if len(text) <= MOST else text[: MOST - 1] + "…"
+
+
+def secrets_of(target: bytes) -> list[str]:
+    """Return what of an endpoint's path and query may be a secret."""
+    whole = target.decode()
+    parts = urlsplit(whole)
+    values = [value for _, value in parse_qsl(parts.query)]
+    wholes = [each for each in (whole, parts.path, parts.query) if len(each) >= _WHOLE]
+    return wholes + [each for each in (*parts.path.split("/"), *values) if len(each) >= _PART]

@@ -1,0 +1,114 @@
+"""What is told of a push that was not acknowledged: in the log, and in letters."""
+
+from __future__ import annotations
+
+import copy
+import string
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.errors import PushNacked
+from pulsar_retry.push.excerpt import MOST, excerpt, secrets_of
+from pulsar_retry.push.poster import Answer
+from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.envelope import Envelope, fingerprint_of
+from pulsar_retry.wire.properties import Origin
+
+ENDPOINT = Endpoint.of("https://example.com/hooks/T012345678?token=s3cr3t-value")
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+#: One of each kind of failure.
+ANSWERS = (
+    *(Answer(status) for status in (301, 400, 401, 404, 410, 500, 503)),
+    Answer(None, "timeout", "no answer within 10 s"),
+    Answer(None, "refused", "example.com is refused"),
+    Answer(None, "tls", "SSLCertVerificationError: x", error="SSLCertVerificationError"),
+    Answer(None, "connection", "ConnectionRefusedError: x", error="ConnectionRefusedError"),
+    Answer(None, "connection", "ConnectionResetError: x", error="ConnectionResetError"),
+)
+
+
+def raised(answer: Answer, *hidden: str) -> PushNacked:
+    """Return the error for *answer* as it is raised."""
+    try:
+        raise PushNacked.of(ENDPOINT, answer, hidden)
+    except PushNacked as error:
+        return error
+
+
+def letter(error: PushNacked) -> dict[str, str]:
+    """Return the failure properties of a dead letter."""
+    envelope = Envelope().after(
+        error, attempt=1, when=NOW, origin=Origin("t", "s", "1:2:-1"), reason="retries-exhausted"
+    )
+    return Codec.PULSAR.write(envelope)
+
+
+def test_each_kind_of_failure_has_a_fingerprint():
+    """So `dlq show` has a row for each; it is the same for each failure of a kind."""
+    prints = [fingerprint_of(raised(each), None) for each in ANSWERS]
+    assert len(ANSWERS) == len(set(prints))
+    assert prints == [fingerprint_of(raised(each, "x"), None) for each in ANSWERS]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer.code)
+def test_letters_have_no_traceback_of_this_package(answer):
+    """What was raised here tells a user nothing."""
+    properties = letter(raised(answer))
+    assert "FAILURE_TRACEBACK" not in properties
+    assert "PushNacked" == properties["FAILURE_ERROR"]
+    assert str(raised(answer)) == properties["FAILURE_MESSAGE"]
+
+
+def test_an_excerpt_of_the_answer_is_in_the_letter():
+    """And not in the text of the error, which is logged."""
+    error = raised(Answer(400, body=b'{"error":\n "no such\tcustomer"}'))
+    assert "https://example.com: answered 400" == str(error)
+    assert (
+        'https://example.com: answered 400\n{"error": "no such customer"}'
+        == letter(error)["FAILURE_MESSAGE"]
+    )
+
+
+def test_what_is_repeated_of_the_request_is_left_out():
+    """Error pages show paths, queries, and in debug mode headers."""
+    body = (
+        b"Cannot POST /hooks/T012345678?token=s3cr3t-value; no hook T012345678, "
+        b"token=s3cr3t-value &amp; Authorization: Bearer aaa.bbb.ccc"
+    )
+    error = raised(Answer(404, body=body), "aaa.bbb.ccc")
+    told = letter(error)["FAILURE_MESSAGE"]
+    for hidden in ("T012345678", "s3cr3t", "aaa.bbb"):
+        assert hidden not in told
+    assert "Cannot POST …; no hook …" in told
+
+
+def test_copies_and_what_they_say():
+    """An error that crosses a process says the same."""
+    error = raised(Answer(500, body=b"oops"))
+    again = copy.copy(error)
+    assert (str(error), 500, "500", "oops") == (str(again), again.status, again.kind, again.detail)
+    assert "timeout" == PushNacked("no answer", None, "timeout").kind
+
+
+@given(st.binary(max_size=3000), st.lists(st.text(min_size=8), max_size=3))
+def test_an_excerpt_is_a_short_line_of_text(body, hidden):
+    """Whatever was answered."""
+    text = excerpt(body, hidden)
+    assert len(text) <= MOST
+    assert text.isprintable()
+    assert text.encode().decode() == text
+
+
+@given(st.text(string.ascii_letters + string.digits, min_size=8, max_size=40), st.data())
+def test_no_excerpt_has_a_secret(secret, data):
+    """Wherever it stands in the answer, whole or at the end of what is kept."""
+    places = st.sampled_from(["", "x ", "%s", "/p/%s", "?a=1&key=%s "])
+    around = data.draw(st.lists(places, max_size=200))
+    body = "".join(each.replace("%s", secret) for each in around)
+    hidden = secrets_of(Endpoint.of(f"https://h/p/{secret}?key={secret}").target)
+    assert secret not in excerpt(body.encode(), hidden)
