@@ -60,6 +60,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--ack-deadline", default="10", metavar="DURATION", help="10s (default) to 600s."),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
     click.option("--write-metadata", is_flag=True, help="With --unwrapped: metadata as headers."),
+    click.option(
+        "--attribute-header",
+        "attribute_headers",
+        multiple=True,
+        metavar="NAME",
+        help="With --write-metadata: an attribute that is a header without the prefix "
+        "X-Pulsar-Attribute-. May be repeated.",
+    ),
     click.option("--subscription-name", metavar="NAME", help="What receivers are told."),
     click.option("--ordered", is_flag=True, help="Key_Shared: each key's messages in order."),
     click.option("--service-account", type=_FILE, help="A key file: sign by JWT."),
@@ -127,6 +135,7 @@ class _Wishes:
     ack_deadline: str
     unwrapped: bool
     write_metadata: bool
+    attribute_headers: tuple[str, ...]
     subscription_name: str | None
     ordered: bool
     service_account: Path | None
@@ -236,6 +245,7 @@ def _dispatcher(client: Any, wishes: _Wishes, endpoint: str, signers: list[Any])
         audience=wishes.audience,
         wrapped=not wishes.unwrapped,
         write_metadata=wishes.write_metadata,
+        attribute_headers=wishes.attribute_headers,
         subscription_name=wishes.subscription_name,
         consumer_type=pulsar.ConsumerType.KeyShared if wishes.ordered else None,
         naming=wishes.naming,

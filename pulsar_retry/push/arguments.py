@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pulsar_retry.errors import ConfigError
@@ -13,6 +13,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.jitter import Jitter
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.flow import RESUME, FlowControl
+from pulsar_retry.push.body import may_be_header
 from pulsar_retry.push.pacer import in_hand
 from pulsar_retry.push.pusher import Signer
 from pulsar_retry.push.window import EXPONENTIAL_UP_TO, Window
@@ -52,6 +53,20 @@ def signers_of(sign: Signer | Sequence[Signer] | None) -> tuple[Signer, ...]:
             accepted = "a ServiceAccount, an Hmac, a list of these, or None"
             raise ConfigError.bad("sign", type(each).__name__, accepted)
     return signers
+
+
+def attribute_headers_of(value: Sequence[str], *, write_metadata: bool) -> frozenset[str]:
+    """Return the names of attributes that are sent as headers without a prefix, in lower case."""
+    accepted = "names of headers, other than those of the request itself, of proxies and of ours"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise ConfigError.bad("attribute_headers", value, accepted)
+    names = tuple(value)
+    for name in names:
+        if not isinstance(name, str) or not may_be_header(name):
+            raise ConfigError.bad("attribute_headers", name, accepted)
+    if names and not write_metadata:
+        raise ConfigError.bad("attribute_headers", names, "write_metadata=True beside it")
+    return frozenset(name.lower() for name in names)
 
 
 def deadline_of(value: Duration) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as _encode
@@ -66,7 +67,17 @@ _FORBIDDEN = frozenset(
         "x-serverless-authorization",
     }
 )
-_FORBIDDEN_STARTS = ("proxy-", "x-forwarded-", "x-goog-", "x-pulsar-retry-", "webhook-", "sec-")
+_FORBIDDEN_STARTS = (
+    "proxy-",
+    "sec-",
+    "webhook-",
+    "x-forwarded-",
+    "x-goog-",
+    "x-pulsar-attribute-",
+    "x-pulsar-retry-",
+)
+#: What the names of attributes begin with as headers, but for those that the user has named.
+ATTRIBUTE_PREFIX = "X-Pulsar-Attribute-"
 #: What receivers take for a hyphen: CGI and WSGI ``_``, lighttpd's CGI all of these.
 _LIKE_A_HYPHEN = re.compile(r"[^0-9a-z]")
 
@@ -217,14 +228,26 @@ def wrapped_headers() -> list[Header]:
 
 
 def unwrapped_headers(
-    message: Pushed, subscription: str, *, write_metadata: bool
+    message: Pushed,
+    subscription: str,
+    *,
+    write_metadata: bool,
+    attribute_headers: AbstractSet[str] = frozenset(),
 ) -> tuple[list[Header], list[str]]:
     """Return the headers of a bare payload, and the names of attributes that cannot be headers.
 
-    Attributes are untrusted. One whose name is no header's name, belongs to the request itself or
-    to what Pub/Sub writes (``_`` is as good as ``-``), or whose value has a control character, is
-    left out; so is what is beyond 100 attributes, names of 256 and values of 1024 bytes. Nothing is
-    changed to fit.
+    Attributes are chosen by producers, and receivers, proxies and frameworks act upon many headers.
+    So an attribute is sent with a prefix, ``X-Pulsar-Attribute-…``, unless its name is one of
+    *attribute_headers*. One that cannot be a header, by its name or by a control character in its
+    value, is left out; so is what is beyond 100 attributes, names of 256 and values of 1024 bytes.
+    Nothing is changed to fit.
+
+    Args:
+        message: The message.
+        subscription: The subscription's name.
+        write_metadata: Whether id, time, key and attributes are sent at all.
+        attribute_headers: Names of attributes that are sent without the prefix, in lower case;
+            each `may_be_header`.
     """
     content_type = (b"Content-Type", b"application/octet-stream")
     if not write_metadata:
@@ -239,8 +262,10 @@ def unwrapped_headers(
     taken: dict[str, Header] = {}
     left_out = []
     for name, value in message.attributes.items():
-        lower = name.lower()
-        header = _header(name, value) if _may_be(lower) and lower not in taken else None
+        shown = name if name.lower() in attribute_headers else ATTRIBUTE_PREFIX + name
+        lower = shown.lower()
+        fits = 0 < len(name) <= _LONGEST_NAME and lower not in taken
+        header = _header(shown, value) if fits else None
         if header is None or len(taken) == _MOST_ATTRIBUTES:
             left_out.append(name)
         else:
@@ -249,10 +274,15 @@ def unwrapped_headers(
     return [*headers, *taken.values()], left_out
 
 
-def _may_be(lower: str) -> bool:
-    """Tell whether an attribute may be a header by its name, in lower case."""
-    taken_for = _LIKE_A_HYPHEN.sub("-", lower)
-    return taken_for not in _FORBIDDEN and not taken_for.startswith(_FORBIDDEN_STARTS)
+def may_be_header(name: str) -> bool:
+    """Tell whether an attribute of that name may be sent under its own name.
+
+    Not where it belongs to the request itself, to what the dispatcher writes, or to what proxies
+    write; ``_`` is as good as ``-``.
+    """
+    taken_for = _LIKE_A_HYPHEN.sub("-", name.lower())
+    is_free = taken_for not in _FORBIDDEN and not taken_for.startswith(_FORBIDDEN_STARTS)
+    return is_free and _TOKEN.fullmatch(name) is not None
 
 
 def _header(name: str, value: str) -> Header | None:
@@ -262,9 +292,7 @@ def _header(name: str, value: str) -> Header | None:
         raw = value.encode()
     except UnicodeEncodeError:  # a lone surrogate
         return None
-    if len(name) > _LONGEST_NAME or len(raw) > _LONGEST_VALUE:
-        return None
-    return name.encode(), raw
+    return (name.encode(), raw) if len(raw) <= _LONGEST_VALUE else None
 
 
 def _quoted(text: str) -> bytes:

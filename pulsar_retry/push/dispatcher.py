@@ -30,6 +30,7 @@ from pulsar_retry.pull.settling import LETTERS, NACK
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.push.arguments import (
     USUAL,
+    attribute_headers_of,
     checked,
     checked_tls,
     deadline_of,
@@ -89,6 +90,7 @@ class Dispatcher:
         audience: str | None = None,
         wrapped: bool = True,
         write_metadata: bool = False,
+        attribute_headers: Sequence[str] = (),
         subscription_name: str | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Literal["letters", "nack"] | None = None,
@@ -132,7 +134,9 @@ class Dispatcher:
             audience: The ``aud`` of tokens. None: the endpoint's URL.
             wrapped: Whether the body is Pub/Sub's JSON; else it is the payload.
             write_metadata: Whether an unwrapped message's id, time, key and attributes are sent as
-                headers.
+                headers; attributes as ``X-Pulsar-Attribute-<name>``.
+            attribute_headers: Attributes that are sent without that prefix, such as
+                ``["Content-Type"]``: producers choose their values, and receivers act upon headers.
             subscription_name: What receivers are told as ``subscription``. None:
                 ``projects/<tenant>/subscriptions/<subscription>``.
             consumer_type: See `Client.subscriber`. On Key_Shared a key's messages are posted in
@@ -217,6 +221,9 @@ class Dispatcher:
             subscription=subscription_name or default_name(topic, subscription),
             wrapped=wrapped,
             write_metadata=write_metadata,
+            attribute_headers=attribute_headers_of(
+                attribute_headers, write_metadata=write_metadata
+            ),
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
             signers=signers_of(sign),

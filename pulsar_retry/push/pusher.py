@@ -44,6 +44,7 @@ class Form:
         subscription: The subscription's name for receivers.
         wrapped: Whether the body is Pub/Sub's envelope.
         write_metadata: Whether an unwrapped body has its metadata in headers.
+        attribute_headers: Names of attributes that are headers without a prefix, in lower case.
         tells_attempt: Whether ``deliveryAttempt`` is sent.
         audience: Of tokens; None: the endpoint's URL.
         signers: Who sign.
@@ -53,6 +54,7 @@ class Form:
     subscription: str
     wrapped: bool = True
     write_metadata: bool = False
+    attribute_headers: frozenset[str] = frozenset()
     tells_attempt: bool = False
     audience: str | None = None
     signers: tuple[Signer, ...] = ()
@@ -147,7 +149,10 @@ class Pusher:
         else:
             body = pushed.data or b""
             own, left_out = unwrapped_headers(
-                pushed, form.subscription, write_metadata=form.write_metadata
+                pushed,
+                form.subscription,
+                write_metadata=form.write_metadata,
+                attribute_headers=form.attribute_headers,
             )
             headers += own
             self._tell(left_out)

@@ -338,7 +338,7 @@ def test_http2(push, client, topic, admin):
 
 def test_unwrapped(push, publish, receiver, topic):
     """The payload is the body; metadata and attributes are headers, if they can be."""
-    push(wrapped=False, write_metadata=True)
+    push(wrapped=False, write_metadata=True, attribute_headers=["color", "content-type"])
     attributes = {
         "color": "blue",
         "Content-Type": "text/plain",
@@ -347,6 +347,7 @@ def test_unwrapped(push, publish, receiver, topic):
         "authorization": "Bearer evil",
         "transfer-encoding": "chunked",
         "a b": "no token",
+        "x-http-method": "DELETE",
     }
     publish(b"raw \x00", properties=attributes, ordering_key="k")
     receiver.wait_for(1)
@@ -365,8 +366,13 @@ def test_unwrapped(push, publish, receiver, topic):
     )
     assert headers["x-goog-pubsub-message-id"]
     assert headers["x-goog-pubsub-publish-time"].endswith("Z")
-    for name in ("x", "x-injected", "authorization", "transfer-encoding", "a b"):
+    for name in ("x", "x-injected", "authorization", "transfer-encoding", "a b", "x-http-method"):
         assert headers[name] is None, name
+    assert ("DELETE", "evil.example.com", "chunked") == (
+        headers["x-pulsar-attribute-x-http-method"],
+        headers["x-pulsar-attribute-host"],
+        headers["x-pulsar-attribute-transfer-encoding"],
+    )
 
 
 def test_unwrapped_without_metadata(push, publish, receiver):
@@ -597,6 +603,7 @@ def test_metrics(push, publish, receiver, admin, topic):
         ({"max_outstanding": 0}, "max_outstanding=0"),
         ({"latency_limit": 0}, "latency_limit=0"),
         ({"write_metadata": True}, "wrapped=False"),
+        ({"wrapped": False, "write_metadata": True, "attribute_headers": ["Host"]}, "'Host'"),
         ({"audience": " "}, "audience=' '"),
         ({"guard": "10.0.0.0/8"}, "guard="),
         ({"redelivery": "both"}, "redelivery='both'"),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.push.arguments import attribute_headers_of
 from pulsar_retry.push.body import (
     Pushed,
     common_headers,
@@ -146,11 +147,18 @@ names = st.text(max_size=20) | st.sampled_from(
 values = st.text(max_size=60) | st.sampled_from(["a\r\nX-Evil: 1", "a\nb", "\x00", " a", "é"])
 
 
-@given(st.dictionaries(names, values, max_size=20), values, values)
-def test_no_header_is_injected(attributes, message_id, key):
+@given(
+    st.dictionaries(names, values, max_size=20),
+    values,
+    values,
+    st.sets(st.sampled_from(["content-type", "ok", "x-tenant"])),
+)
+def test_no_header_is_injected(attributes, message_id, key, named):
     """Whatever attributes, id and key are, a strict parser reads the headers that were meant."""
     message = Pushed(b"raw", attributes, message_id, 0, key)
-    own, left_out = unwrapped_headers(message, NAME, write_metadata=True)
+    own, left_out = unwrapped_headers(
+        message, NAME, write_metadata=True, attribute_headers=frozenset(named)
+    )
     headers = [*common_headers(message, 1), *own]
     client = h11.Connection(h11.CLIENT)
     raw = client.send(
@@ -169,36 +177,99 @@ def test_no_header_is_injected(attributes, message_id, key):
     found = [name for name, _ in read.headers]
     assert len(found) == len(set(found))
     assert b"x-evil" not in found
-    assert not {b"connection", b"cookie"} & set(found)
+    ours = {name.lower() for name, _ in unwrapped_headers(MESSAGE, NAME, write_metadata=True)[0]}
+    for name in set(found) - ours - OF_ANY_REQUEST:
+        assert name.startswith(b"x-pulsar-attribute-") or name.decode() in named
     for name, value in attributes.items():
         if name not in left_out:
-            assert (name.lower().encode(), value.encode()) in list(read.headers)
+            sent = name.lower() if name.lower() in named else f"x-pulsar-attribute-{name.lower()}"
+            assert (sent.encode(), value.encode()) in list(read.headers)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x_goog_pubsub_message_id",
-        "X_Forwarded-For",
-        "x.forwarded.for",
-        "idempotency_key",
-        "webhook_id",
-        "content_length",
-        "Proxy",
-        "X-Serverless-Authorization",
-        "X-HTTP-Method-Override",
-        "X-Method-Override",
-        "X-Original-URL",
-        "X-Rewrite-URL",
-        "X-Real-IP",
-    ],
-)
-def test_no_header_is_forged(name):
-    """Neither one that others act upon, nor by a name that CGI and WSGI take for another one."""
-    message = Pushed(b"", {name: "forged", "x_other": "good"}, "1", 0)
+OF_ANY_REQUEST = {
+    b"host",
+    b"content-length",
+    b"user-agent",
+    b"idempotency-key",
+    b"x-pulsar-retry-attempt",
+    b"x-goog-pubsub-ordering-key",
+}
+
+#: Headers that receivers, frameworks and proxies act upon. No list of them is complete.
+ACTED_UPON = [
+    "X-HTTP-Method",
+    "X-HTTP-Method-Override",
+    "X-MS-Client-Principal",
+    "X-Amzn-Oidc-Identity",
+    "X-Auth-Request-Email",
+    "Remote-User",
+    "True-Client-IP",
+    "X-Original-Host",
+    "Origin",
+    "If-Match",
+    "Content-Type",
+    "traceparent",
+    "anything",
+]
+#: What nobody may name: it is the request's own, or a proxy's.
+NEVER = [
+    "Host",
+    "content_length",
+    "Transfer-Encoding",
+    "Connection",
+    "Authorization",
+    "Cookie",
+    "x_goog_pubsub_message_id",
+    "X_Forwarded-For",
+    "x.forwarded.for",
+    "idempotency_key",
+    "webhook_id",
+    "Proxy",
+    "X-Serverless-Authorization",
+    "X-Original-URL",
+    "X-Real-IP",
+    "X-Pulsar-Retry-Attempt",
+]
+
+
+@pytest.mark.parametrize("name", ACTED_UPON + NEVER)
+def test_an_attribute_is_no_header_that_others_act_upon(name):
+    """It has a prefix, whatever it is called."""
+    message = Pushed(b"", {name: "forged"}, "1", 0)
     own, left_out = unwrapped_headers(message, NAME, write_metadata=True)
-    assert [name] == left_out
-    assert (b"x_other", b"good") in own
+    assert [] == left_out
+    assert [(f"X-Pulsar-Attribute-{name}".encode(), b"forged")] == [
+        each for each in own if each[1] == b"forged"
+    ]
+
+
+def test_attributes_that_were_named():
+    """In any case, but to the letter: CGI and WSGI take other characters for a hyphen."""
+    attributes = {"Content-Type": "text/plain", "X_TENANT": "forged", "x-tenant": "a", "other": "b"}
+    named = attribute_headers_of(["content-type", "X-Tenant"], write_metadata=True)
+    own, left_out = unwrapped_headers(
+        Pushed(b"", attributes, "1", 0), NAME, write_metadata=True, attribute_headers=named
+    )
+    assert [] == left_out
+    assert {
+        (b"Content-Type", b"text/plain"),
+        (b"X-Pulsar-Attribute-X_TENANT", b"forged"),
+        (b"x-tenant", b"a"),
+        (b"X-Pulsar-Attribute-other", b"b"),
+    } == {each for each in own if not each[0].startswith(b"x-goog-")}
+
+
+@pytest.mark.parametrize("names", [*([each] for each in [*NEVER, "a b", "", "é", 7]), "Origin", 7])
+def test_what_cannot_be_named(names):
+    """What belongs to the request itself, or is no header's name."""
+    with pytest.raises(ConfigError, match="attribute_headers"):
+        attribute_headers_of(names, write_metadata=True)
+
+
+def test_names_without_metadata():
+    """They would do nothing."""
+    with pytest.raises(ConfigError, match="write_metadata"):
+        attribute_headers_of(["Origin"], write_metadata=False)
 
 
 def test_pub_subs_limits():
