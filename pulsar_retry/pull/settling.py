@@ -184,13 +184,17 @@ class Settler:
         return self._carry_out(work, action, failure, attempt)
 
     def attempt(self, work: Work) -> int:
-        """Return which attempt it is: what is durable, and in nack mode the redeliveries."""
+        """Return which attempt it is: what is durable, and in nack mode the redeliveries.
+
+        In a batch the broker counts the redeliveries of all messages together. There this process's
+        own memory has to do, or a message would be dead after attempts that it never had.
+        """
         return 1 + self._failures(work)
 
     def _failures(self, work: Work) -> int:
         """Return how many attempts have failed before."""
         count = reconsume_times(work.message.properties())
-        if self._nacks:
+        if self._nacks and work.message.message_id().batch_index() < 0:
             count += work.message.redelivery_count()
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(chain_key(work.message)))
