@@ -398,3 +398,4 @@ class RetryConsumer(CountingConsumer):
                 super()._close_raw()
             finally:
                 self._inbox.wait_for_callbacks()
+                self._inbox.drop()  # a closed consumer hands nothing out
