@@ -11,7 +11,7 @@ import signal
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from http import HTTPMethod
 from typing import Any
@@ -19,10 +19,12 @@ from typing import Any
 import attrs
 import pulsar
 import pytest
+from hostile import HOSTILE
 
 import pulsar_retry as pr
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.config import Setting
 from pulsar_retry.testing.broker import (
     BrokerChoice,
     RunningBroker,
@@ -49,14 +51,33 @@ def _start_broker(config: pytest.Config) -> RunningBroker:
     """Start the run's broker, or return the one that runs; `pytest_unconfigure` stops it."""
     if SHARED not in config.stash:
         stack = config.stash[STACK] = ExitStack()
-        config.stash[SHARED] = stack.enter_context(running_broker(_choice(config)))
+        config.stash[SHARED] = stack.enter_context(
+            running_broker(_choice(config), settings=_profile(config))
+        )
     return config.stash[SHARED]
+
+
+def _profile(config: pytest.Config) -> Mapping[str, Setting]:
+    """Return the settings of the run's broker: a user's, unless the run asks for a kind one."""
+    return {} if config.getoption("kind_broker") else HOSTILE
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let benchmarks choose their broker."""
+    parser.addoption(
+        "--kind-broker",
+        action="store_true",
+        help="run on the settings of `pulsar-retry standalone`, not on Pulsar's own defaults",
+    )
 
 
 def _which_broker(config: pytest.Config) -> list[str]:
     """Say which broker the tests get, and why it is not a container."""
     choice = _choice(config)
-    lines = [f"broker: {choice.kind}"]
+    profile = "kind" if config.getoption("kind_broker") else "hostile"
+    if choice.kind == "environment":
+        profile = "as it is"
+    lines = [f"broker: {choice.kind}, {profile}"]
     if choice.why_no_container:
         lines.append(f"container tests skipped, because {choice.why_no_container}")
     return lines
@@ -103,7 +124,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the broker, so that `-m "not broker"` leaves them out."""
     for item in items:
-        if {"broker", "own_broker"} & set(getattr(item, "fixturenames", ())):
+        if {"broker", "index_ack_broker", "own_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.broker)
 
 
@@ -128,7 +149,15 @@ def broker(pytestconfig: pytest.Config) -> RunningBroker:
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[Standalone]:
     """Give a broker that no other module uses, to be killed and restarted."""
-    with Standalone(fast_start=True) as standalone:
+    with Standalone(fast_start=True, settings=HOSTILE) as standalone:
+        yield standalone
+
+
+@pytest.fixture(scope="session")
+def index_ack_broker() -> Iterator[Standalone]:
+    """Give a broker that acknowledges messages within batches, for tests of just that."""
+    settings = {**HOSTILE, "acknowledgmentAtBatchIndexLevelEnabled": True}
+    with Standalone(fast_start=True, settings=settings) as standalone:
         yield standalone
 
 

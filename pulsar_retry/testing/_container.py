@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import socket
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pulsar_retry.errors import StandaloneError
@@ -92,10 +93,12 @@ class PulsarContainer:
 
     Args:
         image: What to start.
+        settings: Lines of `standalone.conf` to add or replace.
     """
 
-    def __init__(self, image: str) -> None:
+    def __init__(self, image: str, settings: Mapping[str, Setting] | None = None) -> None:
         self._image = image
+        self._more = dict(settings or {})
         found = free_ports()
         self._broker_port, self._web_port = next(found), next(found)
         self._container = self._configured()
@@ -155,6 +158,7 @@ class PulsarContainer:
     def _settings(self) -> dict[str, Setting]:
         return {
             **BROKER_SETTINGS,
+            **self._more,
             "brokerServicePort": self._broker_port,
             "webServicePort": self._web_port,
             "bindAddress": "0.0.0.0",  # noqa: S104 - of the container

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
@@ -23,6 +23,7 @@ import attrs
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.config import Setting
 from pulsar_retry.standalone.health import is_ready, wait_until
 from pulsar_retry.standalone.progress import progress_on
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container
@@ -94,11 +95,15 @@ def find_broker() -> BrokerChoice:
 
 
 @contextmanager
-def running_broker(choice: BrokerChoice | None = None) -> Iterator[RunningBroker]:
+def running_broker(
+    choice: BrokerChoice | None = None, *, settings: Mapping[str, Setting] | None = None
+) -> Iterator[RunningBroker]:
     """Give a broker that is ready, and stop at the end what was started for it.
 
     Args:
         choice: What `find_broker` returned; None asks it.
+        settings: Lines of `standalone.conf` to add or replace. A broker that the environment names
+            is used as it is.
 
     Raises:
         StandaloneError: The broker did not become ready, or a container is required and can't be
@@ -108,7 +113,7 @@ def running_broker(choice: BrokerChoice | None = None) -> Iterator[RunningBroker
     if chosen.kind == "environment":
         yield _from_environment()
     elif chosen.kind == "container":
-        with PulsarContainer(_image()) as container:
+        with PulsarContainer(_image(), settings) as container:
             yield RunningBroker(
                 "container",
                 container.service_url,
@@ -118,7 +123,7 @@ def running_broker(choice: BrokerChoice | None = None) -> Iterator[RunningBroker
             )
     else:
         _log.info("using the standalone Pulsar, because %s", chosen.why_no_container)
-        with Standalone(progress=progress_on()) as standalone:
+        with Standalone(progress=progress_on(), settings=settings) as standalone:
             yield RunningBroker(
                 "standalone",
                 standalone.service_url,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, publish_batch, rest, take, texts
+from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
 
 import pulsar_retry as pr
 
@@ -155,23 +155,6 @@ def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
     assert 0 == take(place.subscribe(), 1)[0].redelivery_count()
 
 
-@pytest.mark.parametrize(
-    ("by_index", "back"), [(False, [("a", 1), ("b", 1), ("c", 1)]), (True, [("b", 1), ("c", 1)])]
-)
-def test_a_nack_brings_back_the_batch(
-    place: Place, by_index: bool, back: list[tuple[str, int]]
-) -> None:
-    """Whole, or what of it is not acknowledged."""
-    consumer = place.subscribe(batch_index_ack_enabled=by_index)
-    publish_batch(place, "a", "b", "c")
-    messages = take(consumer, 3)
-    consumer.acknowledge(messages[0])
-    consumer.negative_acknowledge(messages[1], delay=0)
-    again = take(consumer, len(back))
-    assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
-    assert [] == rest(consumer)
-
-
 def test_unsubscribing_needs_to_be_alone(place: Place) -> None:
     """It is refused while others are connected, and changes nothing."""
     consumers = [place.subscribe() for _ in range(2)]
@@ -257,7 +240,7 @@ def test_letters_come_by_their_delay(place: Place) -> None:
     """The shortest first."""
     consumer = _subscribe(place)
     place.publish("a", "b", "c")
-    for message, delay in zip(take(consumer, 3), (3, 2, 1), strict=True):
+    for message, delay in zip(take(consumer, 3), (6, 4, 2), strict=True):
         consumer.reconsume_later(message, delay=delay)
     assert ["c", "b", "a"] == texts(take(consumer, 3))
 

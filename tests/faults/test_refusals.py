@@ -16,6 +16,7 @@ from handing import (
     retry,
     retry_topic,
 )
+from hostile import HOSTILE
 from reading import eventually
 
 import pulsar_retry as pr
@@ -131,7 +132,7 @@ REFUSALS = [Terminated(), Deleted(), *FULL, Schema(), Fenced()]
 @pytest.fixture(scope="module")
 def own_broker():
     """Give a broker that looks at its quotas every second instead of every minute."""
-    settings = {"backlogQuotaCheckIntervalInSeconds": 1}
+    settings = {**HOSTILE, "backlogQuotaCheckIntervalInSeconds": 1}
     with Standalone(fast_start=True, settings=settings) as standalone:
         yield standalone
 

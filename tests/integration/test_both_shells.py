@@ -346,8 +346,9 @@ async def test_partitions(client, topic, admin):
     admin.create_partitioned_topic(topic, 3)
     consumer = await client.subscribe(topic, "billing", **RETRIES)
     await send(client, topic, *(b"%d" % number for number in range(9)))
-    for _ in range(9):
-        await consumer.reconsume_later(await consumer.receive(SOON))
+    messages = [await consumer.receive(SOON) for _ in range(9)]
+    for message in messages:
+        await consumer.reconsume_later(message)
     assert [b"%d" % number for number in range(9)] == await receive_all(consumer, 9)
     assert 3 == len(await client.get_topic_partitions(topic))
 

@@ -32,7 +32,7 @@ BATCHED = {"batching_enabled": True, "batching_max_publish_delay_ms": 50}
 def letters(client: pr.Client, topic: str) -> Callable[..., None]:
     """Return a function that publishes equal letters of one message."""
 
-    def letters(count: int = 2, due: float = 1.0, **properties: str) -> None:
+    def letters(count: int = 2, due: float = 2.5, **properties: str) -> None:
         producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY")
         letter = {
             "REAL_TOPIC": topic,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import pulsar
 import pytest
+from filling import send_batch
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 from reading import SOON, eventually, read_all, receive_all
 
@@ -114,7 +114,7 @@ def test_a_large_message_is_chunked_through_retry_and_dlq(subscribe, client, top
 def test_neighbours_in_a_batch_are_left_alone(subscribe, client, admin, topic, index_ack):
     """One of ten is reconsumed, nine are acknowledged: the batch is done, one letter is out."""
     consumer = subscribe(batch_index_ack_enabled=index_ack)
-    _send_batch(client, topic, 10)
+    send_batch(client, topic, 10)
 
     for number in range(10):
         message = consumer.receive(SOON)
@@ -125,35 +125,6 @@ def test_neighbours_in_a_batch_are_left_alone(subscribe, client, admin, topic, i
 
     eventually(lambda: admin.backlog(topic, "billing") == 0)
     assert [b"4"] == receive_all(consumer)
-
-
-def test_with_index_acks_a_crash_brings_back_only_what_was_open(subscribe, client, admin, topic):
-    """Of a batch of ten, one reconsumed and one acknowledged: the other eight come again."""
-    consumer = subscribe(batch_index_ack_enabled=True)
-    _send_batch(client, topic, 10)
-    messages = [consumer.receive(SOON) for _ in range(10)]
-    consumer.reconsume_later(messages[4], delay=0)
-    consumer.acknowledge(messages[5])
-    letter = consumer.receive(SOON)
-    consumer.acknowledge(letter)
-    consumer.close()  # like a crash, it leaves eight messages unacknowledged
-
-    again = Counter(receive_all(subscribe(batch_index_ack_enabled=True)))
-
-    assert Counter(b"%d" % number for number in range(10) if number not in (4, 5)) == again
-
-
-def _send_batch(client, topic, count):
-    """Publish *count* messages as one entry."""
-    producer = client.create_producer(
-        topic,
-        batching_enabled=True,
-        batching_max_messages=count,
-        batching_max_publish_delay_ms=5_000,
-    )
-    for number in range(count):
-        producer.send_async(b"%d" % number, lambda *_: None)
-    producer.flush()
 
 
 def test_chunks_do_not_count_as_letters(subscribe, client, topic):

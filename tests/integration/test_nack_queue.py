@@ -173,27 +173,6 @@ def test_a_cumulative_ack_takes_nacks_back(nacking, publish):
     assert [b"2"] == receive_all(consumer, 4_000)
 
 
-@pytest.mark.parametrize("by_index", [True, False], ids=["batch-index acks", "without"])
-def test_nacks_of_one_batch(nacking, client, topic, by_index):
-    """It is redelivered once, with the first; what is acked stays so with batch-index acks."""
-    consumer = nacking(batch_index_ack_enabled=by_index)
-    fill(client, topic, 5, batching_enabled=True, batching_max_publish_delay_ms=500)
-    messages = [consumer.receive(SOON) for _ in range(5)]
-    assert 1 == len({place(message) for message in messages})
-    consumer.acknowledge(messages[0])
-    consumer.negative_acknowledge(messages[1], delay=60)
-    for message in messages[2:]:
-        consumer.negative_acknowledge(message, delay=1)
-    consumer.acknowledge(messages[4])
-    assert 3 == consumer.pending_nacks
-
-    again = receive_all(consumer, 4_000)
-
-    expected = [b"1", b"2", b"3"] if by_index else [b"0", b"1", b"2", b"3", b"4"]
-    assert expected == sorted(again)
-    assert 0 == consumer.pending_nacks
-
-
 def test_pending_nacks_are_forgotten(nacking, publish):
     """By a seek and by redelivering all: nothing comes twice."""
     consumer = nacking()

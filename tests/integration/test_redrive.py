@@ -265,19 +265,6 @@ def test_a_dead_letter_topic_with_partitions(dead) -> None:
     assert 0 == dead.backlog()
 
 
-def test_part_of_a_batch(dead) -> None:
-    """Where the broker acknowledges within batches, the rest of one stays alone."""
-    consumer = dead.subscribe()
-    dead.fill(10, batching_enabled=True, batching_max_publish_delay_ms=1000)
-
-    assert 5 == dead.redrive(where=Filter(reason="odd")).run().redriven
-    received(consumer, 5)
-    done = dead.redrive().run()
-
-    assert 5 == done.redriven
-    assert {b"0", b"2", b"4", b"6", b"8"} == {each.data() for each in received(consumer, 5)}
-
-
 def test_a_letter_stays_what_it_is(dead, client) -> None:
     """Payload of any size or none, key, ordering key and event time."""
     consumer = dead.subscribe()

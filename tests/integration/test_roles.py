@@ -9,6 +9,7 @@ import uuid
 
 import pulsar
 import pytest
+from hostile import HOSTILE
 from reading import SOON
 
 import pulsar_retry as pr
@@ -20,7 +21,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 @pytest.fixture(scope="module")
 def guarded():
     """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True) as broker:
+    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
         yield broker
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
+from hostile import HOSTILE
 from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
@@ -18,7 +19,7 @@ from pulsar_retry.standalone import Standalone
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Standalone]:
     """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True) as broker:
+    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
         yield broker
 
 

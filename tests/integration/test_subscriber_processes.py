@@ -135,7 +135,9 @@ def test_nothing_is_lost_when_a_process_is_killed(client, program, admin, topic,
     """
     payloads = [workers.payload(number) for number in range(MESSAGES)]
     publish_all(client, topic, payloads, batching=batching)
-    victim, survivor = program(0.002), program(0.002)
+    # longer than a tick: retries that come at once hide which letter was first
+    slow = {"backoff": "fixed 3s"}
+    victim, survivor = program(0.002, **slow), program(0.002, **slow)
     eventually(lambda: len(victim.attempts()) > MESSAGES // 10 and survivor.attempts())
     victim.process.kill()
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"

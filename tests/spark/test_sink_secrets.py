@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from hostile import HOSTILE
 
 from pulsar_retry.standalone import Standalone
 
@@ -55,7 +56,7 @@ with local_session(master="local[1]", conf=conf) as spark:
 @pytest.fixture(scope="module")
 def guarded():
     """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True) as broker:
+    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
         yield broker
 
 

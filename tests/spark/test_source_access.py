@@ -8,6 +8,7 @@ import uuid
 
 import pulsar
 import pytest
+from hostile import HOSTILE
 from sourcing import Letters
 
 from pulsar_retry.standalone import Standalone
@@ -20,7 +21,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 @pytest.fixture(scope="module")
 def guarded():
     """Give a broker that lets nobody in without a token."""
-    with Standalone(fast_start=True, auth=True) as broker:
+    with Standalone(fast_start=True, auth=True, settings=HOSTILE) as broker:
         yield broker
 
 

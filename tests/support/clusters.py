@@ -15,6 +15,7 @@ import pulsar
 import trustme
 from composing import ComposeCluster, missing_for_compose
 from cryptography.hazmat.primitives import serialization as pem
+from hostile import HOSTILE
 from ledger import patiently
 
 import pulsar_retry as pr
@@ -34,7 +35,7 @@ _REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
 _KIND = "PULSAR_RETRY_CLUSTER"
 _NEEDED_MIB = 2560
 #: Who shows nothing may do everything, so that tools that know no tokens work here too.
-_SETTINGS = {"anonymousUserRole": "admin"}
+_SETTINGS = {**HOSTILE, "anonymousUserRole": "admin"}
 
 
 @attrs.frozen

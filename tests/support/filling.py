@@ -43,3 +43,16 @@ def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
     receive, acknowledge = consumer.receive, consumer.acknowledge
     for _ in range(MESSAGES):
         acknowledge(receive(10_000))
+
+
+def send_batch(client: Any, topic: str, count: int) -> None:
+    """Publish *count* messages, their numbers, as one entry."""
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_messages=count,
+        batching_max_publish_delay_ms=5_000,
+    )
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()

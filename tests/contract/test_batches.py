@@ -1,0 +1,47 @@
+"""What comes back of a batch, with batch index acknowledgement and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from contract import Place, publish_batch, rest, take
+
+from pulsar_retry.testing import MemoryBroker
+
+
+@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Give a broker that acknowledges within batches where consumers ask for it."""
+    kinds: dict[str, Any] = {"memory": MemoryBroker}
+    kinds["real"] = lambda: request.getfixturevalue("index_ack_broker")
+    place = Place(kinds[request.param]())
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize(("by_index", "back"), [(False, ["a", "b", "c"]), (True, ["a", "c"])])
+def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[str]) -> None:
+    """Unless its messages are acknowledged by index."""
+    with place.subscribe(batch_index_ack_enabled=by_index) as consumer:
+        publish_batch(place, "a", "b", "c")
+        consumer.acknowledge(take(consumer, 3)[1])
+    assert back == rest(place.subscribe(batch_index_ack_enabled=by_index))
+
+
+@pytest.mark.parametrize(
+    ("by_index", "back"), [(False, [("a", 1), ("b", 1), ("c", 1)]), (True, [("b", 1), ("c", 1)])]
+)
+def test_a_nack_brings_back_the_batch(
+    place: Place, by_index: bool, back: list[tuple[str, int]]
+) -> None:
+    """Whole, or what of it is not acknowledged."""
+    consumer = place.subscribe(batch_index_ack_enabled=by_index)
+    publish_batch(place, "a", "b", "c")
+    messages = take(consumer, 3)
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1], delay=0)
+    again = take(consumer, len(back))
+    assert back == [(each.data().decode(), each.redelivery_count()) for each in again]
+    assert [] == rest(consumer)

@@ -1,0 +1,86 @@
+"""Batches on a broker with `acknowledgmentAtBatchIndexLevelEnabled=true` (default: false)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import pulsar
+import pytest
+from filling import send_batch
+from reading import SOON, receive_all
+from redriving import Dead, received
+
+from pulsar_retry.replay import Filter
+
+SHARED = pulsar.ConsumerType.Shared
+
+
+@pytest.fixture(scope="session")
+def broker(index_ack_broker: Any) -> Any:
+    """Take that broker instead of the run's."""
+    return index_ack_broker
+
+
+@pytest.fixture
+def admin(admin: Any, broker: Any) -> Any:
+    """Ask that broker, too."""
+    return attrs.evolve(admin, url=broker.admin_url)
+
+
+def entry_of(message: Any) -> tuple[int, int]:
+    """Return the entry that a message is in."""
+    message_id = message.message_id()
+    return message_id.ledger_id(), message_id.entry_id()
+
+
+def test_a_crash_brings_back_only_what_was_open(subscribe, client, admin, topic):
+    """Of a batch of ten, one reconsumed and one acknowledged: the other eight come again."""
+    consumer = subscribe(batch_index_ack_enabled=True)
+    send_batch(client, topic, 10)
+    messages = [consumer.receive(SOON) for _ in range(10)]
+    consumer.reconsume_later(messages[4], delay=0)
+    consumer.acknowledge(messages[5])
+    letter = consumer.receive(SOON)
+    consumer.acknowledge(letter)
+    consumer.close()  # like a crash, it leaves eight messages unacknowledged
+
+    again = Counter(receive_all(subscribe(batch_index_ack_enabled=True)))
+
+    assert Counter(b"%d" % number for number in range(10) if number not in (4, 5)) == again
+
+
+@pytest.mark.parametrize("by_index", [True, False], ids=["batch-index acks", "without"])
+def test_nacks_of_one_batch(client, topic, by_index):
+    """It is redelivered once, with the first; what is acked stays so with batch-index acks."""
+    consumer = client.subscribe(topic, "billing", SHARED, batch_index_ack_enabled=by_index)
+    send_batch(client, topic, 5)
+    messages = [consumer.receive(SOON) for _ in range(5)]
+    assert 1 == len({entry_of(message) for message in messages})
+    consumer.acknowledge(messages[0])
+    consumer.negative_acknowledge(messages[1], delay=60)
+    for message in messages[2:]:
+        consumer.negative_acknowledge(message, delay=1)
+    consumer.acknowledge(messages[4])
+    assert 3 == consumer.pending_nacks
+
+    again = receive_all(consumer, 4_000)
+
+    expected = [b"1", b"2", b"3"] if by_index else [b"0", b"1", b"2", b"3", b"4"]
+    assert expected == sorted(again)
+    assert 0 == consumer.pending_nacks
+
+
+def test_a_redrive_of_part_of_a_batch(broker, admin, client, topic) -> None:
+    """Where the broker acknowledges within batches, the rest of one stays alone."""
+    dead = Dead(broker, admin, client, topic)
+    consumer = dead.subscribe()
+    dead.fill(10, batching_enabled=True, batching_max_publish_delay_ms=1000)
+
+    assert 5 == dead.redrive(where=Filter(reason="odd")).run().redriven
+    received(consumer, 5)
+    done = dead.redrive().run()
+
+    assert 5 == done.redriven
+    assert {b"0", b"2", b"4", b"6", b"8"} == {each.data() for each in received(consumer, 5)}
