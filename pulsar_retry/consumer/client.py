@@ -22,6 +22,7 @@ from pulsar_retry.consumer.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
+from pulsar_retry.consumer.exiting import keep_until_exit
 from pulsar_retry.consumer.letters import NewMessage
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
@@ -310,6 +311,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         self._dropped.detach()
         _open_clients.discard(self)
         self._timer.close()
+        keep_until_exit(self._client)
         super().close()
 
     def shutdown(self) -> None:
@@ -345,6 +347,7 @@ def _shut_down(pid: int, raw: Any, timer: Timer) -> None:
         fork.keep_for_ever(raw)
         return
     timer.close()
+    keep_until_exit(raw)
     with contextlib.suppress(pulsar.PulsarException):
         raw.shutdown()
 
@@ -359,6 +362,7 @@ def _close_all() -> None:
     And pulsar-client's threads find no interpreter that is half gone, which would be an abort.
     """
     for client in list(_open_clients):
+        fork.keep_for_ever(client._client)  # noqa: SLF001 - see `exiting`, which keeps only some
         with contextlib.suppress(pulsar.PulsarException, ForkedError):
             client.close()
 

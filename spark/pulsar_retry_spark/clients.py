@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.exiting import keep_until_exit
 from pulsar_retry.consumer.fork import keep_for_ever
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan
@@ -108,6 +109,7 @@ class CachedClient:
     def close(self) -> None:
         """Close the client and with it everything that it has opened."""
         self._producers.clear()
+        keep_until_exit(self.client)
         with contextlib.suppress(pulsar.PulsarException):
             self.client.close()
 
