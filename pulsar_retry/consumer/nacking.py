@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import _pulsar
 import pulsar
 from pulsar import Message
 
+from pulsar_retry.consumer.chunks import with_chunks
 from pulsar_retry.consumer.nacks import NackQueue
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.consumer.plan import Plan, topic_list
 from pulsar_retry.consumer.raw import id_of, raw_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.unsettled import StallWatch
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.actions import last_delivery
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
 
 #: When a message comes back whose letter could not be published: at once, then later and later,
@@ -158,7 +161,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         message_id = id_of(raw)
         if not isinstance(message_id, _pulsar.MessageId):
             raise TypeError(f"expected a message or a message id, not {message!r}")
-        self._queue(letter=letter).add(message_id, wait)
+        self._queue(letter=letter).add(self._to_nack(raw, message_id, letter=letter), wait)
         self._watch.nacked(raw, wait)
 
     def _not_handed_on(self, raw: Any, letter: bool) -> None:
@@ -169,7 +172,25 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def _come_back(self, raw: Any, letter: bool) -> None:
         """Have a message redelivered that was to be handed on."""
         delay = _COME_BACK.delay(raw.redelivery_count() + 1)
-        self._queue(letter=letter).add(raw.message_id(), delay)
+        message_id = self._to_nack(raw, raw.message_id(), letter=letter)
+        self._queue(letter=letter).add(message_id, delay)
+
+    def _to_nack(self, raw: Any, message_id: Any, *, letter: bool) -> Any:
+        """Return *message_id*, that of *raw* or *raw* itself, as the queue of nacks takes it."""
+
+        def topics() -> Iterable[str]:
+            if raw is not message_id:
+                return (raw.topic_name(),)
+            return self._may_be_from(message_id.partition(), letter=letter)
+
+        return with_chunks(message_id, topics)
+
+    def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:  # noqa: ARG002
+        """Return the full names of the topics, or partitions, that an id may be from."""
+        if isinstance(self._plan.topic, re.Pattern):
+            return ()
+        suffix = f"-partition-{partition}" if partition >= 0 else ""
+        return [f"{topic_label(logical(each))}{suffix}" for each in topic_list(self._plan.topic)]
 
     def _dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up; tell whether that is possible."""

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any
 
 from pulsar_retry.consumer.bursts import AHEAD, PAUSE, Burst, decide, first_look
+from pulsar_retry.consumer.chunks import ChunkedId, expanded
 from pulsar_retry.consumer.pending import Entry, PendingNacks
 from pulsar_retry.consumer.timer import Timer
 
@@ -58,10 +59,13 @@ class NackQueue:
         self._holds_until = 0.0
         self._quiet_until = 0.0
         self._closed = False
+        self._has_chunked = False
 
     def add(self, message_id: Any, delay: float) -> None:
-        """Have a message redelivered in *delay* seconds."""
+        """Have a message redelivered in *delay* seconds, by its id as `with_chunks` returns it."""
         entry, index = place_of(message_id)
+        if type(message_id) is ChunkedId:
+            self._has_chunked = True
         # A user's backoff may return anything.
         due = self._timer.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
         with self._lock:
@@ -156,11 +160,14 @@ class NackQueue:
 
     def _hand_over(self, ids: list[Any]) -> None:
         """Have pulsar-client redeliver these: in C, for nothing else is fast enough."""
+        if self._has_chunked:
+            with self._lock:
+                ids = expanded(ids, self.pending.entries)
         began = self._timer.now()
         try:
             deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
         except Exception:  # noqa: BLE001 - the others are to come back all the same
             _log.warning("nacked messages could not be redelivered", exc_info=True)
-        if len(ids) == _CHUNK:
-            took = (self._timer.now() - began) / _CHUNK
+        if len(ids) >= _CHUNK:
+            took = (self._timer.now() - began) / len(ids)
             self._cost += (took - self._cost) * _WEIGHT

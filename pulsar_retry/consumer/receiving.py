@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -181,6 +181,11 @@ class RetryConsumer(CountingConsumer):
 
     def _queues(self) -> tuple[NackQueue, ...]:
         return (self._nacks, self._letter_nacks)
+
+    def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:
+        if letter:
+            return tuple(self._letter_topics)
+        return super()._may_be_from(partition, letter=letter)
 
     # -- receiving ------------------------------------------------------------------------------
 
