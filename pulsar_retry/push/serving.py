@@ -12,6 +12,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 import attrs
 
@@ -47,8 +48,12 @@ class Orders:
     token: str | None = attrs.field(default=None, repr=False)
     _throttle: Throttle = attrs.field(factory=Throttle, init=False, repr=False)
 
-    def get(self, path: str) -> Reply:
-        """Answer a GET: ``/healthz``, ``/readyz``, ``/metrics`` or ``/.well-known/jwks.json``."""
+    def get(self, path: str, query: str = "") -> Reply:
+        """Answer a GET: ``/healthz``, ``/readyz`` or ``/metrics``.
+
+        With an account also ``/.well-known/jwks.json`` (its key), ``/oauth2/v1/certs`` (the same as
+        a certificate, as Google has it), and ``/tokeninfo?id_token=…``.
+        """
         match path:
             case "/healthz" | "/readyz":
                 return self._health(ready=path == "/readyz")
@@ -56,6 +61,11 @@ class Orders:
                 return HTTPStatus.OK, _METRICS, self.dispatcher.metrics.text()
             case "/.well-known/jwks.json" if self.account is not None:
                 return _json(HTTPStatus.OK, self.account.jwks())
+            case "/oauth2/v1/certs" if self.account is not None:
+                return _json(HTTPStatus.OK, self.account.certificates())
+            case "/tokeninfo" if self.account is not None:
+                info = self.account.token_info(dict(parse_qsl(query)).get("id_token", ""))
+                return _json(HTTPStatus.OK, info) if info else _NO_TOKEN
         return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
 
     def post(self, path: str, authorization: str, body: bytes, address: str = "") -> Reply:
@@ -106,6 +116,15 @@ class Orders:
         )
 
 
+def _json(status: HTTPStatus, value: Any) -> Reply:
+    return status, _JSON, json.dumps(value).encode()
+
+
+_NO_TOKEN = _json(
+    HTTPStatus.BAD_REQUEST, {"error": "invalid_token", "error_description": "Invalid Value"}
+)
+
+
 def checked_token(token: str) -> str:
     """Return *token*, which cannot be guessed and can be a header's value.
 
@@ -118,10 +137,6 @@ def checked_token(token: str) -> str:
             "for example of `openssl rand -base64 32`"
         )
     return token
-
-
-def _json(status: HTTPStatus, value: Any) -> Reply:
-    return status, _JSON, json.dumps(value).encode()
 
 
 class _Server(Bounded, HTTPServer):
@@ -175,7 +190,8 @@ def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
         sys_version = ""
 
         def do_GET(self) -> None:
-            self._answer(lambda: orders.get(self.path.partition("?")[0]))
+            path, _, query = self.path.partition("?")
+            self._answer(lambda: orders.get(path, query))
 
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length") or "0"
@@ -196,7 +212,11 @@ def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-            _log.debug(format, *args)
+        def log_request(self, code: object = "-", _size: object = "-") -> None:
+            path = self.path.partition("?")[0]  # there are tokens behind it
+            _log.debug("%s %s: %s", self.command, path, code)
+
+        def log_message(self, *_: object) -> None:
+            _log.debug("a request could not be understood")
 
     return Handler

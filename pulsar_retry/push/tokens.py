@@ -6,13 +6,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import jwt
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 
@@ -32,6 +34,10 @@ _MARGIN = 300.0
 _MOST_AUDIENCES = 16
 #: RS256 takes no smaller ones (RFC 7518, 3.3).
 _LEAST_BITS = 2048
+#: Characters of a token: more are not even looked at.
+LONGEST = 16 * 1024
+#: How long the certificate of the key is valid. Receivers take the key from it and nothing else.
+_VALID = timedelta(days=365)
 
 
 class ServiceAccount:
@@ -40,7 +46,7 @@ class ServiceAccount:
     The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
     ``exp``. A token serves all requests to its audience until it is near its end; those of the 16
     latest audiences are kept, so that dispatchers may share an account. Nobody else vouches for it:
-    give receivers the public key (`jwks`), which ``push serve`` serves too.
+    give receivers the public key (`jwks` or `certificates`), which ``push serve`` serves too.
     """
 
     def __init__(
@@ -122,6 +128,40 @@ class ServiceAccount:
         """Return the public key as a JSON Web Key Set."""
         return {"keys": [{**self._public, "alg": ALGORITHM, "use": "sig", "kid": self._key_id}]}
 
+    def certificates(self) -> dict[str, str]:
+        """Return the public key in a certificate of its own (X.509, PEM), by the ``kid``.
+
+        Google serves its keys in this form, too, and Google's libraries for receivers read it. The
+        certificate is made anew at each call, and is valid for a year.
+        """
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pulsar-retry push")])
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        certificate = (
+            x509.CertificateBuilder(name, name, self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + _VALID)
+            .sign(self._key, hashes.SHA256())
+        )
+        return {self._key_id: certificate.public_bytes(Encoding.PEM).decode()}
+
+    def token_info(self, token: str) -> dict[str, str] | None:
+        """Return what Google's ``tokeninfo`` does: header and claims as texts.
+
+        None: the token is not of this account, was changed, or has expired. The audience and the
+        email are the receiver's to check.
+        """
+        if len(token) > LONGEST:
+            return None
+        options: Any = {"verify_aud": False, "require": ["exp"]}
+        key = self._key.public_key()
+        try:
+            found = jwt.decode_complete(token, key, algorithms=[ALGORITHM], options=options)
+        except (jwt.PyJWTError, ValueError, TypeError):
+            return None
+        values = found["header"] | found["payload"]
+        return {name: _text(value) for name, value in sorted(values.items())}
+
     def _token(self, audience: str) -> bytes:
         with self._lock:
             now = self._clock()
@@ -147,6 +187,10 @@ class ServiceAccount:
         }
         header = {"kid": self._key_id}
         return jwt.encode(claims, self._key, algorithm=ALGORITHM, headers=header).encode()
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _rsa_key(pem: str | bytes) -> rsa.RSAPrivateKey:

@@ -12,10 +12,8 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.jwks import Fetched, KeyCache, by_id, fetcher
 from pulsar_retry.push.middleware import Checker, VerificationError
-from pulsar_retry.push.tokens import ALGORITHM, ISSUER
+from pulsar_retry.push.tokens import ALGORITHM, ISSUER, LONGEST
 
-#: Characters of a token: more are not even looked at.
-_LONGEST = 16 * 1024
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 
 
@@ -42,7 +40,8 @@ class Verifier(Checker):
             keys: A JSON Web Key Set, or its URL: for Google's own tokens
                 ``https://www.googleapis.com/oauth2/v3/certs``. It is fetched again when it is as
                 old as its server allows, and for a key that is not in it, at most each 30 s.
-            audience: What ``aud`` has to be, exactly: the endpoint's URL if nothing else was said.
+            audience: What ``aud`` has to be, in capitals or not (so says Pub/Sub's page): the
+                endpoint's URL if nothing else was said.
             email: What ``email`` has to be.
             issuer: What ``iss`` may be.
             leeway: Seconds or a timedelta by which clocks may differ.
@@ -75,7 +74,7 @@ class Verifier(Checker):
         """
         value = next((v for name, v in headers.items() if name.lower() == "authorization"), "")
         scheme, _, token = value.partition(" ")
-        if scheme.lower() != "bearer" or not token or len(token) > _LONGEST:
+        if scheme.lower() != "bearer" or not token or len(token) > LONGEST:
             raise VerificationError("there is no bearer token")
         return self.verify_token(token.strip())
 
@@ -91,13 +90,15 @@ class Verifier(Checker):
                 token,
                 self._key(token),
                 algorithms=[ALGORITHM],
-                audience=self._audience,
                 issuer=self._issuers,
                 leeway=self._leeway,
-                options={"require": _REQUIRED, "strict_aud": True},
+                options={"require": _REQUIRED, "verify_aud": False},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise VerificationError(f"the token is not good: {error}") from error
+        audience = claims["aud"]  # of several, some may be meant for others
+        if not isinstance(audience, str) or audience.lower() != self._audience.lower():
+            raise VerificationError("the audience is another one")
         if claims["email"] != self._email:
             raise VerificationError("the email is another one")
         if claims.get("email_verified") is not True:

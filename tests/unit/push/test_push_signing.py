@@ -15,12 +15,17 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
+from unittest.mock import Mock
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import jwt
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization as s
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from google.auth.transport import requests as google_requests
+from google.oauth2 import id_token
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.push import (
@@ -34,6 +39,7 @@ from pulsar_retry.push import (
 from pulsar_retry.push.body import Pushed, unwrapped_headers
 from pulsar_retry.push.jwks import KeyCache
 from pulsar_retry.push.middleware import CLAIMS
+from pulsar_retry.push.serving import Orders, Server
 
 AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"
 SECRET = b"0123456789abcdef"
@@ -188,7 +194,6 @@ EC_KEY = ec.generate_private_key(ec.SECP256R1())
         pytest.param(key_in_the_header(), id="a key of its own"),
         pytest.param(tampered(), id="changed"),
         pytest.param(signed(aud="https://example.com/other"), id="another audience"),
-        pytest.param(signed(aud=AUDIENCE.upper()), id="the audience in capitals"),
         pytest.param(signed(aud=[AUDIENCE, "https://x"]), id="several audiences"),
         pytest.param(signed(aud=None), id="no audience"),
         pytest.param(signed(exp=now - 31), id="expired"),
@@ -218,6 +223,78 @@ def test_no_bearer_token(verifier, value):
     """Nothing, or something else."""
     with pytest.raises(VerificationError, match="no bearer token"):
         verifier.verify({} if value is None else {"Authorization": value})
+
+
+def test_the_audience_in_capitals(account):
+    """Pub/Sub's page: "A single, case-insensitive string"."""
+    verifier = Verifier(account.jwks(), audience=AUDIENCE.upper(), email=EMAIL)
+    assert AUDIENCE == verifier.verify_token(account.token(AUDIENCE))["aud"]
+
+
+# -- Google's own receiver ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(account: ServiceAccount, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the URL of a server that has the account's keys."""
+    monkeypatch.setenv("no_proxy", "*")
+    with Server(Orders(Mock(), account)) as server:
+        yield f"http://{server.host}:{server.port}"
+
+
+def fetched(url: str) -> bytes:
+    """Return what is at *url*."""
+    with urlopen(url, timeout=30) as response:  # noqa: S310 - our own server
+        content: bytes = response.read()
+        return content
+
+
+@pytest.mark.parametrize("path", ["/oauth2/v1/certs", "/.well-known/jwks.json"])
+def test_googles_receiver(account, served, path, monkeypatch):
+    """It verifies our tokens, and needs nothing but another URL of the certificates."""
+    monkeypatch.setattr(id_token, "_GOOGLE_OAUTH2_CERTS_URL", served + path)
+    token, transport = account.token(AUDIENCE), google_requests.Request()
+    found = id_token.verify_oauth2_token(token, transport, audience=AUDIENCE)
+    assert (EMAIL, True) == (found["email"], found["email_verified"])
+    refusals = (ValueError, jwt.PyJWTError)  # of a certificate's token, of a key set's
+    with pytest.raises(refusals, match=r"[Aa]udience"):
+        id_token.verify_oauth2_token(token, transport, audience="https://example.com/other")
+    for bad in (tampered(), signed(OTHER_KEY), signed(exp=int(time.time()) - 60)):
+        with pytest.raises(refusals):
+            id_token.verify_oauth2_token(bad, transport, audience=AUDIENCE)
+
+
+def test_tokeninfo(account, served):
+    """The answer of Pub/Sub's page, texts throughout; what is not good is refused."""
+    token = account.token(AUDIENCE)
+    claims = jwt.decode(token, options={"verify_signature": False})
+    assert {
+        "alg": "RS256",
+        "aud": AUDIENCE,
+        "azp": "113774264463038321964",
+        "email": EMAIL,
+        "email_verified": "true",
+        "exp": str(claims["exp"]),
+        "iat": str(claims["iat"]),
+        "iss": "https://accounts.google.com",
+        "kid": "one",
+        "sub": "113774264463038321964",
+        "typ": "JWT",
+    } == json.loads(fetched(f"{served}/tokeninfo?id_token={token}"))
+    expired = signed(exp=int(time.time()) - 60)
+    for bad in (tampered(), signed(OTHER_KEY), none_token(), expired, "x" * 20_000, ""):
+        with pytest.raises(HTTPError, match="400") as refused:
+            fetched(f"{served}/tokeninfo?id_token={bad}")
+        refused.value.close()
+
+
+def test_tokens_that_are_asked_about_are_in_no_log(account, served, caplog):
+    """Neither at DEBUG."""
+    token = account.token(AUDIENCE)
+    with caplog.at_level("DEBUG", logger="pulsar_retry"):
+        fetched(f"{served}/tokeninfo?id_token={token}")
+    assert "GET /tokeninfo: 200" in caplog.text
+    assert token.rpartition(".")[2] not in caplog.text
 
 
 def test_clock_skew(verifier, account):
