@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._listening import address
+from pulsar_retry.cli._naming import by_options
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+#: Options that have another name than the arguments which they become.
+_NAMES = {
+    "client_email": "--service-account",
+    "email": "--service-account",
+    "private_key": "--service-account",
+    "secret": "--hmac-secret-file",
+    "wrapped=False": "--unwrapped",
+}
 #: Of the retry policy, the parts that are options.
 _POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -116,8 +125,17 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--ca-file", type=_FILE, help="Of endpoints, trust these certificates alone."),
     click.option("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="Health, metrics."),
     click.option("--control-token-file", type=_FILE, help="Take orders that bring this token."),
-    click.option("--paused", is_flag=True, help="Send nothing before POST /resume."),
-    click.option("--drain-timeout", default="25", metavar="DURATION", help="Default 25s."),
+    click.option(
+        "--paused",
+        is_flag=True,
+        help="Send nothing before POST /resume; with --control-token-file.",
+    ),
+    click.option(
+        "--drain-timeout",
+        default="25",
+        metavar="DURATION",
+        help="No less than --ack-deadline.  [default: 25s]",
+    ),
     json_option,
     cluster_options,
 )
@@ -194,7 +212,10 @@ def serve(**options: Any) -> None:
     push backoff allows; or, with one of the options of a retry policy, by retry letters. SIGTERM
     and SIGINT wait for the answers to what was sent, and exit with 0.
     """
-    _serve(_Wishes(**options))
+    try:
+        _serve(_Wishes(**options))
+    except ConfigError as error:
+        raise by_options(error, click.get_current_context().command, _NAMES) from None
 
 
 def _serve(wishes: _Wishes) -> None:
@@ -204,9 +225,10 @@ def _serve(wishes: _Wishes) -> None:
         raise click.ClickException(str(error)) from error
     account, signature = _signers(wishes)
     host, port = address(wishes.listen)
-    token = _secret(wishes.control_token_file)
+    token = _secret("control_token_file", wishes.control_token_file)
     if token is not None:
         checked_token(token)
+    _check(wishes)
     endpoint = _endpoint(wishes)
     timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
     client = wishes.cluster.client()
@@ -266,6 +288,19 @@ def _dispatcher(client: Any, wishes: _Wishes, endpoint: str, signers: list[Any])
 # -- options as values ----------------------------------------------------------------------------
 
 
+def _check(wishes: _Wishes) -> None:
+    """Refuse what could not work."""
+    if wishes.paused and wishes.control_token_file is None:
+        raise ConfigError("--paused: expected --control-token-file beside it, for POST /resume")
+    if wishes.audience is not None and wishes.service_account is None:
+        accepted = "--service-account beside it: the audience is that of its tokens"
+        raise ConfigError.bad("audience", wishes.audience, accepted)
+    deadline, drain = wishes.ack_deadline, wishes.drain_timeout
+    if seconds_of_text("drain_timeout", drain) < seconds_of_text("ack_deadline", deadline):
+        accepted = f"no less than --ack-deadline {deadline}, for answers to be awaited"
+        raise ConfigError.bad("drain_timeout", drain, accepted)
+
+
 def _latency_limit(text: str) -> float:
     return math.inf if text == "inf" else seconds_of_text("latency_limit", text)
 
@@ -276,7 +311,8 @@ def _endpoint(wishes: _Wishes) -> str:
     by_option = wishes.endpoint is not None and source is ParameterSource.COMMANDLINE
     if by_option and wishes.endpoint_file is not None:
         raise click.UsageError("--endpoint and --endpoint-file exclude each other.")
-    endpoint = _secret(wishes.endpoint_file, "a file that holds a URL") or wishes.endpoint
+    endpoint = _secret("endpoint_file", wishes.endpoint_file, "a file that holds a URL")
+    endpoint = endpoint or wishes.endpoint
     if not endpoint:
         raise click.UsageError(
             "Missing option '--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT."
@@ -308,23 +344,25 @@ def _signers(wishes: _Wishes) -> tuple[ServiceAccount | None, Hmac | None]:
     from pulsar_retry.push.hmacs import Hmac  # noqa: PLC0415 - likewise
     from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
-    path, secret = wishes.service_account, _secret(wishes.hmac_secret_file)
+    path, secret = wishes.service_account, _secret("hmac_secret_file", wishes.hmac_secret_file)
     account = None if path is None else ServiceAccount.from_file(path)
     if secret is None:
         return account, None
     return account, Hmac(secret if secret.startswith("whsec_") else secret.encode())
 
 
-def _secret(path: Path | None, accepted: str = "a file that holds a secret") -> str | None:
+def _secret(
+    name: str, path: Path | None, accepted: str = "a file that holds a secret"
+) -> str | None:
     """Return what a file holds; the error shows nothing of it."""
     if path is None:
         return None
     try:
         secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError.bad("file", f"{path} ({type(error).__name__})", accepted) from None
+        raise ConfigError.bad(name, f"{path} ({type(error).__name__})", accepted) from None
     if not secret:
-        raise ConfigError.bad("file", str(path), accepted)
+        raise ConfigError.bad(name, str(path), accepted)
     return secret
 
 

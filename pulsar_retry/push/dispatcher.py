@@ -42,6 +42,7 @@ from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.descriptors import room_for
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.hmacs import Hmac
 from pulsar_retry.push.metrics import Tally
 from pulsar_retry.push.pacer import Pace, Pacer
 from pulsar_retry.push.poster import Poster
@@ -131,7 +132,8 @@ class Dispatcher:
                 policy has none. With it receivers are told the ``deliveryAttempt``.
             sign: What proves to receivers who posts: a `ServiceAccount`, an `Hmac`, or both. None:
                 nothing.
-            audience: The ``aud`` of tokens. None: the endpoint's URL.
+            audience: The ``aud`` of tokens, which a `ServiceAccount` has to sign. None: the
+                endpoint's URL.
             wrapped: Whether the body is Pub/Sub's JSON; else it is the payload.
             write_metadata: Whether an unwrapped message's id, time, key and attributes are sent as
                 headers; attributes as ``X-Pulsar-Attribute-<name>``.
@@ -186,10 +188,15 @@ class Dispatcher:
         }.items():
             checked(name, value, bool)
         if wrapped and write_metadata:
-            raise ConfigError.bad("write_metadata", True, "False, or wrapped=False")  # noqa: FBT003 - a value
+            raise ConfigError.bad("write_metadata", True, "wrapped=False beside it")  # noqa: FBT003 - a value
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
             if text is not None and (not isinstance(text, str) or not text.strip()):
                 raise ConfigError.bad(name, text, "a text that is not blank, or None")
+        signers = signers_of(sign)
+        if audience is not None and all(isinstance(each, Hmac) for each in signers):
+            raise ConfigError.bad(
+                "audience", audience, "a ServiceAccount as sign: it is of its tokens"
+            )
         self._allow_http, self._http2 = allow_http, http2
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
@@ -226,7 +233,7 @@ class Dispatcher:
             ),
             tells_attempt=dead_letter_policy is not None,
             audience=audience,
-            signers=signers_of(sign),
+            signers=signers,
             codec=options.codec,
         )
         self._pacer = Pacer(window)

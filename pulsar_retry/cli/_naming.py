@@ -1,0 +1,42 @@
+"""What is wrong with an argument, in the words of the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import click
+
+from pulsar_retry.errors import ConfigError
+
+__all__ = ["by_options"]
+
+_FIRST = re.compile(r"(\w+)(?:=(?:True(?=: ))?|(?=: ))")
+_WISH = re.compile(r"\b(\w+)=(True|False)\b")
+
+
+def by_options(
+    error: ConfigError, command: click.Command, others: Mapping[str, str]
+) -> ConfigError:
+    """Return *error* with the names of options in place of those of Python's arguments.
+
+    Args:
+        error: The error.
+        command: Whose options are named.
+        others: More options, by what the error calls them, such as ``wrapped=False``.
+    """
+    options: dict[str, str] = {}
+    for each in command.params:
+        if isinstance(each, click.Option) and each.name is not None:
+            option = each.opts[0]
+            options |= {each.name: option, option.removeprefix("--").replace("-", "_"): option}
+    options |= others
+
+    def named(match: re.Match[str]) -> str:
+        return options.get(match[0]) or options.get(match[1]) or match[0]
+
+    text = str(error)
+    if (first := _FIRST.match(text)) is not None and first[1] in options:
+        value = text[first.end() :]
+        text = f"{options[first[1]]}{'' if value.startswith(':') else ' '}{value}"
+    return ConfigError(_WISH.sub(named, text))

@@ -1,0 +1,58 @@
+"""What `push serve` refuses before it opens anything, in the words of the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from pulsar_retry.cli import main
+
+REFUSED = [
+    (["--ack-deadline", "5"], "--ack-deadline 5.0: expected 10 to 600 seconds"),
+    (["--ack-deadline", "soon"], "--ack-deadline 'soon': expected a duration"),
+    (["--ack-deadline", "26s"], "--drain-timeout '25': expected no less than --ack-deadline 26s"),
+    (["--endpoint", "http://example.com"], "--endpoint 'http://example.com': expected an https"),
+    (["--endpoint", "http://example.com"], "to loopback, or with --allow-http"),
+    (["--endpoint-file", "/dev/null"], "--endpoint and --endpoint-file exclude each other"),
+    (["--no-endpoint"], "'--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT"),
+    (["--no-endpoint", "--endpoint-file", "/nowhere"], "--endpoint-file '/nowhere (FileNotFound"),
+    (["--no-endpoint", "--endpoint-file", "/dev/null"], "--endpoint-file '/dev/null': expected a"),
+    (["--listen", "8080"], "--listen '8080'"),
+    (["--service-account", "/nowhere.json"], "--service-account '/nowhere.json (FileNotFound"),
+    (["--service-account", "{bad}"], "--service-account 'ValueError': expected an RSA key"),
+    (["--hmac-secret-file", "/nowhere"], "--hmac-secret-file '/nowhere (FileNotFoundError)'"),
+    (["--hmac-secret-file", "{short}"], "--hmac-secret-file 'bytes': expected "),
+    (["--control-token-file", "{short}"], "--control-token-file: expected a token of 16 or more"),
+    (["--control-token-file", __file__], "16 or more visible ASCII characters"),
+    (["--ca-file", "/nowhere"], "--ca-file '/nowhere"),
+    (["--allow", "x:80"], "--allow 'x:80'"),
+    (["--max-outstanding", "0"], "--max-outstanding 0: expected"),
+    (["--prefetch", "-1"], "--prefetch -1: expected"),
+    (["--latency-limit", "0"], "--latency-limit 0.0: expected"),
+    (["--max-delivery-attempts", "3"], "--max-delivery-attempts 3"),
+    (["--backoff", "sometimes"], "--backoff 'sometimes'"),
+    (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
+    (["--codec", "morse"], "'morse'"),
+    (["--write-metadata"], "--write-metadata: expected --unwrapped beside it"),
+    (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata beside it"),
+    (["--paused"], "--paused: expected --control-token-file beside it"),
+    (["--audience", "x"], "--audience 'x': expected --service-account beside it"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), REFUSED)
+def test_wrong_usage(arguments, told, tmp_path, capsys):
+    """Exit code 2 and a line that names the option."""
+    bad, short = tmp_path / "bad.json", tmp_path / "short"
+    bad.write_text('{"client_email": "a@example.com", "private_key": "none"}')
+    short.write_text("x")
+    arguments = [each.format(bad=bad, short=short) for each in arguments]
+    usual = ["--topic", "t", "--subscription", "s"]
+    if "--no-endpoint" in arguments:
+        arguments.remove("--no-endpoint")
+    else:
+        usual += ["--endpoint", "http://localhost:1/"]
+    code = main(["push", "serve", *usual, *arguments])
+    out, err = capsys.readouterr()
+    assert (2, "") == (code, out), err
+    assert told in err
+    assert "=" not in err.partition("error: ")[2].partition(":")[0]
