@@ -24,21 +24,21 @@ class _Ears:
         before: The handlers that were there.
     """
 
-    listeners: list[Callable[[], None]] = attrs.Factory(list)
+    listeners: list[Callable[[int], None]] = attrs.Factory(list)
     before: dict[signal.Signals, Any] = attrs.Factory(dict)
 
-    def tell(self) -> None:
-        """Tell all."""
+    def tell(self, number: int) -> None:
+        """Tell all of a signal."""
         for listener in list(self.listeners):
-            listener()
+            listener(number)
 
 
 _ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ears] = weakref.WeakKeyDictionary()
 
 
 @contextlib.contextmanager
-def asked_by_signals(asked: Callable[[], None]) -> Iterator[None]:
-    """Have *asked* called on the running loop for each SIGTERM and SIGINT.
+def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
+    """Have *asked* called on the running loop with each SIGTERM and SIGINT.
 
     On another thread than the main one no signal comes. A loop has one handler for a signal, and
     several subscribers may run on it: the first one sets it, the last one puts the old one back.
@@ -51,7 +51,7 @@ def asked_by_signals(asked: Callable[[], None]) -> Iterator[None]:
     if not ears.listeners:
         for number in SIGNALS:
             ears.before[number] = signal.getsignal(number)
-            loop.add_signal_handler(number, ears.tell)
+            loop.add_signal_handler(number, ears.tell, number)
     ears.listeners.append(asked)
     try:
         yield

@@ -14,6 +14,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.report import Report, StopMode
+from pulsar_retry.pull.signals import Requests
 
 
 class Subscriber:
@@ -35,10 +36,11 @@ class Subscriber:
     async def start(self) -> Self:
         """Subscribe and begin; return when messages can come.
 
-        Where subscribing fails, `result` raises the reason. Cancelled, it is stopped.
+        Cancelled, it is stopped. See `pulsar_retry.Subscriber.start` for a broker that is away.
 
         Raises:
             RuntimeError: it was started before.
+            pulsar.PulsarException: the broker refuses the subscription.
         """
         if self._bridge is not None:
             raise RuntimeError("a subscriber runs once; make another one")
@@ -54,15 +56,17 @@ class Subscriber:
         except asyncio.CancelledError:
             inner._ask("abandon", 0)
             raise
+        if (refusal := inner._refused()) is not None:
+            raise failure(refusal) from refusal.__cause__
         return self
 
     async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
 
-        A second signal abandons what is still in hand. Signals are handled where the event loop is
-        that of the main thread; their earlier handlers are put back at the end. Cancelled, it stops
-        in the same way, and raises `asyncio.CancelledError` then; cancelled again, it abandons what
-        is in hand.
+        A second SIGINT abandons what is still in hand; another SIGTERM is only logged. Signals are
+        handled where the event loop is that of the main thread; their earlier handlers are put back
+        at the end. Cancelled, it stops in the same way, and raises `asyncio.CancelledError` then;
+        cancelled again, it abandons what is in hand.
 
         Returns:
             The report.
@@ -72,13 +76,13 @@ class Subscriber:
             Exception: whatever has ended the subscription.
         """
         threaded.checked(mode, timeout)
-        asked: list[int] = []
+        requests = Requests()
 
-        def signalled() -> None:
-            asked.append(1)
-            if len(asked) == 1:
+        def signalled(number: int) -> None:
+            begins, abandons = requests.told(number)
+            if begins:
                 self._inner._ask(mode, timeout)
-            else:
+            elif abandons:
                 self._inner._ask("abandon", 0)
 
         with asked_by_signals(signalled):
@@ -122,10 +126,13 @@ class Subscriber:
             timeout: Seconds or a timedelta; None: for ever.
 
         Raises:
-            TimeoutError: it goes on, or was not started.
+            TimeoutError: it goes on.
+            RuntimeError: it was not started.
             Exception: what has ended it, if it was not `stop`.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
+        if self._bridge is None:
+            raise RuntimeError(threaded.NOT_STARTED)
         async with asyncio.timeout(wait):
             await self._until_the_end()
         try:
@@ -158,13 +165,14 @@ class Subscriber:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
         await self.stop()
+        if kind is None and (reason := self._inner._untold()) is not None:
+            raise failure(reason) if isinstance(reason, Exception) else reason
 
     async def _until_the_end(self) -> None:
-        if self._bridge is None or self._ended is None:
-            await asyncio.Event().wait()  # for ever: it was not started
-            return
+        assert self._bridge is not None  # noqa: S101 - it was started
+        assert self._ended is not None  # noqa: S101 - as above
         self._bridge.check()
         await asyncio.shield(self._ended)
 

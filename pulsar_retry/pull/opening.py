@@ -10,6 +10,20 @@ from pulsar_retry.pull.options import Options
 
 SHARED = pulsar.ConsumerType.Shared
 
+#: What a broker says, or pulsar-client in its stead, that may say something else soon.
+TRANSIENT = (
+    pulsar.Timeout,
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.ReadError,
+    pulsar.LookupError,
+    pulsar.ServiceUnitNotReady,
+    pulsar.TooManyLookupRequestException,
+    pulsar.BrokerMetadataError,
+    pulsar.BrokerPersistenceError,
+    pulsar.UnknownError,
+)
+
 #: In which order types are tried where none is asked for.
 _TYPES = (SHARED, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover)
 

@@ -1,15 +1,50 @@
-"""Signals as something to wait for."""
+"""Signals as something to wait for, and what they ask for when there are several."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 
 #: What asks a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+#: Seconds within which two SIGINT are one Ctrl-C, which the terminal and a parent both pass on.
+_ONCE = 0.2
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Requests:
+    """What the signals that a process gets ask for. Not thread-safe.
+
+    The first one asks to stop. Only Ctrl-C pressed again asks to abandon what is in hand: a
+    supervisor may send SIGTERM several times, or to the process and to its group.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._has_begun = False
+        self._interrupted_at: float | None = None
+
+    def told(self, number: int) -> tuple[bool, bool]:
+        """Take a signal; return whether to begin to stop, and whether to abandon what is left."""
+        begins, self._has_begun = not self._has_begun, True
+        if number != signal.SIGINT:
+            if not begins:
+                _log.warning("SIGTERM again: still stopping; what is in hand is not abandoned")
+            return begins, False
+        now, before = self._now(), self._interrupted_at
+        if before is None:
+            self._interrupted_at = now
+        elif now - before > _ONCE:
+            _log.warning("SIGINT again: what is in hand is abandoned, and will be redelivered")
+            return begins, True
+        return begins, False
 
 
 @contextlib.contextmanager

@@ -26,18 +26,24 @@ from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.gauges import Gauges
 from pulsar_retry.pull.intake import Intake
-from pulsar_retry.pull.opening import is_ordered, open_subscription
+from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription
 from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
-from pulsar_retry.pull.settling import Settler
-from pulsar_retry.pull.signals import awaiting_signals
+from pulsar_retry.pull.settling import Counts, Settler
+from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.pull.switch import Switch
 
 if TYPE_CHECKING:
     import asyncio
 
 _log = logging.getLogger("pulsar_retry")
+
+#: Seconds until subscribing is tried again, at first and at most.
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+#: What waiting for the end of one says that has not begun.
+NOT_STARTED = "the subscriber was not started: call start() or run()"
 
 
 @attrs.frozen
@@ -83,6 +89,8 @@ class Subscriber:
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._reason: BaseException | None = None
+        self._refusal: Exception | None = None
+        self._has_told = False
         self._report: Report | None = None
 
     # -- starting and stopping ------------------------------------------------------------------
@@ -90,14 +98,29 @@ class Subscriber:
     def start(self) -> Self:
         """Subscribe and begin, on threads of its own; return when messages can come.
 
-        Where subscribing fails, `result` raises the reason.
+        While the broker is away or too busy, subscribing is tried again and again in the
+        background, less and less often: then this returns after the first try, which is logged as a
+        WARNING, and `health` says so.
 
         Raises:
             RuntimeError: it was started before.
+            pulsar.PulsarException: the broker refuses the subscription: the role may not, there is
+                no such topic, or another consumer has it for itself, for example.
         """
         self._begin()
         self._opened.wait()
+        if (refusal := self._refused()) is not None:
+            raise refusal
         return self
+
+    def _refused(self) -> Exception | None:
+        """Return what has kept it from subscribing, for `start` to raise."""
+        self._has_told = self._has_told or self._refusal is not None
+        return self._refusal
+
+    def _untold(self) -> BaseException | None:
+        """Return what has ended it, if nobody was told yet."""
+        return None if self._has_told else self._reason
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Do what `start` does, but wait for nothing.
@@ -120,8 +143,9 @@ class Subscriber:
     def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
 
-        A second signal abandons what is still in hand. Signals are handled where this is called on
-        the main thread; their earlier handlers are put back at the end.
+        A second SIGINT abandons what is still in hand; another SIGTERM is only logged, for
+        supervisors may send several. Signals are handled where this is called on the main thread;
+        their earlier handlers are put back at the end.
 
         Returns:
             The report; so a process that ends after this ends with 0.
@@ -133,9 +157,12 @@ class Subscriber:
         checked(mode, timeout)
         with awaiting_signals(self._ended) as next_signal:
             self.start()
-            if next_signal() is not None:
-                self._ask(mode, timeout)
-                if next_signal() is not None:
+            requests = Requests()
+            while (number := next_signal()) is not None:
+                begins, abandons = requests.told(number)
+                if begins:
+                    self._ask(mode, timeout)
+                elif abandons:
                     self._ask("abandon", 0)
             return self.result()
 
@@ -181,13 +208,17 @@ class Subscriber:
 
         Raises:
             TimeoutError: it goes on.
+            RuntimeError: it was not started.
             Exception: what has ended it, if it was not `stop`: for example
                 `pulsar.AuthorizationError` or `pulsar.TopicNotFound`.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
+        if self._thread is None:
+            raise RuntimeError(NOT_STARTED)
         if not self._ended.wait(wait):
             raise TimeoutError("the subscription goes on")
         if self._reason is not None:
+            self._has_told = True
             raise self._reason
         assert self._report is not None  # noqa: S101 - it has one of the two
         return self._report
@@ -200,8 +231,10 @@ class Subscriber:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self.stop()
+        if kind is None and (reason := self._untold()) is not None:
+            raise reason
 
     # -- while it runs --------------------------------------------------------------------------
 
@@ -243,13 +276,15 @@ class Subscriber:
     def _run(self) -> None:
         consumer: Consumer | None = None
         try:
-            consumer, kind = open_subscription(self._client, self._options)
-            self._serve(consumer, kind)
+            opened = self._open()
+            if opened is None:
+                self._report = self._reported(Counts(), 0)
+            else:
+                consumer, kind = opened
+                self._serve(consumer, kind)
         except BaseException as error:  # noqa: BLE001 - `result` tells it
-            name = self._options.subscription
-            extra = {"topic": topic_label(self._options.topic), "subscription": name}
-            text = f"{type(error).__name__}: {shown(error)}"
-            _log.error("the subscription %r has ended: %s", name, text, extra=extra)
+            name, told = self._options.subscription, f"{type(error).__name__}: {shown(error)}"
+            _log.error("the subscription %r has ended: %s", name, told, extra=self._facts())
             self._reason = error
         finally:
             try:
@@ -263,6 +298,37 @@ class Subscriber:
                 self._tell_opened()
                 self._ended.set()
                 self._ending.set_result(None)
+
+    def _open(self) -> tuple[Consumer, pulsar.ConsumerType] | None:
+        """Subscribe, as soon as the broker can be asked; None: it was stopped before.
+
+        Raises:
+            Exception: the broker refuses it.
+        """
+        pause = _FIRST_PAUSE
+        while self._stop is None:
+            try:
+                return open_subscription(self._client, self._options)
+            except TRANSIENT as error:
+                text = "the subscription %r could not be opened yet, and is tried again in %g s: %s"
+                name, told = self._options.subscription, f"{type(error).__name__}: {shown(error)}"
+                _log.warning(text, name, pause, told, extra=self._facts())
+            except Exception as error:
+                if not self._opened.is_set():
+                    self._refusal = error
+                raise
+            self._tell_opened()
+            again = self._clock.monotonic() + pause
+            while self._stop is None and (left := again - self._clock.monotonic()) > 0:
+                self._board.wait(left)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return None
+
+    def _facts(self) -> dict[str, str]:
+        return {
+            "topic": topic_label(self._options.topic),
+            "subscription": self._options.subscription,
+        }
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, board, clock = self._options, self._board, self._clock
@@ -305,7 +371,7 @@ class Subscriber:
         finally:
             handed_back = self._wind_up(intake)
             settler.handover.watch.ledger.detach(gauges)
-        self._report = self._reported(settler, handed_back)
+        self._report = self._reported(settler.counts, handed_back)
 
     def _tell_opened(self) -> None:
         self._opened.set()
@@ -358,11 +424,11 @@ class Subscriber:
             self._board.settled(work)
         return len(works)
 
-    def _reported(self, settler: Settler, handed_back: int) -> Report:
+    def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self._stop
         assert stop is not None  # noqa: S101 - else an error ended it
         held = self._board.held()[0]
-        counts = attrs.asdict(settler.counts)
+        counts = attrs.asdict(counted)
         counts["acknowledged"] += sum(slot.done for slot in self._board.slots)
         return Report(
             mode=stop.mode,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import threading
 import time
 import uuid
@@ -381,7 +384,9 @@ class TestEnds:
         topic = f"persistent://{namespace}/{uuid.uuid4().hex}"
         subscriber = client.subscriber(topic, SUBSCRIPTION, Notes(), redelivery="nack")
         with pytest.raises(pulsar.PulsarException, match="TopicNotFound"):
-            subscriber.start().result(SOON)
+            subscriber.start()
+        with pytest.raises(pulsar.PulsarException, match="TopicNotFound"):
+            subscriber.result(0)
         with pytest.raises(pulsar.PulsarException, match="TopicNotFound"):
             client.subscriber(topic, SUBSCRIPTION, Notes(), redelivery="nack").run()
 
@@ -416,12 +421,45 @@ class TestEnds:
             again.wait_for(1)
         assert [b"order"] == again.seen
 
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_second_signal(self, client, topic, publish, caplog, number):
+        """Of SIGTERM nothing comes but a line of the log; Ctrl-C pressed twice abandons."""
+        release, began = threading.Event(), threading.Event()
+
+        def handle(_message: Any) -> None:
+            began.set()
+            release.wait(SOON)
+
+        def send() -> None:
+            assert began.wait(SOON)
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)  # two within a fifth of a second count as one
+            while "again" not in caplog.text:
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+            if number == signal.SIGTERM:
+                release.set()
+
+        publish()
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handle)
+        with caplog.at_level(logging.WARNING, "pulsar_retry"):
+            sender = threading.Thread(target=send)
+            sender.start()
+            report = subscriber.run(timeout=SOON)
+            release.set()
+            sender.join(SOON)
+        expected = (1, 0, "drain") if number == signal.SIGTERM else (0, 1, "abandon")
+        assert expected == (report.acknowledged, report.abandoned, report.mode)
+
     def test_handler_errors_do_not(self, start, publish):
-        """Nor does what is no `Exception` at all."""
+        """Nor does what is no `Exception` at all, but for what ends a program."""
+
+        class Away(BaseException):
+            """What a framework may raise."""
 
         def leave(message: Any) -> None:
             if message.data() == b"leave":
-                raise SystemExit(3)
+                raise Away
 
         notes = Notes(leave)
         subscriber = start(notes, concurrency=1)

@@ -74,6 +74,15 @@ def decide(message: Any) -> Any:
     return pr.Drop("seen before")
 
 
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    """Return a handler that raises *error*."""
+
+    def handle(_message: Any) -> Any:
+        raise error
+
+    return handle
+
+
 def awaiting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return *act* as a handler that is ``async def``."""
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pulsar
 import pytest
 import workers
-from handling import SOON
+from handling import SOON, Notes
 
+import pulsar_retry as pr
+from pulsar_retry.pull.signals import Requests
 from pulsar_retry.testing import MemoryBroker
 
 
@@ -79,3 +84,136 @@ def test_a_handler_that_ends_the_program_of_asyncio(memory: MemoryBroker, shell:
     asyncio.run(scenario())
     assert ["no database"] == raised
     assert 1 == memory.backlog("orders", "billing")
+
+
+# -- starting -------------------------------------------------------------------------------------
+
+
+def test_what_the_broker_refuses(memory: MemoryBroker) -> None:
+    """`start` raises it, and so do ``with``, `run` and `result`."""
+    memory.faults.refuse_subscribe("orders", error=pulsar.AuthorizationError, times=3)
+    client = memory.client()
+    subscriber = client.subscriber("orders", "billing", Notes())
+    with pytest.raises(pulsar.AuthorizationError):
+        subscriber.start()
+    with pytest.raises(pulsar.AuthorizationError):
+        subscriber.result()
+    with (
+        pytest.raises(pulsar.AuthorizationError),
+        client.subscriber("orders", "billing", Notes()),
+    ):
+        pytest.fail("there is nothing to be done in here")
+    with pytest.raises(pulsar.AuthorizationError):
+        client.subscriber("orders", "billing", Notes()).run()
+
+
+def test_what_the_broker_refuses_asyncio(memory: MemoryBroker) -> None:
+    """The same, by both names of the error."""
+    memory.faults.refuse_subscribe("orders", error=pulsar.ConsumerBusy, times=2)
+
+    async def scenario() -> None:
+        async with memory.asyncio_client() as client:
+            alone: dict[str, Any] = {"consumer_type": pulsar.ConsumerType.Exclusive}
+            with pytest.raises(pulsar.asyncio.PulsarException):
+                await client.subscriber("orders", "billing", Notes(), **alone).start()
+            with pytest.raises(pulsar.ConsumerBusy):
+                async with client.subscriber("orders", "billing", Notes(), **alone):
+                    pytest.fail("there is nothing to be done in here")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("error", [pulsar.Timeout, pulsar.ConnectError, pulsar.ServiceUnitNotReady])
+def test_a_broker_that_is_away(
+    memory: MemoryBroker, caplog: pytest.LogCaptureFixture, error: type[Exception]
+) -> None:
+    """`start` returns after the first try, with a warning; it is tried on in the background."""
+    memory.faults.refuse_subscribe("orders", error=error, times=4)
+    notes = Notes()
+    with caplog.at_level(logging.WARNING, "pulsar_retry"):
+        subscriber = memory.client().subscriber("orders", "billing", notes).start()
+    assert f"could not be opened yet, and is tried again in 1 s: {error.__name__}" in caplog.text
+    memory.clock.advance(1 + 2 + 4 + 8 - 0.5)
+    assert (True, []) == (subscriber.running, notes.seen)
+    memory.clock.advance(1)
+    memory.join("orders", "billing")
+    assert [b"order"] == notes.seen
+    report = subscriber.stop()
+    assert report is not None
+    assert report.complete
+
+
+def test_one_that_stays_away(memory: MemoryBroker) -> None:
+    """What was not opened yet can be stopped; what is refused later ends it."""
+    memory.faults.refuse_subscribe("orders", error=pulsar.Timeout, times=2)
+    client = memory.client()
+    report = client.subscriber("orders", "billing", Notes()).start().stop()
+    assert report is not None
+    assert (0, 0, True) == (report.acknowledged, report.abandoned, report.complete)
+    memory.faults.refuse_subscribe("orders", error=pulsar.TopicNotFound)
+    subscriber = client.subscriber("orders", "billing", Notes()).start()
+    with pytest.raises(pulsar.TopicNotFound):
+        subscriber.result(60)
+
+
+# -- being told -----------------------------------------------------------------------------------
+
+
+def test_with_raises_what_nobody_was_told(memory: MemoryBroker) -> None:
+    """At the end of a block that knows nothing of it; not twice, and not instead of its error."""
+    client = memory.client()
+
+    def ended() -> Any:
+        policy = pr.RetryPolicy(stop_on=LookupError)
+        handler = workers.raising(LookupError("no such table"))
+        return client.subscriber("orders", "billing", handler, retry_policy=policy)
+
+    with pytest.raises(LookupError), ended():
+        memory.clock.advance(300)
+    with ended() as subscriber, pytest.raises(LookupError):
+        subscriber.result(300)
+    with pytest.raises(RuntimeError, match="the block's"), ended():
+        memory.clock.advance(300)
+        raise RuntimeError("the block's")
+
+
+def test_the_result_of_what_never_began(memory: MemoryBroker) -> None:
+    """Is an error at once."""
+    with pytest.raises(RuntimeError, match="was not started"):
+        memory.client().subscriber("orders", "billing", Notes()).result()
+
+    async def scenario() -> None:
+        async with memory.asyncio_client() as client:
+            with pytest.raises(RuntimeError, match="was not started"):
+                await client.subscriber("orders", "billing", Notes()).result()
+
+    asyncio.run(scenario())
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("signals", "abandons"),
+    [
+        ([(TERM, 0), (TERM, 5), (TERM, 60)], False),
+        ([(TERM, 0), (INT, 5)], False),
+        ([(INT, 0), (TERM, 5)], False),
+        ([(INT, 0), (INT, 0.1)], False),
+        ([(INT, 0), (INT, 0.1), (INT, 3)], True),
+        ([(INT, 0), (INT, 3)], True),
+        ([(TERM, 0), (INT, 5), (INT, 9)], True),
+    ],
+)
+def test_what_several_signals_ask_for(signals: list[tuple[int, float]], abandons: bool) -> None:
+    """The first stops; only Ctrl-C pressed again abandons."""
+    now = [0.0]
+    requests = Requests(lambda: now[0])
+    answers = []
+    for number, at in signals:
+        now[0] = at
+        answers.append(requests.told(number))
+    assert [True] + [False] * (len(signals) - 1) == [begins for begins, _ in answers]
+    assert abandons == answers[-1][1]

@@ -307,7 +307,8 @@ def test_a_refused_subscription_ends_a_subscriber(memory: MemoryBroker) -> None:
     """With the broker's reason."""
     memory.faults.refuse_subscribe(RETRY, error=pulsar.AuthorizationError)
     subscriber = memory.client().subscriber("orders", "billing", fail)
-    subscriber.start()
+    with pytest.raises(pulsar.AuthorizationError):
+        subscriber.start()
     with pytest.raises(pulsar.AuthorizationError):
         subscriber.result(60)
 
