@@ -25,7 +25,8 @@ __all__ = ["command"]
 _through = click.option(
     "--dlq-subscription",
     metavar="NAME",
-    help="Leave out what this one of the DLQ's is done with.  [default: the only one]",
+    help="Leave out what this one of the DLQ's is done with.  "
+    "[default: pulsar-retry, or the only one]",
 )
 
 

@@ -51,7 +51,11 @@ Examples:
     "that a message came from, for all its subscriptions; or a topic.",
 )
 @click.option("--subscription", metavar="NAME", help="Letters of this subscription alone.")
-@click.option("--dlq-subscription", metavar="NAME", help="Which of the DLQ's, if it has several.")
+@click.option(
+    "--dlq-subscription",
+    metavar="NAME",
+    help="Which of the DLQ's.  [default: pulsar-retry, or the only one]",
+)
 @click.option(
     "--naming",
     type=click.Choice([each.value for each in Naming]),
@@ -82,6 +86,12 @@ Examples:
 )
 @click.option("--keep-failure", is_flag=True, help="Keep what tells of the failure.")
 @click.option("--keep-attempts", is_flag=True, help="Let the attempts not start anew.")
+@click.option(
+    "--any-topic",
+    is_flag=True,
+    help="DLQ need be no dead-letter or retry topic: take what its subscription has not "
+    "acknowledged.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option

@@ -43,6 +43,7 @@ class Wishes:
     limit: str = ""
     rate: str = ""
     dlq_subscription: str = ""
+    any_topic: str = ""
 
     @classmethod
     def of(cls, form: Mapping[str, str], source: str) -> Wishes:
@@ -76,6 +77,7 @@ class Wishes:
             where=self.where(),
             limit=_number("limit", self.limit, int),
             rate=_number("rate", self.rate, float),
+            any_topic=bool(self.any_topic),
             dry_run=dry_run,
             job_key=self._job_key(),
         )

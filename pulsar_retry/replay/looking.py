@@ -12,7 +12,11 @@ from pulsar_retry.client import Client
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import Stored, read_letters, read_one
-from pulsar_retry.replay.redrive_source import check_exists, durable_subscriptions
+from pulsar_retry.replay.redrive_source import (
+    check_exists,
+    durable_subscriptions,
+    usual_subscription,
+)
 from pulsar_retry.wire.names import TopicName
 
 
@@ -58,7 +62,8 @@ def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[
     Args:
         cluster: Where it is.
         dlq: Its name.
-        subscription: Of its own; what this one is done with is left out. None: the only one.
+        subscription: Of its own; what this one is done with is left out. None:
+            `pulsar-retry`, or the only one.
 
     Raises:
         PulsarRetryError: there is no such topic, or no such subscription.
@@ -71,5 +76,5 @@ def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[
             has = ", ".join(names) or "none"
             raise PulsarRetryError(f"{topic} has no subscription {subscription}; it has: {has}")
         # With several, what one is done with another one still has.
-        through = subscription or (names[0] if len(names) == 1 else None)
+        through = subscription or usual_subscription(names)
         yield Look(admin, client, topic, admin.topics.partition_names(topic), through)

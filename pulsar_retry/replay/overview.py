@@ -15,7 +15,7 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
-from pulsar_retry.replay.redrive_source import is_users
+from pulsar_retry.replay.redrive_source import is_users, usual_subscription
 
 Kind = Literal["retry", "dead_letter"]
 
@@ -33,9 +33,10 @@ class LetterTopic:
         kind: ``retry`` or ``dead_letter``.
         main_topic: The topic of the subscription that it belongs to; None: not known.
         subscription: That subscription.
-        backlog: How many letters wait: of its subscriptions the one with the most. Where it has no
-            subscription, how many entries are stored: as long as the retention says, or until the
-            broker closes what it writes to.
+        backlog: How many letters wait for its subscription `pulsar-retry`, which a redrive uses;
+            without it, for the subscription with the most. Where it has no subscription, how many
+            entries are stored: as long as the retention says, or until the broker closes what it
+            writes to.
         oldest_age_seconds: How long ago the oldest of them was published; None: there is none.
         rate_in: Letters that arrive per second, over the last minute or so.
         rate_out: Letters that are delivered per second.
@@ -233,9 +234,9 @@ def _letter_topic(
 
 
 def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
-    """Return what waits for the subscription that has the most."""
+    """Return what waits for `pulsar-retry`, else for the subscription that has the most."""
     waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
-    name = max(waiting, key=waiting.__getitem__)
+    name = usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
     return _Waiting(waiting[name], _age(own[name]))
 
 

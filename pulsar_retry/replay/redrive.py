@@ -22,21 +22,24 @@ from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.overview import kind_of
 from pulsar_retry.replay.pace import Pace
 from pulsar_retry.replay.redrive_judge import Judge
 from pulsar_retry.replay.redrive_run import CANCELLED, Run, Work
 from pulsar_retry.replay.redrive_source import (
+    SUBSCRIPTION,
     Checkpoint,
     CheckpointStore,
     check_exists,
     ends,
     find_subscription,
+    keeping_subscription,
 )
 from pulsar_retry.replay.redrive_survey import Failures, survey
 from pulsar_retry.replay.redrive_targets import RETRY, Targets, checked_target
 from pulsar_retry.replay.redriven import REFUSED, Redriven, first_of_each
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.redrive import Dress
 
 #: How often a message may be brought back, as in Spark's sink.
@@ -81,6 +84,7 @@ class Redrive:
         max_redrives: int = MAX_REDRIVES,
         keep_failure: bool = False,
         keep_attempts: bool = False,
+        any_topic: bool = False,
         dry_run: bool = False,
         job_key: str | None = None,
     ) -> None:
@@ -95,7 +99,8 @@ class Redrive:
             subscription: Whose letters are meant. Where letters do not say whose they are, they are
                 this one's.
             dlq_subscription: The subscription of the dead-letter topic through which letters are
-                taken; None: its only one, or `pulsar-retry`, made at the earliest letter.
+                taken; None: `pulsar-retry`, or the only one; with none, `pulsar-retry` is made at
+                the earliest letter.
             naming: How retry topics are named where letters do not say it.
             where: Which letters are meant.
             limit: How many at most. A kill may add those of its last half second.
@@ -108,6 +113,10 @@ class Redrive:
             max_redrives: A letter that was brought back so often stays.
             keep_failure: Keep the properties that tell of the failure.
             keep_attempts: Keep the number of attempts instead of starting anew.
+            any_topic: Take messages of *source* whatever it is. Otherwise it has to be a
+                dead-letter or retry topic: by its name in any dialect, because it is that of a `Subscription`,
+                or because `pulsar-retry` is the subscription through which letters are taken. What
+                is taken through any other subscription is gone for the application that owns it.
             dry_run: Only look. Nothing is published, acknowledged or created.
             job_key: What is equal for a redrive that goes on where this one was killed. None: the
                 arguments, but for how fast it is.
@@ -118,6 +127,7 @@ class Redrive:
         if isinstance(source, Subscription):
             self._cluster = cluster or source.cluster
             self._source = source.dead_letter_topic
+            any_topic = True
         else:
             self._cluster = cluster or Cluster.from_environment()
             self._source = str(TopicName.parse(source, "source"))
@@ -131,6 +141,7 @@ class Redrive:
         self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
         self._max_redrives = _whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
+        self._any_topic = any_topic
         self._dry_run = dry_run
         self._job_key = job_key
         self._cancelled = threading.Event()
@@ -151,6 +162,7 @@ class Redrive:
             progress: Called about twice a second with how far it is, on this thread.
 
         Raises:
+            ConfigError: the source is no dead-letter or retry topic, and *any_topic* was not said.
             RedriveError: it could not begin, or the dead-letter topic can no longer be read.
             AdminError: the REST API was not reached, or refuses.
             pulsar.PulsarException: likewise the broker.
@@ -159,18 +171,35 @@ class Redrive:
         started = time.monotonic()
         with self._cluster.admin() as admin, contextlib.closing(self._cluster.client()) as client:
             check_exists(admin, self._source)
+            through = find_subscription(admin, self._source, self._dlq_subscription)
+            self._check_holds_letters(through)
             if self._dry_run:
-                done = self._look(admin, client, tell)
+                done = self._look(admin, client, through, tell)
             else:
-                done = self._work(admin, client, tell)
+                through = through or keeping_subscription(admin, self._source)
+                done = self._work(admin, client, through, tell)
         return attrs.evolve(done, seconds=time.monotonic() - started)
+
+    def _check_holds_letters(self, through: str | None) -> None:
+        """See that what is taken through this subscription are letters, or was asked for."""
+        is_ours = kind_of(logical(self._source)) is not None or through == SUBSCRIPTION
+        if not (is_ours or self._any_topic):
+            taken = f"the messages that its subscription {through} has not acknowledged"
+            raise ConfigError(
+                f"{self._source} is not named as a dead-letter or retry topic is; a redrive would "
+                f"take {taken if through else 'its messages'}: say any_topic (--any-topic) if that "
+                "is meant"
+            )
 
     # -- only looking -----------------------------------------------------------------------------
 
     def _look(
-        self, admin: AdminClient, client: Client, tell: Callable[[Redriven], None]
+        self,
+        admin: AdminClient,
+        client: Client,
+        through: str | None,
+        tell: Callable[[Redriven], None],
     ) -> Redriven:
-        through = find_subscription(admin, self._source, self._dlq_subscription, create=False)
         judge = self._judge(admin, job="")
         partitions = admin.topics.partition_names(self._source)
         limit = self._limit or float("inf")
@@ -200,10 +229,8 @@ class Redrive:
     # -- doing it ---------------------------------------------------------------------------------
 
     def _work(
-        self, admin: AdminClient, client: Client, tell: Callable[[Redriven], None]
+        self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
-        through = find_subscription(admin, self._source, self._dlq_subscription, create=True)
-        assert through is not None  # noqa: S101 - it was made
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(_consumer(client, self._source, through))
             # Nobody else has a consumer now, so nobody else writes a checkpoint.

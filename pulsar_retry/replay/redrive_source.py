@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -50,19 +50,26 @@ def all_stats(admin: AdminClient, topic: str, *, precise: bool) -> dict[str, Any
         return admin.topics.partitioned_stats(topic, precise=precise, per_partition=False)
 
 
-def find_subscription(
-    admin: AdminClient, source: str, asked: str | None, *, create: bool
-) -> str | None:
+def usual_subscription(names: Sequence[str]) -> str | None:
+    """Return through which of a dead-letter topic's subscriptions letters are read by default.
+
+    None: there is none, or several of which none is `pulsar-retry`.
+    """
+    if SUBSCRIPTION in names:
+        return SUBSCRIPTION
+    return names[0] if len(names) == 1 else None
+
+
+def find_subscription(admin: AdminClient, source: str, asked: str | None) -> str | None:
     """Return the subscription through which a dead-letter topic is read.
 
     Args:
         admin: Knows them.
         source: The dead-letter topic.
         asked: The one that was asked for.
-        create: Make one where there is none, at the earliest message.
 
     Returns:
-        None: there is none, and it is not to be made.
+        None: there is none.
 
     Raises:
         RedriveError: there are several and none was asked for, or not the one that was.
@@ -73,13 +80,17 @@ def find_subscription(
             has = ", ".join(names) or "none"
             raise RedriveError(f"{source} has no subscription {asked}; it has: {has}")
         return asked
-    if len(names) > 1:
+    usual = usual_subscription(names)
+    if names and usual is None:
         raise RedriveError(
             f"{source} has several subscriptions: {', '.join(names)}; say through which one its "
             "letters are to be taken (--dlq-subscription)"
         )
-    if names or not create:
-        return names[0] if names else None
+    return usual
+
+
+def keeping_subscription(admin: AdminClient, source: str) -> str:
+    """Make a subscription at the earliest message of a dead-letter topic, and return its name."""
     with contextlib.suppress(AdminConflictError):  # somebody else has just made it
         admin.subscriptions.create(source, SUBSCRIPTION, at="earliest")
     return SUBSCRIPTION

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pulsar
 import pytest
 from reading import SUBSCRIPTION, read_all
+from redriving import Dead
 from replaying import subscription_of
 
 import pulsar_retry as pr
+from pulsar_retry import cli
 from pulsar_retry.replay import Subscription
 
 Subscribe = Callable[..., pr.Consumer]
@@ -89,3 +92,39 @@ def start(client: pr.Client, topic: str) -> Iterator[Callable[..., pr.Subscriber
     yield start
     for subscriber in started:
         subscriber.stop("abandon")
+
+
+@pytest.fixture
+def dead(broker, admin, client, topic) -> Dead:
+    """Give the topics of the test's subscription."""
+    return Dead(broker, admin, client, topic)
+
+
+@pytest.fixture
+def environment(broker, monkeypatch) -> None:
+    """Say in the environment where the broker is."""
+    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
+    monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
+
+
+@pytest.fixture
+def run(environment, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command here: exit code, output, errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(arguments)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def run_json(run) -> Callable[..., Any]:
+    """Return a function that runs the command with --json, and returns what it prints."""
+
+    def run_json(*arguments: str) -> Any:
+        code, output, errors = run(*arguments, "--json")
+        assert 0 == code, errors
+        return json.loads(output)
+
+    return run_json

@@ -10,53 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pulsar
 import pytest
 from pyarrow import parquet
 from reading import SUBSCRIPTION, eventually
-from redriving import Dead, received
-
-from pulsar_retry import cli
+from redriving import received
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-
-
-@pytest.fixture
-def dead(broker, admin, client, topic) -> Dead:
-    """Give the topics of the test's subscription."""
-    return Dead(broker, admin, client, topic)
-
-
-@pytest.fixture
-def environment(broker, monkeypatch) -> None:
-    """Say in the environment where the broker is."""
-    monkeypatch.setenv("PULSAR_SERVICE_URL", broker.service_url)
-    monkeypatch.setenv("PULSAR_ADMIN_URL", broker.admin_url)
-
-
-@pytest.fixture
-def run(environment, capsys) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs the command here: exit code, output, errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = cli.main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def run_json(run) -> Callable[..., Any]:
-    """Return a function that runs the command with --json, and returns what it prints."""
-
-    def run_json(*arguments: str) -> Any:
-        code, output, errors = run(*arguments, "--json")
-        assert 0 == code, errors
-        return json.loads(output)
-
-    return run_json
 
 
 def test_what_pulsar_client_logs_is_no_result(dead, environment, tmp_path) -> None:

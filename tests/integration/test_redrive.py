@@ -15,12 +15,6 @@ import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Subscription
 
 
-@pytest.fixture
-def dead(broker, admin, client, topic):
-    """Give the topics of the test's subscription."""
-    return Dead(broker, admin, client, topic)
-
-
 def test_letters_go_to_the_retry_topic_of_the_subscription_that_failed(dead, client) -> None:
     """It gets them as new work, and no other subscription of the topic sees anything."""
     consumer = dead.subscribe()

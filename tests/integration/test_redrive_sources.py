@@ -1,0 +1,66 @@
+"""What a redrive takes letters from, and through which subscription."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+from redriving import received
+
+import pulsar_retry as pr
+from pulsar_retry.replay import Redrive
+
+
+def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_json) -> None:
+    """`pulsar-retry` is that, beside whatever others read; `dlq ls` counts what waits for it."""
+    consumer = dead.subscribe()
+    dead.create("pulsar-retry", "audit")
+    dead.fill(2)
+    assert 1 == dead.redrive(limit=1).run().redriven
+    namespace = dead.topic.removeprefix("persistent://").rpartition("/")[0]
+    counts = {each["topic"]: each["backlog"] for each in run_json("dlq", "ls", namespace)}
+
+    assert 1 == counts[dead.dlq]
+    assert 1 == sum(each["count"] for each in run_json("dlq", "show", dead.dlq))
+    assert (1, 2) == (dead.backlog("pulsar-retry"), dead.backlog("audit"))
+    received(consumer, 1)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_application_s_own_messages_are_not_taken(dead, client, run, dry_run) -> None:
+    """Where nothing says that a topic holds letters, somebody has to."""
+    elsewhere = f"{dead.topic}-workbench"
+    people = client.subscribe(elsewhere, "people")
+    billing = client.subscribe(dead.topic, "billing")
+    client.create_producer(dead.topic).send(b"tea")
+    billing.close()
+
+    with pytest.raises(pr.ConfigError, match=r"its subscription billing has not .*--any-topic"):
+        Redrive(dead.topic, elsewhere, cluster=dead.cluster, dry_run=dry_run).run()
+    how = "--dry-run" if dry_run else "--yes"
+    code, _, errors = run("redrive", dead.topic, "--to", elsewhere, how)
+    assert 2 == code
+    assert "--any-topic" in errors
+    assert {"billing"} == set(dead.cluster.admin().subscriptions.names(dead.topic))
+    code, output, _ = run("redrive", dead.topic, "--to", elsewhere, how, "--any-topic")
+    assert 0 == code
+    assert ("1 would be redriven" if dry_run else "1 redriven") in output
+    if not dry_run:
+        assert b"tea" == people.receive(20_000).data()
+
+
+def test_letters_of_a_topic_of_any_name_are_taken(dead, client) -> None:
+    """The subscription that the consumers made to keep them tells that they are letters."""
+    consumer = client.subscribe(
+        dead.topic,
+        "billing",
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(3, dead_letter_topic=f"{dead.topic}-graveyard"),
+    )
+    client.create_producer(dead.topic).send(b"tea")
+    consumer.dead_letter(consumer.receive(20_000), reason="invalid")
+
+    redrive = Redrive(f"{dead.topic}-graveyard", cluster=dead.cluster)
+    assert 1 == redrive.run().redriven
+
+    received(consumer, 1)
