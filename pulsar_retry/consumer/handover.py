@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import attrs
@@ -74,6 +75,15 @@ class Handover:
     def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
         """Take note of a message that is retried in its lane."""
         self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
+
+    def ask_back_later(self, message: Any) -> Callable[[], None]:
+        """Return what has *message* delivered again; it holds the id of the message alone.
+
+        That is neither a retry nor counted as one.
+        """
+        raw, letter = raw_of(message), self.is_letter(message)
+        wanted = self._consumer._to_nack(raw, raw.message_id(), letter=letter)
+        return partial(self._consumer._queue(letter=letter).add, wanted, 0.0)
 
     def retry(
         self,

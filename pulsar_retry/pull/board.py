@@ -27,10 +27,12 @@ class Entry:
     Attributes:
         key: The lane's key.
         retries: How often it was retried in place.
+        comes_again: Whether it was left with the broker before, and was asked for.
     """
 
     key: str
     retries: int = 0
+    comes_again: bool = False
 
 
 class Work(NamedTuple):

@@ -217,7 +217,7 @@ class Intake:
         count, size = board.held()
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
-        received, total, has_more = 0, 0, False
+        received, left, total, has_more = 0, 0, 0, False
         flowing, whole = self._handover.flowing(), self._handover.whole
         try:
             message = self._first(wait, flowing)
@@ -227,12 +227,13 @@ class Intake:
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
                     length = message._message.length()  # noqa: SLF001 - data() would copy it
-                    received += 1
-                    total += length
                     if lanes is None:
                         put_up((message, length, None))
-                    else:
-                        lanes.admit(message, length)
+                    elif not lanes.admit(message, length):
+                        left += 1
+                        length = 0
+                    received += 1
+                    total += length
                     if received >= room or total >= space:
                         has_more = True
                         break
@@ -240,13 +241,15 @@ class Intake:
         except pulsar.Timeout:
             pass
         finally:
-            board.received += received
+            kept = received - left
+            board.received += kept
             board.received_size += total
         if received:
             self._inquiry.doubt()
-            self._put_up, self._put_up_at = received, self._now()
+        if kept:
+            self._put_up, self._put_up_at = kept, self._now()
             self._next_look = min(self._next_look, self._put_up_at + self._interval)
-            board.wake(1 if self._is_quick else received)
+            board.wake(1 if self._is_quick else kept)
         return has_more
 
     def _at_a_time(self) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Hashable
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 
@@ -17,6 +18,10 @@ Item = TypeVar("Item")
 
 #: What can be done with a lane that may not be parked any more.
 BLOCK, LETTER, DEAD_LETTER = "block", "letter", "dead-letter"
+
+#: Seconds to wait for messages that the broker was asked for. Another consumer may have their key
+#: by now; then they never come.
+PATIENCE = 60.0
 
 
 def _max_parked(value: Any) -> int:
@@ -41,15 +46,18 @@ class Lanes:
 
     Attributes:
         max_parked: How many messages may wait in parked lanes, the failed ones included.
-        max_age: Seconds that a lane may be parked; math.inf for ever.
-        overflow: What follows beyond one of these: ``"block"`` receives nothing more until it is
-            over, and so keeps the order; ``"letter"`` hands the lane's messages on as retry
+        max_age: Seconds or a timedelta that a lane may be parked, where *overflow* is not
+            ``"block"``; math.inf: until the retry policy has an end.
+        overflow: What follows beyond one of these. ``"block"`` keeps the order: on Key_Shared,
+            later messages of a parked key stay with the broker, unacknowledged, until it is their
+            turn, and other keys flow; on Exclusive and Failover nothing more is received.
+            ``"letter"`` hands the messages of the lane that is parked for longest on as retry
             letters, which may overtake each other; ``"dead-letter"`` moves them all to the
             dead-letter topic, with the reason ``lane-overflow``.
     """
 
     max_parked: int = attrs.field(default=100, converter=_max_parked)
-    max_age: float = attrs.field(default=600.0, converter=_max_age)
+    max_age: float = attrs.field(default=math.inf, converter=_max_age)
     overflow: Literal["block", "letter", "dead-letter"] = attrs.field(
         default=BLOCK, converter=_overflow
     )
@@ -57,114 +65,233 @@ class Lanes:
 
 @attrs.define(eq=False)
 class _Lane(Generic[Item]):
-    """The messages of a key.
+    """The messages of a key: first those that wait, then those asked for, then those left.
 
     Attributes:
         waiting: Those behind the first, oldest first.
         head: The first one where it is parked; None while it is handled.
         until: When it is to be retried.
         since: When the lane was first parked with this head; None: it has not failed.
+        asked: The places of messages that the broker was asked for, in order; None: not here yet.
+        asked_at: When that was, or the last of them came.
+        left: The places of messages that were left with the broker, in order.
+        is_idle: Whether nothing of it is handled or parked: it waits for what was asked for.
     """
 
     waiting: deque[Item] = attrs.Factory(deque)
     head: Item | None = None
     until: float = 0.0
     since: float | None = None
+    asked: dict[Hashable, Item | None] = attrs.Factory(dict)
+    asked_at: float = 0.0
+    left: dict[Hashable, None] = attrs.Factory(dict)
+    is_idle: bool = False
+
+
+class Offer(NamedTuple, Generic[Item]):
+    """What becomes of a message that was received.
+
+    Attributes:
+        now: What is to be handled now, of the same key; None: nothing.
+        is_kept: Whether the message is in hand; else it was left with the broker.
+        comes_again: Whether it was left before, and was asked for.
+    """
+
+    now: Item | None
+    is_kept: bool
+    comes_again: bool = False
+
+
+class Step(NamedTuple, Generic[Item]):
+    """How lanes go on.
+
+    Attributes:
+        now: What is to be handled now.
+        asked: The places of what the broker is to deliver again.
+        left: What was in hand, and is left with the broker.
+    """
+
+    now: list[Item]
+    asked: list[Hashable]
+    left: Sequence[Item] = ()
 
 
 class LaneTable(Generic[Item]):
     """The lanes in hand. It is told the time; a caller with several threads guards it by a lock."""
 
-    def __init__(self, limits: Lanes) -> None:
+    def __init__(self, limits: Lanes, place_of: Callable[[Item], Hashable] | None = None) -> None:
+        """Make an empty table.
+
+        Args:
+            limits: What may be parked.
+            place_of: Tells the place of a message by which the broker, with which it was left, can
+                be asked for it, while it delivers those of other keys. None: it cannot.
+        """
         self._limits = limits
+        self._place_of = place_of if limits.overflow == BLOCK else None
         self._lanes: dict[Hashable, _Lane[Item]] = {}
         self._parked: dict[Hashable, _Lane[Item]] = {}  # by the time of their first failure
+        self._behind = 0  # messages that wait in these
+        self._asking: dict[Hashable, _Lane[Item]] = {}
 
     def __len__(self) -> int:
         return len(self._lanes)
 
-    def offer(self, key: Hashable, item: Item) -> bool:
-        """Take a message in; tell whether it is to be handled now. Else it waits for its turn."""
+    def offer(self, key: Hashable, item: Item, now: float) -> Offer[Item]:
+        """Take a message in, or leave it with the broker."""
         lane = self._lanes.get(key)
         if lane is None:
             self._lanes[key] = _Lane()
-            return True
+            return Offer(item, is_kept=True)
+        if self._place_of is not None and (lane.asked or lane.left):
+            return self._offer_again(key, lane, item, self._place_of(item), now)
+        if lane.since is not None:
+            if self._place_of is not None and self.parked >= self._limits.max_parked:
+                lane.left[self._place_of(item)] = None
+                return Offer(None, is_kept=False)
+            self._behind += 1
         lane.waiting.append(item)
-        return False
+        return Offer(None, is_kept=True)
 
-    def done(self, key: Hashable) -> Item | None:
-        """Take note that a key's first message is settled; return the next one to be handled."""
+    def _offer_again(
+        self, key: Hashable, lane: _Lane[Item], item: Item, place: Hashable, now: float
+    ) -> Offer[Item]:
+        """Take a message of a lane in whose later messages are with the broker."""
+        if place not in lane.asked:
+            lane.left[place] = None  # or it is there already, and comes twice
+            return Offer(None, is_kept=False)
+        if lane.asked[place] is not None:
+            return Offer(None, is_kept=False)
+        lane.asked[place], lane.asked_at = item, now
+        step = self._go_on(key, lane, now) if lane.is_idle else Step([], [])
+        return Offer(step.now[0] if step.now else None, is_kept=True, comes_again=True)
+
+    def done(self, key: Hashable, now: float) -> Step[Item]:
+        """Take note that a key's first message is settled; tell how its lane goes on."""
         lane = self._lanes[key]
-        self._parked.pop(key, None)
-        lane.since = None
+        self._unpark(key, lane)
+        return self._go_on(key, lane, now)
+
+    def _go_on(self, key: Hashable, lane: _Lane[Item], now: float) -> Step[Item]:
+        lane.is_idle = False
         if lane.waiting:
-            return lane.waiting.popleft()
+            return Step([lane.waiting.popleft()], [])
+        if lane.asked:
+            place, item = next(iter(lane.asked.items()))
+            if item is not None:
+                del lane.asked[place]
+                return Step([item], [])
+            lane.is_idle = True
+            return Step([], [])
+        if lane.left:
+            lane.asked = dict.fromkeys(islice(lane.left, self._limits.max_parked))
+            for place in lane.asked:
+                del lane.left[place]
+            lane.asked_at, lane.is_idle = now, True
+            self._asking[key] = lane
+            return Step([], list(lane.asked))
         del self._lanes[key]
-        return None
+        self._asking.pop(key, None)
+        return Step([], [])
 
-    def park(self, key: Hashable, item: Item, until: float, now: float) -> None:
-        """Put a key's first message back until the time *until*."""
+    def _unpark(self, key: Hashable, lane: _Lane[Item]) -> None:
+        if self._parked.pop(key, None) is not None:
+            self._behind -= len(lane.waiting)
+        lane.since = None
+
+    def park(self, key: Hashable, item: Item, until: float, now: float) -> Step[Item]:
+        """Put a key's first message back until the time *until*; tell how its lane goes on."""
         lane = self._lanes[key]
-        lane.head, lane.until = item, until
         if lane.since is None:
             lane.since = now
             self._parked[key] = lane
+            self._behind += len(lane.waiting)
+        if until <= now and self._overflowing(now) != key:
+            return Step([item], [], self._leave_surplus(lane))
+        lane.head, lane.until = item, until
+        return Step([], [], self._leave_surplus(lane))
 
-    def due(self, now: float) -> list[Item]:
-        """Return the parked messages that are to be handled now."""
-        items = []
+    def _leave_surplus(self, lane: _Lane[Item]) -> list[Item]:
+        """Leave what waits beyond the limit, and return it: it came before the failure."""
+        surplus = min(self.parked - self._limits.max_parked, len(lane.waiting))
+        if self._place_of is None or surplus <= 0:
+            return []
+        items = [lane.waiting.pop() for _ in range(surplus)][::-1]
+        self._behind -= surplus
+        # Nothing of the lane can have been asked for: it would have been left before these.
+        lane.left = dict.fromkeys(map(self._place_of, items)) | lane.left
+        return items
+
+    def due(self, now: float) -> Step[Item]:
+        """Return the parked messages that are to be handled now, and give up what does not come."""
+        step: Step[Item] = Step([], [])
         for lane in self._parked.values():
             if lane.head is not None and lane.until <= now:
-                items.append(lane.head)
+                step.now.append(lane.head)
                 lane.head = None
-        return items
+        for key, lane in list(self._asking.items()):
+            if lane.is_idle and lane.asked_at + PATIENCE <= now:
+                lane.asked = {k: v for k, v in lane.asked.items() if v is not None}
+                more = self._go_on(key, lane, now)
+                step.now.extend(more.now)
+                step.asked.extend(more.asked)
+        return step
 
     def next_due(self) -> float:
         """Return the earliest time at which `due` will return something; inf: never."""
         return min(
-            (lane.until for lane in self._parked.values() if lane.head is not None),
-            default=math.inf,
+            *(lane.until for lane in self._parked.values() if lane.head is not None),
+            *(lane.asked_at + PATIENCE for lane in self._asking.values() if lane.is_idle),
+            math.inf,
+            math.inf,
         )
 
     @property
     def parked(self) -> int:
         """How many messages wait in lanes that are parked, the failed ones included."""
-        return len(self._parked) + sum(len(lane.waiting) for lane in self._parked.values())
+        return len(self._parked) + self._behind
 
-    def is_blocked(self, now: float) -> bool:
-        """Tell whether nothing more may be received: the overflow is to ``block``."""
-        return self._limits.overflow == BLOCK and self._overflowing(now) is not None
+    def is_blocked(self) -> bool:
+        """Tell whether nothing more may be received: too much is parked, and is to block."""
+        limits = self._limits
+        return (
+            limits.overflow == BLOCK and self._place_of is None and self.parked > limits.max_parked
+        )
 
     def overflow(self, now: float) -> list[Item]:
         """Return, oldest first, the messages of a lane that may not be parked any more; forget it.
 
         None of a lane whose first message is being handled: its turn comes when that fails.
         """
-        key = None if self._limits.overflow == BLOCK else self._overflowing(now)
+        key = self._overflowing(now)
         if key is None or (head := self._parked[key].head) is None:
             return []
         lane = self._lanes.pop(key)
-        del self._parked[key]
+        self._unpark(key, lane)
         return [head, *lane.waiting]
 
     def clear(self) -> list[Item]:
-        """Return all messages that wait or are parked, and forget them.
+        """Return all messages that wait or are parked, and forget them, and those with the broker.
 
         The lanes of what is being handled stay.
         """
         items: list[Item] = []
         for key, lane in list(self._lanes.items()):
+            is_handled = lane.head is None and not lane.is_idle
+            self._unpark(key, lane)
             if lane.head is not None:
                 items.append(lane.head)
-                del self._lanes[key]
-                self._parked.pop(key, None)
             items.extend(lane.waiting)
-            lane.waiting.clear()
+            items.extend(item for item in lane.asked.values() if item is not None)
+            del self._lanes[key]
+            if is_handled:
+                self._lanes[key] = _Lane()
+        self._asking.clear()
         return items
 
     def _overflowing(self, now: float) -> Hashable | None:
         """Return the key of the lane that is parked for longest, if that is too much."""
-        if not self._parked:
+        if not self._parked or self._limits.overflow == BLOCK:
             return None
         key, lane = next(iter(self._parked.items()))
         too_old = lane.since is not None and now - lane.since > self._limits.max_age

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import attrs
 import pulsar
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.consumer.raw import id_of, position_of
 from pulsar_retry.pull.board import Board, Entry, Work
-from pulsar_retry.pull.lanes import Lanes, LaneTable
+from pulsar_retry.pull.lanes import Lanes, LaneTable, Step
+
+
+@attrs.frozen
+class Place:
+    """Where a message is, while it is left with the broker.
+
+    Attributes:
+        position: What tells it from others.
+        ask_back: Has the broker deliver it again.
+    """
+
+    position: tuple[int, int, int, int]
+    ask_back: Callable[[], None] = attrs.field(eq=False)
 
 
 class OrderedLanes:
@@ -22,13 +39,15 @@ class OrderedLanes:
         self,
         lanes: Lanes,
         board: Board,
+        handover: Handover,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
     ) -> None:
         self._now = clock.monotonic
-        self._table: LaneTable[Work] = LaneTable(lanes)
-        self._board = board
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
+        self._table: LaneTable[Work] = LaneTable(lanes, self._place if self._by_key else None)
+        self._board = board
+        self._handover = handover
         self._lock = threading.Lock()
 
     def key_of(self, message: Any) -> str | None:
@@ -44,51 +63,68 @@ class OrderedLanes:
         except UnicodeDecodeError as error:  # Java may have put bytes there that are no text
             return repr(error.object)
 
-    def admit(self, message: Any, size: int) -> None:
-        """Put up a message that was received, now or when it is its turn."""
+    def admit(self, message: Any, size: int) -> bool:
+        """Put up a message that was received, now or when it is its turn; tell whether it is kept.
+
+        What is not was left with the broker, and comes again when it is asked for.
+        """
         key = self.key_of(message)
         if key is None:
             self._board.ready.append(Work(message, size, None))
-            return
-        work = Work(message, size, Entry(key))
+            return True
+        entry = Entry(key)
         with self._lock:
-            now = self._table.offer(key, work)
-        if now:
-            self._board.ready.append(work)
+            now, is_kept, comes_again = self._table.offer(
+                key, Work(message, size, entry), self._now()
+            )
+        entry.comes_again = comes_again
+        if now is not None:
+            self._board.ready.append(now)
+        return is_kept
+
+    def _place(self, work: Work) -> Place:
+        position = position_of(id_of(work.message))
+        return Place(position, self._handover.ask_back_later(work.message))
 
     def done(self, key: str) -> None:
         """Take note that a lane's first message is settled."""
         with self._lock:
-            work = self._table.done(key)
-        if work is not None:
-            self._board.put(work)
+            step = self._table.done(key, self._now())
+        self._go_on(step)
 
     def park(self, work: Work, delay: float) -> None:
         """Have a lane's first message handled again in *delay* seconds."""
         assert work.entry is not None  # noqa: S101 - else it is in no lane
-        if delay <= 0:
-            self._board.put(work)
-            return
         now = self._now()
         with self._lock:
-            self._table.park(work.entry.key, work, now + delay, now)
-        self._board.notify()
+            step = self._table.park(work.entry.key, work, now + delay, now)
+        self._go_on(step)
+        if not step.now:
+            self._board.notify()
 
     def tick(self) -> tuple[list[Work], float]:
         """Put up what is due; return a lane's messages that overflow, and the seconds to wait."""
         now = self._now()
         with self._lock:
-            due = self._table.due(now)
             surplus = self._table.overflow(now)
+            step = self._table.due(now)
             wait = self._table.next_due() - now
-        for work in due:
-            self._board.put(work)
+        self._go_on(step)
         return surplus, max(0.0, wait)
+
+    def _go_on(self, step: Step[Work]) -> None:
+        """Put up what is to be handled now, and ask the broker for what comes then."""
+        for work in step.now:
+            self._board.put(work)
+        for work in step.left:
+            self._board.settled(work)
+        for place in cast("Sequence[Place]", step.asked):
+            place.ask_back()
 
     def is_blocked(self) -> bool:
         """Tell whether nothing more may be received."""
         with self._lock:
-            return self._table.is_blocked(self._now())
+            return self._table.is_blocked()
 
     def clear(self) -> list[Work]:
         """Return what waits or is parked, and forget it."""

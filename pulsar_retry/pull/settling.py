@@ -195,7 +195,8 @@ class Settler:
         """Return how many attempts have failed before."""
         count = reconsume_times(work.message.properties())
         if self._nacks and work.message.message_id().batch_index() < 0:
-            count += work.message.redelivery_count()
+            asked_for = work.entry is not None and work.entry.comes_again
+            count += max(0, work.message.redelivery_count() - asked_for)
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(chain_key(work.message)))
         return count + (work.entry.retries if work.entry is not None else 0)

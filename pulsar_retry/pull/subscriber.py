@@ -332,7 +332,10 @@ class Subscriber:
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, board, clock = self._options, self._board, self._clock
-        lanes = OrderedLanes(options.lanes, board, kind, clock) if is_ordered(kind) else None
+        handover = Handover(consumer, options.codec, options.redact)
+        lanes = None
+        if is_ordered(kind):
+            lanes = OrderedLanes(options.lanes, board, handover, kind, clock)
         switch = None if options.breaker is None else Switch(options.breaker, board.notify, clock)
         if options.valve is not None:
             options.valve.attach(board.notify)
@@ -340,7 +343,7 @@ class Subscriber:
             board,
             consumer,
             self._policy,
-            Handover(consumer, options.codec, options.redact),
+            handover,
             redelivery=options.redelivery,
             lanes=lanes,
             switch=switch,
