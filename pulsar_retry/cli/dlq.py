@@ -8,8 +8,9 @@ from itertools import islice
 import click
 
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._export import Export
 from pulsar_retry.cli._filter import filter_options
-from pulsar_retry.cli._letters import export, full, line, rows_of_groups
+from pulsar_retry.cli._letters import full, line, rows_of_groups
 from pulsar_retry.cli._output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -178,7 +179,12 @@ Examples:
 )
 @click.argument("dlq")
 @filter_options
-@click.option("--output", metavar="FILE", help="Ends in .jsonl or .parquet.  [default: JSON Lines]")
+@click.option(
+    "--output",
+    metavar="FILE",
+    help="Ends in .csv or .parquet, else it gets JSON Lines; - is standard output.  [default: -]",
+)
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
 @_through
 @cluster_options
@@ -188,16 +194,18 @@ def export_(
     where: Filter,
     dlq: str,
     output: str | None,
+    force: bool,
     limit: int | None,
     dlq_subscription: str | None,
 ) -> None:
-    """Write the letters of DLQ as JSON Lines, or as Parquet (which needs pyarrow).
+    """Write the letters of DLQ as JSON Lines, CSV, or Parquet (which needs pyarrow).
 
-    Payloads are whole: in JSON as text where they are UTF-8, else under payload_base64. A file is
-    there when it is complete, or not at all.
+    Payloads are whole: in JSON and CSV as text where they are UTF-8, else under payload_base64. A
+    file is there when it is complete, or not at all; one that exists is replaced with --force only.
     """
+    written = Export(output, force=force)
     with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:
         meant = (each for each in found.letters() if fits(where, each))
-        count = export(meant, output, limit, tell)
-    if output is not None:
+        count = written.write(meant, limit, tell)
+    if output not in {None, "-"}:
         click.echo(f"{count} letters in {output}", err=True)

@@ -114,9 +114,9 @@ class Redrive:
             keep_failure: Keep the properties that tell of the failure.
             keep_attempts: Keep the number of attempts instead of starting anew.
             any_topic: Take messages of *source* whatever it is. Otherwise it has to be a
-                dead-letter or retry topic: by its name in any dialect, because it is that of a `Subscription`,
-                or because `pulsar-retry` is the subscription through which letters are taken. What
-                is taken through any other subscription is gone for the application that owns it.
+                dead-letter or retry topic: by its name in any dialect, because it is that of a
+                `Subscription`, or because letters are taken through `pulsar-retry`. What is taken
+                through any other subscription is gone for the application that owns it.
             dry_run: Only look. Nothing is published, acknowledged or created.
             job_key: What is equal for a redrive that goes on where this one was killed. None: the
                 arguments, but for how fast it is.

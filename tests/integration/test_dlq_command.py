@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -142,12 +144,13 @@ def test_a_letter_that_is_not_there(dead, run, asked) -> None:
 
 
 def test_export(dead, run, tmp_path) -> None:
-    """JSON Lines or Parquet, with every byte of every payload."""
+    """JSON Lines, CSV or Parquet, with every byte of every payload, and times that are ones."""
     dead.fill(3)
     dead.send(b"\xff\x00", {})
     dead.send(None, {})
 
     code, output, _ = run("dlq", "export", dead.dlq)
+    assert output == run("dlq", "export", dead.dlq, "--output", "-")[1]
     lines = [json.loads(each) for each in output.splitlines()]
     assert (0, ["0", "1", "2", None, None]) == (code, [each.get("payload") for each in lines])
     assert b"\xff\x00" == base64.b64decode(lines[3]["payload_base64"])
@@ -157,12 +160,32 @@ def test_export(dead, run, tmp_path) -> None:
     rows = parquet.read_table(path).to_pylist()
     assert [b"0", b"1", b"2", b"\xff\x00", None] == [each["payload"] for each in rows]
     assert {"number": "2"} == json.loads(rows[2]["properties"])
+    assert lines[0]["published"] == rows[0]["published"].isoformat()
+    assert lines[0]["failed"] == rows[0]["failed"].isoformat()
+
+    path = tmp_path / "dead.csv"
+    assert 0 == run("dlq", "export", dead.dlq, "--output", str(path))[0]
+    with path.open(newline="") as file:
+        records = list(csv.DictReader(file))
+    assert ["0", "1", "2", "", ""] == [each["payload"] for each in records]
+    assert b"\xff\x00" == base64.b64decode(records[3]["payload_base64"])
+    assert {"number": "2"} == json.loads(records[2]["properties"])
 
     path = tmp_path / "dead.jsonl"
     assert 0 == run("dlq", "export", dead.dlq, "--output", str(path), "--reason", "odd")[0]
     assert ["1"] == [json.loads(each)["payload"] for each in path.read_text().splitlines()]
     assert 5 == dead.backlog()
-    assert {"dead.parquet", "dead.jsonl"} == {each.name for each in tmp_path.iterdir()}
+
+    again = ("dlq", "export", dead.dlq, "--output", str(path))
+    code, _, errors = run(*again)
+    assert (2, f"error: --output: {path} exists; --force replaces it\n") == (code, errors)
+    assert 1 == len(path.read_text().splitlines())
+    assert 0 == run(*again, "--force")[0]
+    assert 5 == len(path.read_text().splitlines())
+    names = {"dead.parquet", "dead.csv", "dead.jsonl"}
+    assert names == {each.name for each in tmp_path.iterdir()}
+    assert 0 == run("dlq", "export", dead.dlq, "--output", os.devnull)[0]
+    assert not Path(os.devnull).is_file()
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+"""Dead letters in a file: JSON Lines, CSV or Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.replay.reading import Stored
+from pulsar_retry.replay.showing import facts_of
+
+__all__ = ["Export"]
+
+#: Rows of a Parquet file that are written at a time.
+_ROWS = 1_000
+#: What stands for standard output.
+_STDOUT = "-"
+
+_TIMES = ("published", "event_time", "failed")
+_TEXTS = (
+    *("topic", "message_id", "key", "reason", "error", "message", "traceback", "fingerprint"),
+    *("stage", "origin_topic", "subscription", "origin_message_id", "properties"),
+)
+_NUMBERS = ("attempt", "redrives")
+_CSV = (*_TIMES, *_TEXTS, *_NUMBERS, "payload", "payload_base64")
+
+
+class Export:
+    """Writes letters to a file, or to standard output."""
+
+    def __init__(self, output: str | None, *, force: bool) -> None:
+        """Check what can be checked before anything is read.
+
+        Args:
+            output: The file; its ending tells the format. None or ``-``: standard output.
+            force: Whether a file that exists is replaced.
+
+        Raises:
+            ConfigError: the file exists, or its format needs what is not installed.
+        """
+        self._output = None if output == _STDOUT else output
+        self._force = force
+        if self._output is not None:
+            _check_is_new(Path(self._output), force=force)
+            if self._output.endswith(".parquet"):
+                _arrow()
+
+    def write(
+        self,
+        letters: Iterable[Stored],
+        limit: int | None,
+        tell: Callable[[float, float | None], None],
+    ) -> int:
+        """Write *letters*, *limit* at most, and return how many there are.
+
+        Raises:
+            ConfigError: the file has come into existence meanwhile.
+            PulsarRetryError: the file cannot be written.
+        """
+        counted = _counted(islice(letters, limit), limit, tell)
+        if self._output is None:
+            return _write_lines(sys.stdout, counted)
+        with _complete(Path(self._output), force=self._force) as path:
+            if self._output.endswith(".parquet"):
+                return _write_parquet(counted, path)
+            write = _write_csv if self._output.endswith(".csv") else _write_lines
+            # The csv module ends lines itself.
+            with path.open("w", encoding="utf-8", newline="") as file:
+                return write(file, counted)
+
+
+def _counted(
+    letters: Iterable[Stored], limit: int | None, tell: Callable[[float, float | None], None]
+) -> Iterator[Stored]:
+    for number, each in enumerate(letters, 1):
+        if number % 500 == 0:
+            tell(number, limit)
+        yield each
+
+
+def _write_lines(file: IO[str], letters: Iterable[Stored]) -> int:
+    count = 0
+    for count, each in enumerate(letters, 1):  # noqa: B007 - it is what is returned
+        file.write(json.dumps(facts_of(each), ensure_ascii=False) + "\n")
+    return count
+
+
+def _write_csv(file: IO[str], letters: Iterable[Stored]) -> int:
+    writer = csv.DictWriter(file, _CSV)
+    writer.writeheader()
+    count = 0
+    for count, each in enumerate(letters, 1):  # noqa: B007 - it is what is returned
+        facts = facts_of(each)
+        writer.writerow(facts | {"properties": _json(facts["properties"])})
+    return count
+
+
+def _write_parquet(letters: Iterator[Stored], path: Path) -> int:
+    arrow, parquet = _arrow()
+    schema = arrow.schema(
+        [
+            *((name, arrow.timestamp("us", tz="UTC")) for name in _TIMES),
+            *((name, arrow.string()) for name in _TEXTS),
+            *((name, arrow.int64()) for name in _NUMBERS),
+            ("payload", arrow.binary()),
+        ]
+    )
+    count = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        while chunk := [_row(each) for each in islice(letters, _ROWS)]:
+            writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
+            count += len(chunk)
+    return count
+
+
+def _row(stored: Stored) -> dict[str, Any]:
+    facts = facts_of(stored)
+    row = {name: facts[name] for name in (*_TEXTS, *_NUMBERS)}
+    for name in _TIMES:
+        row[name] = None if facts[name] is None else datetime.fromisoformat(facts[name])
+    row["properties"] = _json(facts["properties"])
+    row["payload"] = None if stored.raw.has_null_value() else stored.raw.data()
+    return row
+
+
+def _json(properties: dict[str, str]) -> str:
+    return json.dumps(properties, ensure_ascii=False)
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise ConfigError("Parquet needs: pip install pyarrow") from None
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def _check_is_new(target: Path, *, force: bool) -> None:
+    if target.is_dir():
+        raise ConfigError.bad("--output", str(target), "a file")
+    if target.is_file() and not force:
+        raise ConfigError(f"--output: {target} exists; --force replaces it")
+
+
+@contextlib.contextmanager
+def _complete(target: Path, *, force: bool) -> Iterator[Path]:
+    """Give a file beside *target* that becomes it when everything is written."""
+    if target.exists() and not target.is_file():  # a pipe or a device, which nothing may replace
+        yield target
+        return
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise PulsarRetryError(f"{target} cannot be written: {error}") from None
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+        _check_is_new(target, force=force)
+        path.replace(target)
+    finally:
+        path.unlink(missing_ok=True)
