@@ -55,7 +55,7 @@ def test_acknowledgements_out_of_order(stage, fault, batched):
         process(consumer, stage.ledger, message)
     for message in messages[third : 2 * third]:
         stage.ledger.enter("retried", message)
-        consumer.reconsume_later(message, delay=0.5)
+        consumer.reconsume_later(message, delay=2)
     if not batched:
         eventually(lambda: stage.admin.backlog(stage.topic, SUBSCRIPTION) == COUNT - 2 * third)
         eventually(lambda: stage.admin.has_stored_acks(stage.topic, SUBSCRIPTION))

@@ -46,7 +46,7 @@ BROKEN = {
 #: How what was not acknowledged comes again: by the broker, or by letters.
 AGAIN = {
     "nacks": {},
-    "letters": {"retry_policy": pr.RetryPolicy(max_attempts=100, backoff=pr.Fixed(0.5))},
+    "letters": {"retry_policy": pr.RetryPolicy(max_attempts=100, backoff=pr.Fixed(2))},
 }
 
 

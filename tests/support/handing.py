@@ -26,6 +26,10 @@ _GLANCE = 200
 #: Seconds by which a broker may be early: its `delayedDeliveryTickTimeMillis`, by default.
 _TICK = 1.0
 
+#: Seconds until a retry: two ticks. With less there would be no delay, and what is retried at once
+#: is in flight again while its neighbours still are: a fault would meet more letters than it names.
+DELAY = 2.0
+
 #: The name of consumers that have one.
 NAME = "same"
 
@@ -46,7 +50,11 @@ def dead_letter_topic(topic: str) -> str:
 
 
 def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any) -> None:
-    """Publish *count* messages with the next numbers and enter those that have a receipt."""
+    """Publish *count* messages with the next numbers and enter those that have a receipt.
+
+    The subscription is made first: a broker deletes a topic that has none.
+    """
+    patiently(lambda: _keep(client, topic), pulsar.Timeout)
     options = {"batching_enabled": False, "max_pending_messages": 0} | options
     # pulsar-client asks one of the listed brokers, and waits twice as long after each failure: a
     # few that meet the dead one use up any time-out. As an application would, ask again.
@@ -61,6 +69,19 @@ def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any)
         producer.send_async(payload(number), sent)
     producer.flush()
     producer.close()
+
+
+def _keep(client: Any, topic: str) -> None:
+    """Make the subscription, unless somebody is connected to it."""
+    with suppress(pulsar.ConsumerBusy):
+        pulsar.Client.subscribe(
+            client,
+            topic,
+            SUBSCRIPTION,
+            pulsar.ConsumerType.Shared,
+            initial_position=EARLIEST,
+            receiver_queue_size=1,
+        ).close()
 
 
 def subscribe(client: pr.Client, topic: str, **options: Any) -> pr.Consumer:
@@ -108,7 +129,7 @@ def retry(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options:
             continue
         ledger.enter("retried", message)
         with suppress(pr.LetterPublishError, pr.AcknowledgeError):  # it comes again
-            consumer.reconsume_later(message, delay=0.5)
+            consumer.reconsume_later(message, delay=DELAY)
     consumer.close()
 
 
@@ -118,7 +139,7 @@ def retry_many(
     ledger: Ledger,
     go_on: GoOn,
     *,
-    delay: float = 0.5,
+    delay: float = DELAY,
     **options: Any,
 ) -> None:
     """Do what `retry` does with many letters in flight."""
@@ -161,7 +182,7 @@ def manage(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
         ledger.enter("processed", message)
 
     options.setdefault("concurrency", 2)
-    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(0.5))
+    policy = pr.RetryPolicy(max_attempts=5, backoff=pr.Fixed(DELAY))
     subscriber = client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy, **options)
     subscriber.start()
     while go_on():
