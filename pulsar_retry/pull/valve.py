@@ -31,5 +31,8 @@ class Valve(Protocol):
     def is_backing_off(self) -> bool:
         """Tell whether it lets out one at a time, each a while after the other."""
 
+    def shut(self) -> None:
+        """Let nothing through any more: the subscriber ends."""
+
     def is_shut(self) -> bool:
         """Tell whether nothing is let through for now, however little is in hand."""

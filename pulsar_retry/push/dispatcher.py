@@ -275,8 +275,8 @@ class Dispatcher:
     ) -> Report:
         """Run until SIGTERM, SIGINT or `stop`; see `Subscriber.run`.
 
-        Draining waits for the answers to what was sent. What was not sent yet because of a pause
-        or the backoff is handed back. *ready* is called, on another thread, when it has subscribed.
+        Draining waits for the answers to what was sent, and sends nothing more: what was not sent
+        yet is handed back. *ready* is called, on another thread, when it has subscribed.
         """
         self._pusher.ready = ready
         try:
@@ -352,7 +352,7 @@ class Dispatcher:
 
     @property
     def pace(self) -> Pace:
-        """The window, what is outstanding, the backoff, the latency, and whether it is paused."""
+        """The window, what is outstanding, backoff and latency; whether it is paused or ends."""
         return self._pacer.pace()
 
     @property

@@ -35,6 +35,7 @@ class Pace:
         delay: Seconds from one send to the next; 0: no backoff.
         latency: Mean latency of successes in seconds.
         paused: Whether nothing is sent until it is resumed.
+        stopping: Whether nothing is sent any more.
     """
 
     window: int
@@ -42,6 +43,7 @@ class Pace:
     delay: float
     latency: float
     paused: bool
+    stopping: bool = False
 
 
 def in_hand(window: int) -> int:
@@ -66,7 +68,7 @@ class Pacer:
         self._delay = 0.0
         self._outstanding = 0
         self._last_sent = -math.inf
-        self._is_paused = False
+        self._is_paused = self._is_stopping = False
 
     # -- what a subscriber asks -------------------------------------------------------------------
 
@@ -81,7 +83,7 @@ class Pacer:
         a message does not cost a switch between threads. While it backs off, a few wait.
         """
         with self._lock:
-            if self._is_paused:
+            if self._is_paused or self._is_stopping:
                 return 0
             if self._delay:
                 return _AHEAD_BACKING_OFF - waiting
@@ -115,12 +117,17 @@ class Pacer:
         return self._delay > 0
 
     def is_shut(self) -> bool:
-        """Tell whether nothing is sent for now: it is paused, or backs off."""
+        """Tell whether nothing is sent for now: it is paused, backs off, or has been shut."""
         with self._lock:
             return self._due_in() > 0
 
+    def shut(self) -> None:
+        """Let nothing through any more."""
+        with self._lock:
+            self._is_stopping = True
+
     def _due_in(self) -> float:
-        if self._is_paused:
+        if self._is_paused or self._is_stopping:
             return math.inf
         return self._last_sent + self._delay - self._clock() if self._delay else 0.0
 
@@ -185,4 +192,5 @@ class Pacer:
                 self._delay,
                 self._window.latency,
                 self._is_paused,
+                self._is_stopping,
             )

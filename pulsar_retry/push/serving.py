@@ -101,12 +101,13 @@ class Orders:
 
     def _health(self, *, ready: bool) -> Reply:
         pace, running = self.dispatcher.pace, self.dispatcher.running
-        fine = running and not (ready and pace.paused)
+        fine = running and not (ready and (pace.paused or pace.stopping))
         return _json(
             HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE,
             {
                 "running": running,
                 "paused": pace.paused,
+                "stopping": pace.stopping,
                 "endpoint": self.dispatcher.endpoint,
                 "window": pace.window,
                 "outstanding": pace.outstanding,

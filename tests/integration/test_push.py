@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pulsar
@@ -503,6 +504,35 @@ def test_draining_waits_for_answers(push, publish, receiver, admin, topic):
     report = dispatcher.stop("drain", timeout=30)
     assert (3, 0) == (report.acknowledged, report.abandoned)
     assert 0 == admin.backlog(topic, SUBSCRIPTION)
+
+
+def test_draining_starts_no_request(push, publish, receiver, admin, topic):
+    """What was received ahead, or failed and is to be retried in its lane, is handed back."""
+    release = threading.Event()
+
+    def act(request: Request) -> Say:
+        release.wait(30)
+        return answer(500) if payload(request) == b"0" else no_content(request)
+
+    receiver.act = act
+    for number in range(20):
+        publish(b"%d" % number, partition_key=str(number))
+    dispatcher = push(consumer_type=pulsar.ConsumerType.KeyShared)
+    receiver.wait_for(4)
+    eventually(lambda: dispatcher.in_hand[0] > 4)
+    with ThreadPoolExecutor() as executor:
+        stopping = executor.submit(dispatcher.stop, "drain", 60)
+        eventually(lambda: dispatcher.pace.stopping)
+        release.set()
+        report = stopping.result(60)
+    sent = {payload(request) for request in receiver.requests}
+    assert (4, 4) == (len(receiver.requests), len(sent))
+    assert (4 - (b"0" in sent), 0) == (report.acknowledged, report.abandoned)
+    assert report.handed_back > 0
+    receiver.act = no_content
+    push()
+    eventually(drained(admin, topic), 60)
+    assert {b"%d" % number for number in range(20)} == set(map(payload, receiver.requests))
 
 
 def test_abandoning_breaks_requests_off(push, publish, receiver, admin, topic):

@@ -100,7 +100,7 @@ def serve(broker: Any, topic: str, receiver: Receiver) -> Iterator[Serve]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, number):
-    """What is on its way is answered, and counted."""
+    """What was sent is answered, nothing more is sent, and a second SIGTERM changes nothing."""
     release = threading.Event()
 
     def act(request: Request) -> Say:
@@ -108,13 +108,18 @@ def test_it_drains_and_exits_with_0(serve, publish, receiver, admin, topic, numb
         return no_content(request)
 
     receiver.act = act
+    for _ in range(20):
+        publish(b"tea")
     served = serve()
-    publish(b"tea")
-    receiver.wait_for(1)
-    threading.Timer(0.3, release.set).start()
-    code, report, errors = served.end(number)
-    assert (0, 1, 0, "") == (code, report["acknowledged"], report["abandoned"], errors)
-    assert 0 == admin.backlog(topic, SUBSCRIPTION)
+    receiver.wait_for(4)
+    served.process.send_signal(number)
+    eventually(lambda: served.ask("/readyz")[0] == 503)
+    served.process.send_signal(signal.SIGTERM)
+    threading.Timer(0.5, release.set).start()
+    code, report, errors = served.end()
+    assert (0, 4, 0) == (code, report["acknowledged"], report["abandoned"])
+    assert all("SIGTERM" in line for line in errors.splitlines())
+    assert (4, 16) == (len(receiver.requests), admin.backlog(topic, SUBSCRIPTION))
 
 
 def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
