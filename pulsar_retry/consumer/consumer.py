@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 import pulsar
 
 from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.kept import KeptLetters
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
@@ -59,6 +60,7 @@ class Consumer(WatchedConsumer):
         self._opened = self._clock.event()
         self._letters = LetterMaker(plan, self._clock)
         self._worker = Worker("pulsar-retry-dead-letters", self._clock)
+        self._kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
         self._router: LetterRouter | None = None
         if plan.policy is not None:
             self._router = LetterRouter(
@@ -245,26 +247,40 @@ class Consumer(WatchedConsumer):
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         return self._hand_on(*self._letters.dead(message, reason, error, properties))
 
-    def _hand_on(self, raw: Any, letter: Letter) -> Future[None]:
-        return self._handed_on(self._open_router().hand_on, raw, letter)
+    def _hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
+        """Hand *raw* on.
 
-    def _hand_on_now(self, raw: Any, letter: Letter) -> Future[None] | None:
+        Where its letter cannot be published the message comes back; with *keep* the letter is
+        published again, later and later, until that works or the consumer is closed.
+        """
+        return self._handed_on(self._open_router().hand_on, raw, letter, keep=keep)
+
+    def _hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Hand *raw* on if that does not block; else return None."""
-        return self._handed_on(self._open_router().hand_on_now, raw, letter)
+        return self._handed_on(self._open_router().hand_on_now, raw, letter, keep=keep)
 
     def _open_router(self) -> LetterRouter:
         if self._closed or self._router is None:
             raise ConsumerClosedError("the consumer is closed")
         return self._router
 
-    def _handed_on(self, hand_on: Callable[..., Handed], raw: Any, letter: Letter) -> Handed:
+    def _handed_on(
+        self, hand_on: Callable[..., Handed], raw: Any, letter: Letter, *, keep: bool
+    ) -> Handed:
         was_letter = self._is_letter(raw)
         ended = self._leaves(raw) if was_letter else None
         if self._queue(letter=was_letter).pending.entries:
             self._take_back(raw)
         self._settled += 1  # where that fails, it comes back
         source = self._source(letter=was_letter)
-        handed = hand_on(raw, source, letter, was_letter=was_letter, ended=ended)
+        handed = hand_on(
+            raw,
+            source,
+            letter,
+            was_letter=was_letter,
+            ended=ended,
+            keep=self._kept.keep if keep else None,
+        )
         if handed is None:
             self._settled -= 1
         return handed
@@ -278,7 +294,7 @@ class Consumer(WatchedConsumer):
     def _is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* was delivered N + 1 times already; then it is dead-lettered."""
         limit = self._plan.limit
-        if limit is None or not surplus_delivery(raw.redelivery_count(), limit):
+        if limit is None or not surplus_delivery(self._returns.attempts_before(raw), limit):
             return False
         if self._dead_letter_redelivered(raw):
             self._took(1)
@@ -288,8 +304,9 @@ class Consumer(WatchedConsumer):
     def _dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
 
-        A failure has it redelivered, and then it is tried again. Returns False where pulsar-client
-        cannot read the message's properties and so no letter can be made of it.
+        Where that fails, it is tried again, later and later; the message is not delivered
+        meanwhile. Returns False where pulsar-client cannot read the message's properties and so no
+        letter can be made of it.
         """
         if self._closed:
             return True  # the broker redelivers it
@@ -299,10 +316,12 @@ class Consumer(WatchedConsumer):
             text = "a message with properties that are no text is not dead-lettered"
             _log.warning(text, extra=self._watch.facts(raw))
             return False
-        if (future := self._hand_on_now(raw, letter)) is not None:
+        if (future := self._hand_on_now(raw, letter, keep=True)) is not None:
             log_failure(future, raw, self._watch)
         else:
-            self._worker.submit(lambda: log_failure(self._hand_on(raw, letter), raw, self._watch))
+            self._worker.submit(
+                lambda: log_failure(self._hand_on(raw, letter, keep=True), raw, self._watch)
+            )
         return True
 
     def unsubscribe(self) -> None:
@@ -345,6 +364,7 @@ class Consumer(WatchedConsumer):
         """Fail what is in flight: pulsar-client was shut down."""
         self._closed = True
         self._ledger.detach(self._gauges)
+        self._kept.close()
         if self._router is not None:
             self._router.give_up()
 
@@ -352,6 +372,7 @@ class Consumer(WatchedConsumer):
         """Wait for letters in flight, then close what they needed."""
         self._close_nacks()
         self._ledger.detach(self._gauges)
+        self._kept.close()
         self._worker.close()
         if self._router is not None:
             self._router.stop()

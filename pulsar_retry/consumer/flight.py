@@ -23,6 +23,11 @@ _log = logging.getLogger("pulsar_retry")
 _OK = _pulsar.Result.Ok
 
 
+#: Takes a flight whose letter was not published, and tells whether it will be tried again. Then
+#: the message neither comes back nor is its caller told anything yet.
+Keep = Callable[["Flight", LetterPublishError], bool]
+
+
 class Flight:
     """One letter on its way, from its publication to the acknowledgement of the original.
 
@@ -33,8 +38,10 @@ class Flight:
     __slots__ = (
         "deadline",
         "ended",
+        "failures",
         "future",
         "is_out",
+        "keep",
         "key",
         "letter",
         "producer",
@@ -62,6 +69,8 @@ class Flight:
         self.producer: Any = None
         self.key: Any = None
         self.is_out = False
+        self.failures = 0
+        self.keep: Keep | None = None
         self.deadline = math.inf  # until it is sent
         self.ended: Callable[[], None] | None = None
         self.future = LetterFuture(router.clock.condition) if future is None else future
@@ -101,6 +110,8 @@ class Flight:
         if not self._is_first_end():
             return
         error = cause if isinstance(cause, SettleError) else self._error(cause)
+        if self._is_kept(error):
+            return
         try:
             self.router.come_back(self.raw, self.was_letter)
         except Exception:  # noqa: BLE001 - C++ may be the caller
@@ -109,9 +120,23 @@ class Flight:
                 "a message could not be asked back; it comes when the consumer closes",
                 extra=None if watch is None else watch.facts(self.raw),
             )
+        self.end(error)
+
+    def end(self, error: Exception) -> None:
+        """Tell those who want to know that it has failed. Never raises."""
         if (watch := self.router.watch) is not None:
             self._resolve(partial(watch.failed, self.raw, self.letter, error))
         self._resolve(partial(self.future.set_exception, error))
+
+    def _is_kept(self, error: SettleError) -> bool:
+        """Tell whether the letter is going to be published again, so that nothing has ended."""
+        if self.keep is None or not isinstance(error, LetterPublishError):
+            return False
+        try:
+            return self.keep(self, error)
+        except Exception:  # noqa: BLE001 - no thread can be started, perhaps
+            _log.exception("a letter cannot be kept to be published again")
+            return False
 
     def _error(self, cause: BaseException) -> SettleError:
         error: SettleError

@@ -94,6 +94,7 @@ class Handover:
         failures: int,
         least_delay: float,
         custom: Mapping[str, str],
+        keep: bool = False,
     ) -> Future[None]:
         """Publish a retry letter, then acknowledge the message.
 
@@ -104,28 +105,37 @@ class Handover:
             failures: How many of its attempts have failed: its new count.
             least_delay: Seconds that the broker is to keep it at least, whatever the letter says.
             custom: More properties.
+            keep: Publish the letter again, later and later, where that fails, instead of having the
+                message redelivered.
         """
         raw, carried, origin, told = self._parts(message, failure, failures)
         letter = retried(
             self._plan, action, carried, origin, failures=failures, told=told, custom=custom
         )
         letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
-        return self._hand_on(message, raw, letter)
+        return self._hand_on(message, raw, letter, keep)
 
     def dead(
-        self, message: Any, action: DeadLetter, failure: Failure, *, failures: int
+        self,
+        message: Any,
+        action: DeadLetter,
+        failure: Failure,
+        *,
+        failures: int,
+        keep: bool = False,
     ) -> Future[None]:
-        """Publish a dead letter, then acknowledge the message."""
+        """Publish a dead letter, then acknowledge the message; arguments as those of `retry`."""
         raw, carried, origin, told = self._parts(message, failure, failures)
         letter: Letter
         if action.reason == RETRIES_EXHAUSTED:
             letter = used_up(self._plan, carried, origin, failures=failures, told=told)
         else:
             letter = dead_lettered(self._plan, carried, origin, reason=action.reason, told=told)
-        return self._hand_on(message, raw, letter)
+        return self._hand_on(message, raw, letter, keep)
 
-    def _hand_on(self, message: Any, raw: Any, letter: Letter) -> Future[None]:
-        return self._consumer._hand_on(raw, settling(letter, message, self._plan.subscription))
+    def _hand_on(self, message: Any, raw: Any, letter: Letter, keep: bool) -> Future[None]:
+        letter = settling(letter, message, self._plan.subscription)
+        return self._consumer._hand_on(raw, letter, keep=keep)
 
     def _parts(
         self, message: Any, failure: Failure, failures: int

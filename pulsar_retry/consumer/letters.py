@@ -17,7 +17,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
-from pulsar_retry.consumer.flight import Flight
+from pulsar_retry.consumer.flight import Flight, Keep
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.permits import Permits
@@ -130,12 +130,14 @@ class LetterRouter:
         was_letter: bool,
         future: LetterFuture | None = None,
         ended: Callable[[], None] | None = None,
+        keep: Keep | None = None,
     ) -> Future[None]:
         """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
 
         Blocks while *max_pending* letters are in flight, and while the first producer is made.
         *future* is the one to end, where the caller has one of its own. *ended* is called before
-        it ends without an error, on any thread; it must neither block nor raise.
+        it ends without an error, on any thread; it must neither block nor raise. *keep* is asked
+        first where the letter was not published.
 
         Returns:
             A future that ends when the message is acknowledged. Where it fails, the message is
@@ -146,9 +148,27 @@ class LetterRouter:
             ConsumerClosedError: the consumer is closed.
         """
         flight = Flight(self, raw, source, letter, was_letter=was_letter, future=future)
-        flight.ended = ended
+        flight.ended, flight.keep = ended, keep
         self.permits.acquire()
         return self._launch(flight)
+
+    def again(self, failed: Flight) -> None:
+        """Publish the letter of a flight anew that was kept. Blocks as `hand_on` does.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        flight = Flight(
+            self,
+            failed.raw,
+            failed.source,
+            failed.letter,
+            was_letter=failed.was_letter,
+            future=failed.future,
+        )
+        flight.ended, flight.keep, flight.failures = failed.ended, failed.keep, failed.failures
+        self.permits.acquire()
+        self._launch(flight)
 
     def hand_on_now(
         self,
@@ -158,6 +178,7 @@ class LetterRouter:
         *,
         was_letter: bool,
         ended: Callable[[], None] | None = None,
+        keep: Keep | None = None,
     ) -> Future[None] | None:
         """Do what `hand_on` does, but only if that will not block; else None, and nothing is done.
 
@@ -169,7 +190,7 @@ class LetterRouter:
         if not self.permits.take():
             return None
         flight = Flight(self, raw, source, letter, was_letter=was_letter)
-        flight.ended = ended
+        flight.ended, flight.keep = ended, keep
         return self._launch(flight)
 
     def _launch(self, flight: Flight) -> Future[None]:

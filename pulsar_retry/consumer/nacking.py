@@ -15,19 +15,15 @@ from pulsar_retry.consumer.chunks import with_chunks
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan, topic_list
 from pulsar_retry.consumer.raw import id_of, raw_of
+from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.unsettled import StallWatch
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.actions import last_delivery
-from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
-
-#: When a message comes back whose letter could not be published: at once, then later and later,
-#: so that a broken retry topic neither spins nor uses up the redeliveries in a moment.
-_COME_BACK = Exponential(0.1, 30)
 
 
 class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
@@ -40,7 +36,9 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def _set_up(self, plan: Plan, timer: Timer) -> None:
         self._plan = plan
         self._timer = timer
-        self._nacks = NackQueue(timer)
+        self._nacks = NackQueue(timer, redelivers_all=not plan.shared)
+        self._returns = Returns()
+        self._rounds = None if plan.shared else Rounds(self._nacks, timer)
         # Looked at with each acknowledgement, which so costs nothing while nothing is nacked.
         self._nacked = self._nacks.pending.entries
         # Messages. Threads add to them without a lock, as to the ledger's.
@@ -135,7 +133,8 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         message that is nacked again, or another one of its batch, comes when the first is due.
 
         With a dead-letter policy on a Shared or Key_Shared subscription, the nack of its last
-        delivery (redelivery count N) sends it to the dead-letter topic instead.
+        delivery (redelivery count N) sends it to the dead-letter topic instead. Redeliveries that
+        this consumer has asked for because a letter could not be published do not count.
 
         Args:
             message: A message. A message id works too, but has no count: the backoff starts anew
@@ -149,7 +148,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
         raw = raw_of(message)
         counted, limit = isinstance(raw, _pulsar.Message), self._plan.limit
-        count = raw.redelivery_count() if counted else 0
+        count = self._returns.attempts_before(raw) if counted else 0
         is_last = counted and limit is not None and last_delivery(count, limit)
         if is_last and self._dead_letter_redelivered(raw):
             return
@@ -171,9 +170,12 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 
     def _come_back(self, raw: Any, letter: bool) -> None:
         """Have a message redelivered that was to be handed on."""
-        delay = _COME_BACK.delay(raw.redelivery_count() + 1)
+        failures = self._returns.failed(raw)
         message_id = self._to_nack(raw, raw.message_id(), letter=letter)
-        self._queue(letter=letter).add(message_id, delay)
+        if letter or self._rounds is None:
+            self._queue(letter=letter).add(message_id, COME_BACK.delay(failures))
+        else:
+            self._rounds.add(message_id, failures)
 
     def _to_nack(self, raw: Any, message_id: Any, *, letter: bool) -> Any:
         """Return *message_id*, that of *raw* or *raw* itself, as the queue of nacks takes it."""

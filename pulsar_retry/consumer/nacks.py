@@ -47,7 +47,15 @@ class NackQueue:
         redelivered: How many messages were handed to pulsar-client, to be redelivered.
     """
 
-    def __init__(self, timer: Timer) -> None:
+    def __init__(self, timer: Timer, *, redelivers_all: bool = False) -> None:
+        """Make an empty queue.
+
+        Args:
+            timer: Calls when something is due.
+            redelivers_all: Whether one redelivery is of all that is not acknowledged, as on
+                Exclusive and Failover subscriptions.
+        """
+        self._redelivers_all = redelivers_all
         self.raw: Any = None
         self.pending = PendingNacks()
         self.redelivered = 0
@@ -75,11 +83,11 @@ class NackQueue:
             if is_first or not len(self.pending.entries) & 1023:  # very many are begun with earlier
                 self._look_in_time()
 
-    def cancel(self, message_id: Any) -> None:
-        """Forget the nack of a message, if there is one."""
+    def cancel(self, message_id: Any) -> bool:
+        """Forget the nack of a message, if there is one; tell whether there was."""
         entry, index = place_of(message_id)
         with self._lock:
-            self.pending.cancel(entry, index)
+            return self.pending.cancel(entry, index) > 0
 
     def cancel_up_to(self, message_id: Any, *, one_topic: bool) -> None:
         """Forget the nacks up to a message.
@@ -160,6 +168,8 @@ class NackQueue:
 
     def _hand_over(self, ids: list[Any]) -> None:
         """Have pulsar-client redeliver these: in C, for nothing else is fast enough."""
+        if self._redelivers_all:  # one for each topic does, and no two topics share a ledger
+            ids = list({each.ledger_id(): each for each in ids}.values())
         if self._has_chunked:
             with self._lock:
                 ids = expanded(ids, self.pending.entries)

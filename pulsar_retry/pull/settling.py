@@ -167,12 +167,17 @@ class Settler:
     ) -> None:
         """Do what *policy*, or the subscriber's, says about a failed message. Never raises."""
         try:
-            self.judge(work, error, policy or self.policy)
+            self.judge(work, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - a worker must go on, and the message come back
             self._come_back(work, trouble)
 
-    def judge(self, work: Work, error: BaseException, policy: RetryPolicy) -> Future[None] | None:
+    def judge(
+        self, work: Work, error: BaseException, policy: RetryPolicy, *, keep: bool = False
+    ) -> Future[None] | None:
         """Do what *policy* says about a failed message.
+
+        Where its letter cannot be published, the message is redelivered; with *keep* the letter is
+        published again until that works, for then nobody waits for an answer.
 
         Returns:
             The end of the hand-off, where there is one.
@@ -181,7 +186,7 @@ class Settler:
         if self._switch is not None and not _is_chosen(error):
             self._switch.failed()
         action = decide(policy, attempt, failure)
-        return self._carry_out(work, action, failure, attempt)
+        return self._carry_out(work, action, failure, attempt, keep=keep)
 
     def attempt(self, work: Work) -> int:
         """Return which attempt it is: what is durable, and in nack mode the redeliveries.
@@ -210,14 +215,14 @@ class Settler:
             overflow = Outcome("the lane has overflowed")
             failure = _failure(work, overflow, self._clock.now())
             failures = self._failures(work) + (letter and not has_failed)
-            self._carry_out(work._replace(entry=None), action, failure, failures)
+            self._carry_out(work._replace(entry=None), action, failure, failures, keep=True)
         except Exception as trouble:  # noqa: BLE001 - as above
             self._come_back(work._replace(entry=None), trouble)
 
     def _carry_out(
-        self, work: Work, action: Action, failure: Failure, attempt: int
+        self, work: Work, action: Action, failure: Failure, attempt: int, *, keep: bool
     ) -> Future[None] | None:
-        """Do what was decided about the *attempt*-th failure of a message."""
+        """Do what was decided about the *attempt*-th failure of a message; *keep*: see `judge`."""
         wait = self._suspended() if isinstance(action, DeadLetter) else None
         told = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, told, failure, attempt)
@@ -225,7 +230,7 @@ class Settler:
             case DeadLetter() if wait is not None:
                 self._again(work, wait, failure, attempt)
             case DeadLetter():
-                return self._dead_letter(work, action, failure, attempt)
+                return self._dead_letter(work, action, failure, attempt, keep=keep)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
                 self._again(work, delay, failure, attempt)
@@ -233,7 +238,7 @@ class Settler:
                 self.own_letters.failed(chain_key(work.message), attempt, delay)
                 self._again(work, delay, failure, attempt)
             case RetryLater():
-                return self._retry(work, action, failure, attempt)
+                return self._retry(work, action, failure, attempt, keep=keep)
             case Stop():
                 self._end_all(work, failure.error)
             case _:  # Discard
@@ -241,16 +246,16 @@ class Settler:
         return None
 
     def _dead_letter(
-        self, work: Work, action: DeadLetter, failure: Failure, failures: int
+        self, work: Work, action: DeadLetter, failure: Failure, failures: int, *, keep: bool
     ) -> Future[None]:
         stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
         self.own_letters.failed(key, failures)
-        future = self.handover.dead(work.message, action, failure, failures=failures)
+        future = self.handover.dead(work.message, action, failure, failures=failures, keep=keep)
         out = partial(self.own_letters.published, key, stamp, at=began, dead=True)
         return self._follow(work, "dead_lettered", future, key, out)
 
     def _retry(
-        self, work: Work, action: RetryLater, failure: Failure, attempt: int
+        self, work: Work, action: RetryLater, failure: Failure, attempt: int, *, keep: bool
     ) -> Future[None]:
         stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
         failures = attempt if action.counted else attempt - 1
@@ -263,6 +268,7 @@ class Settler:
             failures=failures,
             least_delay=LEAST_DELAY,
             custom=custom,
+            keep=keep,
         )
         out = partial(self.own_letters.published, key, stamp, at=began)
         return self._follow(work, "retried", future, key, out)

@@ -1,0 +1,183 @@
+"""A topic of letters that refuses them for a while, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pulsar
+import pytest
+from reading import SOON, SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
+
+EARLIEST = pulsar.InitialPosition.Earliest
+COUNT = 50
+#: Seconds for which letters are refused.
+REFUSED = 4.0
+
+
+@pytest.fixture
+def refuse(client):
+    """Return a function that makes a topic refuse every other producer until it is called again."""
+    taken: dict[str, Any] = {}
+
+    def refuse(topic: str) -> None:
+        if topic in taken:
+            taken.pop(topic).close()
+        else:
+            alone = pulsar.ProducerAccessMode.Exclusive
+            taken[topic] = client.create_producer(topic, access_mode=alone)
+
+    return refuse
+
+
+def send(client: pr.Client, topic: str, count: int = COUNT, **options: Any) -> None:
+    """Publish numbered messages."""
+    producer = client.create_producer(topic, **options)
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+
+
+def by_receive(client: pr.Client, url: str, topic: str, kind: Any, runs: Counter[bytes]) -> Any:
+    """Retry what is received, for a while; return what goes on with it."""
+    consumer = client.subscribe(
+        topic, SUBSCRIPTION, kind, initial_position=EARLIEST, enable_retry=True
+    )
+
+    def work(seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with suppress(pulsar.Timeout):
+                message = consumer.receive(200)
+                runs[message.data()] += 1
+                with suppress(pr.LetterPublishError):
+                    consumer.reconsume_later(message, delay=3600)
+
+    return work
+
+
+def by_a_listener(client: pr.Client, url: str, topic: str, kind: Any, runs: Counter[bytes]) -> Any:
+    """The same in a listener."""
+
+    def listen(consumer: pr.Consumer, message: pulsar.Message) -> None:
+        runs[message.data()] += 1
+        consumer.reconsume_later_async(message, delay=3600)
+
+    client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        kind,
+        initial_position=EARLIEST,
+        enable_retry=True,
+        message_listener=listen,
+    )
+    return time.sleep
+
+
+def by_asyncio(client: pr.Client, url: str, topic: str, kind: Any, runs: Counter[bytes]) -> Any:
+    """The same on an event loop."""
+
+    async def run(seconds: float) -> None:
+        async with pr.asyncio.Client(url) as own:
+            consumer = await own.subscribe(
+                topic, SUBSCRIPTION, kind, initial_position=EARLIEST, enable_retry=True
+            )
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                with suppress(pulsar.Timeout):
+                    message = await consumer.receive(200)
+                    runs[message.data()] += 1
+                    with suppress(pr.LetterPublishError):
+                        await consumer.reconsume_later(message, delay=3600)
+
+    return lambda seconds: asyncio.run(run(seconds))
+
+
+@pytest.mark.parametrize(
+    ("shell", "kind"),
+    [
+        (by_receive, "Exclusive"),
+        (by_receive, "Shared"),
+        (by_a_listener, "Failover"),
+        (by_asyncio, "Exclusive"),
+    ],
+)
+def test_a_retry_topic_that_refuses(client, broker, topic, admin, refuse, shell, kind):
+    """Messages come back later and later on every type, and each has one letter in the end."""
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    refuse(retry)
+    send(client, topic)
+    runs: Counter[bytes] = Counter()
+    work = shell(client, broker.service_url, topic, getattr(pulsar.ConsumerType, kind), runs)
+
+    work(REFUSED)
+    assert COUNT == len(runs)
+    assert max(runs.values()) <= 7
+
+    refuse(retry)
+    deadline = time.monotonic() + 3 * SOON / 1000
+    while admin.backlog(topic, SUBSCRIPTION) and time.monotonic() < deadline:
+        work(3)
+    assert (0, COUNT) == (
+        admin.backlog(topic, SUBSCRIPTION),
+        admin.backlog(retry, SUBSCRIPTION),
+    )
+
+
+def test_dead_letters_of_a_batch(client, topic, admin, refuse):
+    """The one bad message of a batch is dead-lettered, when that works; its handler has run twice.
+
+    Its neighbours are acknowledged and stay so, though the broker knows whole batches only.
+    """
+    dead = f"{topic}-{SUBSCRIPTION}-DLQ"
+    send(client, topic, 100, batching_enabled=True, batching_max_publish_delay_ms=1000)
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=EARLIEST,
+        dead_letter_policy=pr.DeadLetterPolicy(1, dead_letter_topic=dead),
+    )
+    refuse(dead)
+    runs = Counter()
+    end = time.monotonic() + REFUSED
+    while time.monotonic() < end:
+        with suppress(pulsar.Timeout):
+            message = consumer.receive(200)
+            runs[message.data()] += 1
+            if message.data() == b"7":
+                consumer.negative_acknowledge(message, delay=0)
+            else:
+                consumer.acknowledge(message)
+    assert 100 == len(runs)
+    assert 2 == runs[b"7"]
+    refuse(dead)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, within=60)
+    assert 1 == admin.backlog(dead, "pulsar-retry")
+
+
+@pytest.mark.parametrize("dead", [True, False])
+def test_a_subscriber_publishes_its_verdict_again(client, topic, admin, refuse, dead, caplog):
+    """The handler runs once; the warning says what is wrong."""
+    letters = f"{topic}-{SUBSCRIPTION}-{'DLQ' if dead else 'RETRY'}"
+    refuse(letters)
+    send(client, topic, 3)
+    runs = Counter()
+
+    def handle(message):
+        runs[message.data()] += 1
+        raise pr.Reject("invalid") if dead else pr.Retry(delay=3600)
+
+    with client.subscriber(topic, SUBSCRIPTION, handle) as subscriber:
+        eventually(lambda: len(runs) == 3)
+        eventually(lambda: "was not published" in caplog.text)
+        refuse(letters)
+        eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, within=60)
+        assert 0 == subscriber.stop().unsettled
+    assert {1} == set(runs.values())
+    assert 3 == admin.backlog(letters, "pulsar-retry" if dead else SUBSCRIPTION)
