@@ -7,8 +7,8 @@ from typing import Any
 
 from pulsar_retry.consumer.clock import Clock
 from pulsar_retry.consumer.duplicates import LetterId, LetterWindow, fingerprint
-from pulsar_retry.consumer.plan import Plan, topic_list
-from pulsar_retry.wire.names import TopicName, logical
+from pulsar_retry.consumer.identity import identity_of
+from pulsar_retry.consumer.plan import Plan
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -18,9 +18,6 @@ class Deduper:
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         """Make it for the plan of a subscription with retries."""
-        self._topics = frozenset(
-            logical(str(TopicName.parse(name))) for name in topic_list(plan.topic)
-        )
         self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
         self.clear = self._window.clear
         self.settled = self._window.settled
@@ -29,7 +26,9 @@ class Deduper:
     def delivered(self, raw: Any, letter: LetterId) -> bool:
         """Take note of a raw letter; tell whether it is superfluous, to be acknowledged only."""
         try:
-            print_ = fingerprint(raw.properties(), raw.data(), _envelope(raw), self._topics)
+            properties = raw.properties()
+            identity = identity_of(raw, properties)
+            print_ = fingerprint(properties, raw.data(), _envelope(raw), identity)
         except UnicodeDecodeError:
             return False
         if print_ is None:

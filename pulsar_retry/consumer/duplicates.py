@@ -12,7 +12,6 @@ handled since. So dropping it can lose nothing.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -22,15 +21,11 @@ from operator import itemgetter
 from typing import Any
 
 from pulsar_retry.wire.codecs import READ
-from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,
     FAILURE,
-    ORIGIN_MESSAGE_ID,
-    ORIGIN_MESSAGE_ID_OLD,
-    REAL_TOPIC,
-    RETRY_TOPIC,
+    LETTER_ID,
     SYSTEM_PROPERTIES,
     reconsume_times,
 )
@@ -38,7 +33,7 @@ from pulsar_retry.wire.properties import (
 #: Ledger, entry, partition and batch index: what tells a letter from all others of its topic.
 LetterId = tuple[int, int, int, int]
 
-#: What is equal for letters of one delivery: their origin, and a hash of all that counts.
+#: What is equal for letters of one delivery: their identity, and a hash of all that counts.
 Fingerprint = tuple[str, int]
 
 #: Letters that are remembered unless somebody says otherwise.
@@ -53,53 +48,36 @@ _SKEW = 0.5
 #: Letters of one message, by the same count, that are told from each other.
 _TWINS = 4
 
-#: What two letters of one delivery may differ in: they tell of failures at different times.
-_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
-
-#: Ids that are sure to be of one message: with a batch index, or of clients that always write it:
-#: they say that there is no partition by -1, Go by 0. What comes in chunks is in no batch.
-_SURE_ID = re.compile(r"[0-9]+:[0-9]+:(-1|-?[0-9]+(:[0-9]+|;.+))", re.ASCII)
+#: What two letters of one delivery may differ in: they tell of failures at different times, and
+#: their identities of different producers.
+_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY, LETTER_ID}
 
 
 def fingerprint(
     properties: Mapping[str, str],
     content: bytes,
     envelope: tuple[object, ...],
-    topics: frozenset[str],
+    identity: str | None,
 ) -> Fingerprint | None:
     """Return what is equal for letters of one delivery, and for no others.
 
-    The message's id alone does not do. Applications copy properties from one message to several,
-    the system's with them; and until 2026 the Go client wrote the same id on the letters of all
-    messages of a batch. So all of the letter counts but what tells of its failure, and:
-
-    - it must come from one of *topics*, for elsewhere ids may have been copied;
-    - its id must be of one message alone. Of a message that was in no batch and of a partitioned
-      topic that is known only of first letters with what Go does not write.
+    All of the letter counts but what tells of its failure, for whoever has made letters of one
+    message that differ, wants each of them.
 
     Args:
         properties: The letter's.
         content: Its payload.
         envelope: What else its message has, such as keys and event time.
-        topics: The full names of the topics that are consumed, without partitions.
+        identity: The letter's own (`identity_of`); None: it has none.
 
     Returns:
-        The origin's id, and a hash of 64 bits by a key of this process's own, for it is only ever
-        compared within it; None if the letter is no such letter.
+        The identity, and a hash of 64 bits by a key of this process's own, for it is only ever
+        compared within it; None if the letter is not to be told from others.
     """
-    count = reconsume_times(properties)
-    if not count:
-        return None
-    topic = properties.get(REAL_TOPIC, "")
-    if topic not in topics and logical(topic) not in topics:
-        return None
-    origin = properties.get(ORIGIN_MESSAGE_ID)
-    if origin is None or origin != properties.get(ORIGIN_MESSAGE_ID_OLD):
-        return None
-    if not _SURE_ID.fullmatch(origin) and (count > 1 or RETRY_TOPIC not in properties):
+    if identity is None or not reconsume_times(properties):
         return None
     names, values_of = _what_counts(tuple(properties))
-    return origin, hash((names, values_of(properties), content, envelope))
+    return identity, hash((names, values_of(properties), content, envelope))
 
 
 @lru_cache(256)  # the letters of one application have the same names

@@ -209,7 +209,9 @@ class LetterRouter:
             )
             flight.producer, flight.key = producer, key
             flight.deadline = self.clock.monotonic() + self.patience
-            producer.send(build_letter(raw, letter, self._new_message(), self.clock.time), flight)
+            builder, name = self._new_message(), producer.name
+            built = build_letter(raw, letter, builder, self.clock.time, producer=name)
+            producer.send(built, flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:

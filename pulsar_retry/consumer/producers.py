@@ -160,7 +160,8 @@ class LetterProducers:
             return self._create(topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
         ordered = self._one_thread and self._is_single(topic)
-        return LetterProducer(raw, ordered=ordered, landed=self._landed)
+        name = str(raw.producer_name())
+        return LetterProducer(raw, ordered=ordered, landed=self._landed, name=name)
 
     def _is_single(self, topic: str) -> bool:
         """Tell whether *topic*, which exists by now, is known to have no partitions."""

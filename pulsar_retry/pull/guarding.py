@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pulsar_retry.policy.outcomes import Reject
-from pulsar_retry.pull.letters import origin_key
+from pulsar_retry.pull.letters import chain_key
 from pulsar_retry.pull.quarantine import CRASH_LOOP, ClaimStore, Quarantine, crashes_of
 
 
@@ -52,7 +52,7 @@ def _claimed(message: Any, quarantine: Quarantine, *, counts_redeliveries: bool)
     Raises:
         Reject: it is quarantined.
     """
-    key = origin_key(message)
+    key = chain_key(message)
     claims = 0 if quarantine.store is None else quarantine.store.claim(key)
     if quarantine.holds(
         claims=claims,

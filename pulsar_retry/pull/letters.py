@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from pulsar_retry.consumer.identity import of_message
 from pulsar_retry.consumer.raw import publish_time
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.codecs import read_envelope
@@ -15,7 +16,6 @@ from pulsar_retry.wire.properties import (
     REAL_TOPIC,
     message_id_text,
     origin_message_id,
-    redrive_count,
 )
 
 
@@ -43,5 +43,8 @@ def origin_key(message: Any) -> str:
 
 
 def chain_key(message: Any) -> str:
-    """Return what tells a message's letters from those after a redrive, where it begins anew."""
-    return f"{origin_key(message)} {redrive_count(message.properties())}"
+    """Return what tells a message from all others, the same for the letters that are made of it.
+
+    After a redrive it begins anew. What an application has copied from other messages is no part.
+    """
+    return of_message(message, message.properties()) or origin_key(message)

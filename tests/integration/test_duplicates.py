@@ -39,6 +39,7 @@ def letters(client: pr.Client, topic: str) -> Callable[..., None]:
             "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
             "ORIGIN_MESSAGE_ID": "12:34:-1",
             "RECONSUMETIMES": "1",
+            "LETTER_ID": f"{producer.producer_name()}/12:34:-1:0",
             **properties,
         }
         for _ in range(count):
@@ -200,11 +201,30 @@ def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription
     assert 0 == consumer.dropped_duplicates
 
 
-def test_letters_of_another_topic_are_delivered(subscribe, letters):
-    """Their ids may have been copied from one message to several."""
+def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters):
+    """The properties may have been copied from one message to several."""
     consumer = subscribe()
-    letters(REAL_TOPIC="persistent://public/default/elsewhere")
+    letters(LETTER_ID="another-producer/12:34:-1:0")
     assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
+    assert 0 == consumer.dropped_duplicates
+
+
+@pytest.mark.parametrize("options", [{}, BATCHED], ids=["unbatched", "batched"])
+def test_copies_of_a_letter_are_messages_of_their_own(subscribe, client, topic, options):
+    """The handler of a letter publishes two with its properties; both fail once."""
+    consumer = subscribe(delay_levels="3s 3s")
+    producer = client.create_producer(topic, **(options or {"batching_enabled": False}))
+    producer.send(b"order")
+    consumer.reconsume_later(consumer.receive(SOON), delay=0)
+    letter = consumer.receive(SOON)
+    for _ in range(2):
+        producer.send_async(b"item", lambda *_: None, properties=letter.properties())
+    producer.flush()
+    consumer.acknowledge(letter)
+    for delay in (0.5, 1.5):  # so that the first is settled before the second is received
+        consumer.reconsume_later(consumer.receive(SOON), delay=delay)
+    assert [b"item", b"item"] == receive_all(consumer, SOON // 4)
+    assert 0 == consumer.dropped_duplicates
 
 
 @pytest.mark.parametrize(("options", "expected"), [({}, 1), ({"dedupe_letters": 0}, 2)])

@@ -110,7 +110,11 @@ def test_a_letter_says_where_it_comes_from(subscribe, publish, topic):
 
     letter = consumer.receive(SOON)
 
-    origin = f"{message_id.ledger_id()}:{message_id.entry_id()}:{message_id.partition()}"
+    place = f"{message_id.ledger_id()}:{message_id.entry_id()}"
+    origin = f"{place}:{message_id.partition()}"
+    properties = letter.properties()
+    identity = properties.pop("LETTER_ID")
+    assert identity.startswith(f"{letter._message.producer_name()}/{place}:-1:")
     assert {
         "REAL_TOPIC": topic,
         "REAL_SUBSCRIPTION": "billing",
@@ -119,7 +123,7 @@ def test_a_letter_says_where_it_comes_from(subscribe, publish, topic):
         "ORIGIN_MESSAGE_IDY_TIME": origin,
         "RECONSUMETIMES": "2",
         "DELAY_TIME": "0",
-    } == letter.properties()
+    } == properties
     assert pr.RetryProperties(2, 0.0, topic, "billing", origin, f"{topic}-billing-RETRY") == (
         pr.RetryProperties.of(letter)
     )

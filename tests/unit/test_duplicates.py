@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import _pulsar
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
+from pulsar_retry.consumer.identity import identity_of, with_identity
 
 TOPIC = "persistent://public/default/orders"
-TOPICS = frozenset({TOPIC})
 
 FIRST = (1, 1, -1, -1)
 SECOND = (1, 2, -1, -1)
 THIRD = (1, 3, -1, -1)
-PRINT = ("12:34:-1", 7)
-ANOTHER = ("12:35:-1", 7)
+PRINT = ("12:34:-1:990000", 7)
+ANOTHER = ("12:35:-1:990000", 7)
 
 
 class Clock:
@@ -184,6 +186,33 @@ def test_what_is_dropped_was_handled_after_it_was_published(
     assert len(window._in_hand) <= 4 * most
 
 
+@attrs.frozen
+class Raw:
+    """A message as pulsar-client gives it, as far as identities go."""
+
+    producer: str
+    topic: str = TOPIC
+    place: tuple[int, int, int] = (12, 34, -1)
+    published: int = 990_000
+
+    def producer_name(self) -> str:
+        """Return who has published it."""
+        return self.producer
+
+    def topic_name(self) -> str:
+        """Return where it is."""
+        return self.topic
+
+    def publish_timestamp(self) -> int:
+        """Return when it was published, in milliseconds."""
+        return self.published
+
+    def message_id(self) -> Any:
+        """Return its id."""
+        ledger, entry, index = self.place
+        return _pulsar.MessageId(-1, ledger, entry, index)
+
+
 def letter(**changes: str | None) -> dict[str, str]:
     """Return a letter's properties."""
     properties: dict[str, str | None] = {
@@ -195,6 +224,7 @@ def letter(**changes: str | None) -> dict[str, str]:
         "RETRY_TOPIC": f"{TOPIC}-billing-RETRY",
         "RECONSUMETIMES": "2",
         "DELAY_TIME": "1000",
+        "LETTER_ID": "ours-1/12:34:-1:990000",
         **changes,
     }
     return {name: text for name, text in properties.items() if text is not None}
@@ -208,8 +238,9 @@ def origin(text: str) -> dict[str, str]:
 def print_of(
     properties: dict[str, str], content: bytes = b"x", key: str = "k"
 ) -> Fingerprint | None:
-    """Return a fingerprint."""
-    return fingerprint(properties, content, (key,), TOPICS)
+    """Return a fingerprint of what our producer of letters has published."""
+    identity = identity_of(Raw(producer="ours-1"), properties)
+    return fingerprint(properties, content, (key,), identity)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +266,7 @@ def test_what_tells_of_the_failure_does_not_count(changes: dict[str, str]) -> No
         {"REDRIVEN_FROM": "a 1:2:-1"},
         {"DEDUPE_ID": "7"},
         origin("12:35:-1"),
-        origin("12:34:-1:0"),
+        {"LETTER_ID": "ours-1/12:35:-1:990000"},
     ],
 )
 def test_all_else_counts(changes: dict[str, str]) -> None:
@@ -266,33 +297,47 @@ def test_payload_and_keys_count() -> None:
     [
         {"RECONSUMETIMES": None},
         {"RECONSUMETIMES": "many"},
-        {"REAL_TOPIC": None},
-        {"REAL_TOPIC": "persistent://public/default/elsewhere"},
-        {"ORIGIN_MESSAGE_ID": None},
-        {"ORIGIN_MESSAGE_ID": "12:35:-1"},
-        origin("12:34:0"),
-        {**origin("12:34:0"), "RECONSUMETIMES": "1", "RETRY_TOPIC": None},
-        origin("garbage"),
+        {"LETTER_ID": None},
+        {"LETTER_ID": "ours-1"},
+        {"LETTER_ID": "/12:34:-1:990000"},
+        {"LETTER_ID": "theirs-1/12:34:-1:990000"},
     ],
 )
-def test_what_may_be_several_messages_letters_is_never_dropped(changes: dict[str, Any]) -> None:
-    """Go wrote one id for all messages of a batch, with partition 0 where there is none."""
+def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any]) -> None:
+    """Letters of other clients, and what an application has copied properties to."""
     assert print_of(letter(**changes)) is None
 
 
+def test_letters_made_of_one_delivery_have_one_identity() -> None:
+    """By whichever process, and along its whole way through the retry topic."""
+    message = Raw("application-1")
+    first = with_identity({"a": "b"}, message, "ours-1")
+    second = with_identity({"a": "b"}, message, "ours-2")
+    next_one = with_identity(first, Raw("ours-1", place=(20, 1, -1)), "ours-3")
+    assert {"a": "b", "LETTER_ID": "ours-1/12:34:-1:990000"} == first
+    assert [identity_of(Raw("ours-1"), first)] * 2 == [
+        identity_of(Raw("ours-2"), second),
+        identity_of(Raw("ours-3"), next_one),
+    ]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        origin("12:34:0:0"),
-        origin("12:34:-1:7"),
-        origin("12:34:0;12:36:0"),
-        {**origin("12:34:3"), "RECONSUMETIMES": "1"},
-        {"REAL_TOPIC": f"{TOPIC}-partition-3"},
-    ],
+    "copy", [{"place": (12, 35, -1)}, {"place": (12, 34, 1)}, {"published": 990_001}]
 )
-def test_ids_of_one_message_are_known(changes: dict[str, Any]) -> None:
-    """In a batch, of chunks, and of a partition where it is the first letter and not Go's."""
-    assert print_of(letter(**changes)) is not None
+def test_letters_of_copies_have_identities_of_their_own(copy: dict[str, Any]) -> None:
+    """Whatever properties the copies have inherited."""
+    inherited = with_identity({}, Raw("application-1"), "ours-1")
+    one = with_identity(inherited, Raw("application-2"), "ours-1")
+    another = with_identity(inherited, Raw("application-2", **copy), "ours-1")
+    assert one["LETTER_ID"] != another["LETTER_ID"]
+
+
+def test_dead_letters_and_those_of_non_persistent_topics_have_no_identity() -> None:
+    """Nobody looks for it there; and ids of non-persistent topics are all alike."""
+    inherited = with_identity({"a": "b"}, Raw("application-1"), "ours-1")
+    assert {"a": "b"} == with_identity(inherited, Raw("ours-1"), None)
+    fleeting = Raw("application-1", topic=TOPIC.replace("persistent", "non-persistent"))
+    assert {"a": "b"} == with_identity(inherited, fleeting, "ours-1")
 
 
 @given(

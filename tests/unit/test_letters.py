@@ -53,6 +53,10 @@ class World:
         self._producer = self
         return self
 
+    def producer_name(self) -> str:
+        """Return the producer's name."""
+        return "letters-1"
+
     def send_async(self, message: Any, callback: Callable[..., None]) -> None:
         """Publish."""
         if self.send_raises is not None:
@@ -144,7 +148,8 @@ def test_a_letter_is_the_original_with_other_properties(rig: Rig) -> None:
     )
     rig.hand_on(raw)
     [sent] = rig.world.published
-    assert (b"\x00\xff", "k", "o", 7, {"RECONSUMETIMES": "1"}) == (
+    properties = {"RECONSUMETIMES": "1", "LETTER_ID": "letters-1/-1:-1:-1:0"}
+    assert (b"\x00\xff", "k", "o", 7, properties) == (
         sent.data(),
         sent.partition_key(),
         sent.ordering_key(),

@@ -35,6 +35,10 @@ class RawProducer:
     def __init__(self) -> None:
         self.closed = False
 
+    def producer_name(self) -> str:
+        """Return its name."""
+        return "letters-1"
+
     def close(self) -> None:
         """Close it."""
         self.closed = True
