@@ -297,6 +297,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         self._bridge.check()
         return await self._bridge.ask(self._consumer.get_last_message_id_async)
 
+    def topic(self) -> str:
+        """Return the topic, or the pattern, as it was given."""
+        return self._inner.topic()
+
     def is_connected(self) -> bool:
         """Tell whether the consumer is connected to the brokers of both topics."""
         return bool(self._inner.is_connected())

@@ -27,6 +27,7 @@ from pulsar_retry.consumer.letters import NewMessage
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
+from pulsar_retry.consumer.sources import checked_sources, without_letters
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.unsettled import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError, ForkedError
@@ -206,6 +207,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             hooks=self._hooks if hooks is None else hooks,
             max_unacked_messages=max_unacked_messages,
         )
+        checked_sources(plan)
         common = {
             "schema": schema,
             "receiver_queue_size": receiver_queue_size,
@@ -241,7 +243,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         consumer = kind(self, schema, plan, self._timer)
         with consumer._opening():  # noqa: SLF001
             raw = self._subscribe_raw(
-                topic,
+                without_letters(plan),
                 subscription_name,
                 consumer_type,
                 message_listener=message_listener and consumer._listener(message_listener),  # noqa: SLF001
@@ -273,6 +275,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         """
         limits = batch_limits(main_only["batch_receive_policy"])
         plan = with_old_names(plan, self)
+        checked_sources(plan)  # which may be called otherwise now
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._timer)
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001

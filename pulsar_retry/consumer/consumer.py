@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -101,6 +102,11 @@ class Consumer(WatchedConsumer):
                 listener(self, message)
 
         return deliver
+
+    def topic(self) -> str:
+        """Return the topic, or the pattern, as it was given."""
+        topic = self._plan.topic
+        return topic.pattern if isinstance(topic, re.Pattern) else str(super().topic())
 
     def _source(self, *, letter: bool) -> Any:  # noqa: ARG002 - for the consumer of two topics
         """Return the raw consumer of the retry topic or of the main one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pulsar
@@ -192,3 +193,32 @@ def test_nacking_a_wrong_thing_is_a_type_error(nacking):
         consumer.negative_acknowledge("message")
     with pytest.raises(pr.ConfigError, match="delay"):
         consumer.negative_acknowledge(pulsar.MessageId.earliest, delay=-1)
+
+
+def test_a_pattern_does_not_read_its_own_dead_letters(nacking, publish, topic, client, admin):
+    """Though its names match: one dead letter, no further topics, also after it was started again."""
+    pattern = re.compile(f"{topic}.*")
+    options = {
+        "topic": pattern,
+        "dead_letter_policy": pr.DeadLetterPolicy(0),
+        "initial_position": pulsar.InitialPosition.Earliest,
+        "pattern_auto_discovery_period": 1,
+    }
+    dead = f"{topic}-billing-DLQ"
+    publish(b"x")
+    publish(b"other", topic=f"{topic}-other")
+    consumer = nacking(**options)
+    assert pattern.pattern == consumer.topic()
+    for _ in range(2):
+        message = consumer.receive(SOON)
+        consumer.negative_acknowledge(message, delay=0)
+    read_all(client, dead, 1)
+    consumer.close()
+
+    again = nacking(**options)
+    publish(b"y")
+    message = again.receive(SOON)
+    assert b"y" == message.data()
+    again.acknowledge(message)
+    assert [] == receive_all(again, 3 * NEVER)  # it has looked for topics meanwhile
+    assert "billing" not in admin.stats(dead)["subscriptions"]
