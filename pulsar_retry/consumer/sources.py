@@ -46,18 +46,18 @@ def without_letters(plan: Plan) -> Any:
     if plan.policy is None or not isinstance(plan.topic, re.Pattern):
         return plan.topic
     domain, separator, rest = plan.topic.pattern.rpartition("://")
-    *namespace, local = rest.split("/", 2) if rest.count("/") >= 2 else [rest]
-    tenant_and_namespace = tuple(namespace) or ("public", "default")
+    namespace, slash, local = rest.rpartition("/")
+    home = namespace or "public/default"
     letters = []
-    for each in _own(plan, f"persistent://{'/'.join(tenant_and_namespace)}/{_ANY}"):
+    for each in _own(plan, f"persistent://{home}/{_ANY}"):
         name = TopicName.parse(each)
-        if (name.tenant, name.namespace) == tenant_and_namespace:
+        if f"{name.tenant}/{name.namespace}" == home:
             letters.append(re.escape(name.local).replace(re.escape(_ANY), ".*"))
     if not letters:
         return plan.topic
     # In front of the topic's own name: pulsar-client takes the namespace as it is.
     local = f"(?!(?:{'|'.join(sorted(letters))})$){local}"
-    return re.compile(f"{domain}{separator}{'/'.join([*namespace, local])}")
+    return re.compile(f"{domain}{separator}{namespace}{slash}{local}")
 
 
 def _own(plan: Plan, topic: str) -> set[str]:

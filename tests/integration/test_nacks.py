@@ -196,7 +196,7 @@ def test_nacking_a_wrong_thing_is_a_type_error(nacking):
 
 
 def test_a_pattern_does_not_read_its_own_dead_letters(nacking, publish, topic, client, admin):
-    """Though its names match: one dead letter, no further topics, also after it was started again."""
+    """Though its names match: one dead letter, no further topics, also after a restart."""
     pattern = re.compile(f"{topic}.*")
     options = {
         "topic": pattern,
