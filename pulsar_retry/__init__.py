@@ -35,6 +35,7 @@ if typing.TYPE_CHECKING:
         SnapshotError,
         StandaloneError,
         UnfinishedError,
+        UnreachableError,
         WorkerCrashedError,
     )
     from pulsar_retry.observe.hooks import Hooks, SettleEvent
@@ -135,6 +136,7 @@ __all__ = [
     "Step",
     "Subscriber",
     "UnfinishedError",
+    "UnreachableError",
     "WorkerCrashedError",
     "__version__",
     "attempt_of",

@@ -53,6 +53,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "SnapshotError",
         "StandaloneError",
         "UnfinishedError",
+        "UnreachableError",
         "WorkerCrashedError",
     ),
     "observe.hooks": (

@@ -24,7 +24,8 @@
     ├── SeekError                            a seek was refused, or could not be finished
     │   └── RetentionError                   … because the broker has its messages no more
     ├── SnapshotError                        a snapshot is not there, or cannot be made or restored
-    └── StandaloneError                      the embedded Pulsar did not download, start or stop
+    ├── StandaloneError                      the embedded Pulsar did not download, start or stop
+    └── UnreachableError (a ConnectError)    there is no broker where the service URL says
 
 What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
 error of ours stands for one of its own it is a `pulsar.PulsarException` too, so that existing
@@ -36,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from _pulsar import AlreadyClosed, AuthorizationError, PulsarException
+from _pulsar import AlreadyClosed, AuthorizationError, ConnectError, PulsarException
 
 __all__ = [
     "AcknowledgeError",
@@ -61,6 +62,7 @@ __all__ = [
     "SnapshotError",
     "StandaloneError",
     "UnfinishedError",
+    "UnreachableError",
     "WorkerCrashedError",
 ]
 
@@ -224,6 +226,13 @@ class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc
 
 class StandaloneError(PulsarRetryError):
     """The embedded Pulsar could not be downloaded, started or stopped."""
+
+
+class UnreachableError(PulsarRetryError, ConnectError):  # type: ignore[misc]  # it is untyped
+    """There is no broker where the service URL says, or it refuses the connection.
+
+    The message names the URL and the cause.
+    """
 
 
 class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import urllib3
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
 
 from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.errors import (
@@ -23,10 +24,21 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.wire.names import TopicName
 
+
+class _Retry(urllib3.Retry):
+    """Tries no second time where nothing answered a first one for as long as that may take."""
+
+    def increment(self, *args: Any, **kwargs: Any) -> Any:
+        error = kwargs.get("error")
+        if isinstance(error, ConnectTimeoutError | NameResolutionError):
+            raise error
+        return super().increment(*args, **kwargs)
+
+
 #: Seconds to wait for a connection, and for an answer: partitions may have to be loaded for it.
-_TIMEOUT = urllib3.Timeout(connect=5, read=30)
+_TIMEOUT = urllib3.Timeout(connect=4, read=30)
 #: Requests that change nothing are sent again while a broker restarts or hands a topic over.
-_RETRIES = urllib3.Retry(
+_RETRIES = _Retry(
     total=4,
     redirect=False,
     backoff_factor=0.2,

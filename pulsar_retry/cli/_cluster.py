@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
-import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -124,10 +121,6 @@ def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
         base = _read(config_file)
     arguments = base | said
     service_url = arguments.pop("service_url", None)
-    with contextlib.suppress(OSError):
-        # pulsar-client opens standard error once more. Where that is a file, the two would
-        # overwrite each other's lines.
-        fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_APPEND)
     if arguments.get("tls_allow_insecure"):  # that is known: no warning with each request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
 import sys
@@ -47,25 +48,40 @@ def _root() -> None:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run the command line and return the exit code; errors become one line on standard error."""
+    """Run the command line and return the exit code.
+
+    An error becomes one line on standard error, with ``--json`` one of JSON.
+    """
     try:
         # Without standalone_mode click returns what it would exit with, or the verb's own result.
         code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
     except click.Abort:  # Ctrl-C
         click.echo("aborted", err=True)
         return _FAILED
-    except PulsarRetryError as error:
-        click.echo(f"error: {error}", err=True)
-        return _WRONG_USAGE if isinstance(error, ConfigError) else _FAILED
-    except PulsarException as error:
-        click.echo(f"error: the broker was not reached, or refuses: {error}", err=True)
-        return _FAILED
+    except (click.ClickException, PulsarRetryError, PulsarException) as error:
+        return _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
     except BrokenPipeError:
         # The reader of our output went away (`… | head`). What is still buffered for it must not
         # fail once more when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     return code if isinstance(code, int) else 0
+
+
+def _tell(error: Exception, *, as_json: bool) -> int:
+    """Print an error and return the exit code."""
+    code, text = _FAILED, str(error)
+    if isinstance(error, click.ClickException):
+        code, text = error.exit_code, error.format_message()
+    elif isinstance(error, ConfigError):
+        code = _WRONG_USAGE
+    elif not isinstance(error, PulsarRetryError):
+        text = f"the broker was not reached, or refuses: {error}"
+    if as_json:
+        facts = {"error": text, "kind": type(error).__name__, "exit_code": code}
+        click.echo(json.dumps(facts, ensure_ascii=False), err=True)
+    elif isinstance(error, click.ClickException):
+        error.show()  # with the usage
+    else:
+        click.echo(f"error: {text}", err=True)
+    return code

@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._listening import address
 from pulsar_retry.cli._naming import by_options
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.retry import READERS, RetryPolicy
@@ -231,10 +231,11 @@ def _serve(wishes: _Wishes) -> None:
     _check(wishes)
     endpoint = _endpoint(wishes)
     timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
-    client = wishes.cluster.client()
+    client = wishes.cluster.client(check=False)
     try:
         signers = [each for each in (account, signature) if each]
         dispatcher = _dispatcher(client, wishes, endpoint, signers)
+        wishes.cluster.check()
         with Server(Orders(dispatcher, account, token), host, port) as server:
             told = {
                 "topics": list(wishes.topics),
@@ -243,6 +244,8 @@ def _serve(wishes: _Wishes) -> None:
                 "listen": f"http://{server.host}:{server.port}",
             }
             report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, wishes))
+    except UnreachableError:
+        raise
     except (pulsar.PulsarException, OSError) as error:
         raise click.ClickException(str(error)) from error
     finally:

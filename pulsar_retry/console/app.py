@@ -33,6 +33,7 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     ConfigError,
     PulsarRetryError,
+    UnreachableError,
 )
 from pulsar_retry.replay.overview import kind_of
 
@@ -241,6 +242,7 @@ _STATUS = (
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),
     (AdminError, 502),
+    (UnreachableError, 502),
     (PulsarRetryError, 404),  # there is no such topic, or letter
 )
 

@@ -14,7 +14,12 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.errors import AdminError, AdminForbiddenError, AdminNotFoundError
+from pulsar_retry.errors import (
+    AdminError,
+    AdminForbiddenError,
+    AdminNotFoundError,
+    UnreachableError,
+)
 from pulsar_retry.replay.redrive_source import all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
@@ -62,6 +67,9 @@ def check_up(subscription: Subscription) -> Iterator[Finding]:
                 client.get_topic_partitions(subscription.topic)
             except pulsar.TopicNotFound:
                 pass
+            except UnreachableError as error:
+                yield Finding("broker", "error", str(error))
+                return
             except pulsar.PulsarException as error:
                 where = subscription.cluster.service_url
                 yield Finding("broker", "error", f"{where}: {type(error).__name__}: {error}")

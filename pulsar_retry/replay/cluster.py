@@ -16,12 +16,11 @@ from pulsar_retry.admin.transport import tls_context
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.replay.reaching import check_broker
 
 #: The ports of the REST API where the service URL has those of the binary protocol.
 _ADMIN = {"pulsar": ("http", 8080), "pulsar+ssl": ("https", 8443)}
 _SCHEMES = (*_ADMIN, "http", "https")
-#: pulsar-client's own way to a console is standard output, where the results of commands belong.
-_LOG = "/dev/stderr"
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
@@ -97,23 +96,40 @@ class Cluster:
             raise ConfigError.bad("token_file", self.token_file, "a file that holds a token")
         return token
 
-    def client(self, *, operation_timeout_seconds: int = 30, io_threads: int = 1) -> Client:
-        """Open a client that logs errors alone, to standard error; whoever opens it closes it.
+    def check(self) -> None:
+        """See that a broker answers. Blocks for 4 s at most.
+
+        Raises:
+            ConfigError: the token or the certificates can't be read.
+            UnreachableError: there is none, or it refuses the token.
+        """
+        check_broker(self.service_url, self)
+
+    def client(
+        self, *, operation_timeout_seconds: int = 30, io_threads: int = 1, check: bool = True
+    ) -> Client:
+        """Open a client, after a look whether a broker is there; whoever opens it closes it.
+
+        pulsar-client logs nothing: what it would say is in the errors.
 
         Args:
             operation_timeout_seconds: As `pulsar.Client` has it.
             io_threads: Likewise.
+            check: Whether to look. pulsar-client itself connects when something is opened.
 
         Raises:
             ConfigError: the token or the certificates can't be read.
+            UnreachableError: as `check`.
         """
         if self.tls_trust_certs_file is not None:
             tls_context(self)  # pulsar-client would call it a failed authentication
+        if check:
+            self.check()
         return Client(
             self.service_url,
             operation_timeout_seconds=operation_timeout_seconds,
             io_threads=io_threads,
-            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, _LOG),
+            logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
             authentication=authentication(self.read_token, renew=not isinstance(self.token, str)),
             tls_trust_certs_file_path=self.tls_trust_certs_file,
             tls_allow_insecure_connection=self.tls_allow_insecure,

@@ -19,11 +19,12 @@ from pyarrow import parquet
 from reading import SUBSCRIPTION, eventually
 from redriving import received
 
+PUSH = ("--topic", "{topic}", "--subscription", "s", "--endpoint", "http://127.0.0.1:9")
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 
 
 def test_what_pulsar_client_logs_is_no_result(dead, environment, tmp_path) -> None:
-    """It is on standard error, with our own line after it, also where that is a file."""
+    """One line of ours on standard error is all, also where that is a file."""
     dead.fill(1)
     errors = tmp_path / "errors"
     command = [sys.executable, "-c", RUN, "dlq", "show", dead.dlq, "--json"]
@@ -32,9 +33,37 @@ def test_what_pulsar_client_logs_is_no_result(dead, environment, tmp_path) -> No
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=file, check=False)
 
     assert (1, b"") == (done.returncode, done.stdout)
-    lines = errors.read_text().splitlines()
-    assert "ERROR" in lines[0]
-    assert lines[-1].startswith("error: the broker was not reached, or refuses")
+    (line,) = errors.read_text().splitlines()
+    told = json.loads(line)["error"]
+    assert told.startswith("pulsar+ssl://")
+    assert "was not reached: no TLS connection" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dlq", "show", "{dlq}"),
+        ("dlq", "show", "{dlq}", "1:1"),
+        ("dlq", "tail", "{dlq}"),
+        ("dlq", "export", "{dlq}"),
+        ("redrive", "{dlq}", "--yes"),
+        ("redrive", "{dlq}", "--dry-run"),
+        ("doctor", "{topic}", "billing"),
+        ("push", "serve", *PUSH),
+    ],
+    ids=lambda each: " ".join(each[:2]),
+)
+def test_a_wrong_service_url_is_told_at_once(dead, run, arguments) -> None:
+    """By each verb, though the REST API answers, in one line."""
+    dead.create("keep")
+    dead.fill(1)
+    said = [each.format(dlq=dead.dlq, topic=dead.topic) for each in arguments]
+    code, output, errors = run(*said, "--service-url", "pulsar://127.0.0.1:1")
+
+    assert 1 == code
+    told = output.splitlines()[-1:] if arguments[0] == "doctor" else errors.splitlines()
+    assert 1 == len(told)
+    assert "pulsar://127.0.0.1:1 was not reached: connection refused" in told[0]
 
 
 def test_every_letter_topic_of_a_namespace(dead, run, run_json, namespace, client) -> None:

@@ -33,7 +33,7 @@ asyncio.run(main())
         pytest.param("import asyncio, pulsar_retry.asyncio as pr", _ASYNCIO, id="asyncio"),
         pytest.param(
             "from pulsar_retry.replay.cluster import Cluster",
-            "with Cluster('pulsar://127.0.0.1:1', token=Supplier()).client(): pass",
+            "with Cluster('pulsar://127.0.0.1:1', token=Supplier()).client(check=False):\n    pass",
             id="cluster",
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -142,9 +143,10 @@ def test_wrong_usage(arguments, capsys, monkeypatch) -> None:
 def test_a_cluster_that_is_not_there(verb, capsys, monkeypatch) -> None:
     """Exit code 1 and one line."""
     monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("PULSAR_SERVICE_URL", "pulsar://127.0.0.1:1")
     assert 1 == cli.main(verb)
     errors = capsys.readouterr().err
-    assert "http://127.0.0.1:1 was not reached" in errors
+    assert "://127.0.0.1:1 was not reached" in errors
     assert 1 == len(errors.splitlines())
 
 
@@ -180,3 +182,18 @@ def test_letters_do_not_drive_the_terminal() -> None:
 def test_ages_for_people(age, words) -> None:
     """In the largest unit that fits."""
     assert words == words_of_age(age)
+
+
+def test_errors_are_json_where_results_are(capsys, monkeypatch) -> None:
+    """On standard error, so that results are never mixed with them."""
+    monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
+    for arguments, code, kind in (
+        (["doctor", "a/b", "billing"], 2, "ConfigError"),
+        (["redrive", "--nonsense"], 2, "NoSuchOption"),
+        (["dlq", "ls"], 1, "AdminError"),
+    ):
+        assert code == cli.main([*arguments, "--json"])
+        output, errors = capsys.readouterr()
+        facts = json.loads(errors)
+        assert ("", kind, code) == (output, facts["kind"], facts["exit_code"])
+    assert "http://127.0.0.1:1 was not reached" in facts["error"]
