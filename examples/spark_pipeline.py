@@ -291,9 +291,7 @@ def run(spark: SparkSession, client: pr.Client, url: str, folder: Path) -> None:
     topic = f"persistent://public/default/rows-{uuid.uuid4().hex[:8]}"
     where = {"service.url": url, "topic": topic, "subscription": SUBSCRIPTION}
     retries = {"max_attempts": str(MAX_ATTEMPTS), "delay.levels": DELAY_LEVELS}
-    # A broker keeps messages for subscriptions: these are there before the first row.
     consumer = subscribe(client, topic)
-    client.subscribe(pr.Naming.PULSAR.topics(topic, SUBSCRIPTION).dead_letter, "looking").close()
 
     register(spark)  # not needed on a cluster where the package is installed
     parsed = {"airports": airports(spark), "cars": cars(spark)}

@@ -168,8 +168,7 @@ def _broker(seen: Look) -> Iterator[Finding]:
             yield Finding("topics", "ok", f"{topic} exists")
         else:
             text = f"{topic} does not exist: the first row makes it, where the broker allows that"
-            remedy = "create it with a subscription, without which the broker may keep nothing"
-            yield Finding("topics", "warning", text, remedy)
+            yield Finding("topics", "warning", text, "look whether its name is right")
 
 
 def _broker_from_workers(
@@ -204,7 +203,9 @@ def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
                 if once:
                     yield _deduplication(admin, topic)
                 if exists:
-                    yield from _subscriptions(admin, topic)
+                    dead = topic not in (options.targets.retry, options.report_topic)
+                    keeper = options.initial_subscription_name if dead else None
+                    yield from _subscriptions(admin, topic, keeper)
             yield from _size(admin, options.max_message_bytes)
     except (AdminError, OSError, ValueError, PulsarFailuresError) as error:
         text = f"gave no answer: {_gist(error)}"
@@ -241,8 +242,11 @@ def _deduplication(admin: AdminClient, topic: str) -> Finding:
     return Finding(check, "error", f"off for {topic}: rows are written at least once", remedy)
 
 
-def _subscriptions(admin: AdminClient, topic: str) -> Iterator[Finding]:
-    """Look whether the broker deletes what nobody is to read, or keeps it for nobody."""
+def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterator[Finding]:
+    """Look whether the broker deletes what nobody is to read, or keeps it for nobody.
+
+    *keeper* is what the sink is to subscribe to a dead-letter topic; None: nothing, or to another.
+    """
     check = "subscriptions"
     names = _found(lambda: admin.subscriptions.names(topic)) or []
     left_behind = [name for name in names if name.startswith(PROBE)]
@@ -250,7 +254,15 @@ def _subscriptions(admin: AdminClient, topic: str) -> Iterator[Finding]:
         text = f"{topic} has {name}, left behind by a process that was killed: it keeps everything"
         remedy = f"pulsar-admin topics unsubscribe --subscription {name} {topic}"
         yield Finding(check, "warning", text, remedy)
-    if len(names) > len(left_behind):
+    users = sorted(set(names) - set(left_behind))
+    if users and keeper is not None and keeper not in users:
+        text = (
+            f"{topic} has {', '.join(users)}, and the sink makes {keeper} beside it, which keeps "
+            "every dead letter until somebody acknowledges it there"
+        )
+        yield Finding(check, "warning", text, f"initial_subscription_name={users[0]}")
+        return
+    if users:
         yield Finding(check, "ok", f"{topic} has some")
         return
     kept = _found(lambda: admin.topics.retention(topic))

@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,10 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 
 #: Seconds for which a client that nobody uses stays open.
 IDLE = 60.0
+
+#: Seconds after which a subscription is made again where it is gone: less than the minute after
+#: which a broker deletes what nobody has subscribed to.
+_KEPT = 30.0
 
 #: Seconds in which a named producer becomes free: a broker finds out that a worker's host has
 #: gone when two keep-alives of 30 s are not answered.
@@ -52,6 +57,7 @@ class CachedClient:
     client: pulsar.Client
     _producers: dict[Any, Any] = attrs.field(factory=dict, init=False)
     _letter_topics: dict[Plan, LetterTopics] = attrs.field(factory=dict, init=False)
+    _kept_until: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
     leases: int = attrs.field(default=0, init=False)
     timer: threading.Timer | None = attrs.field(default=None, init=False)
 
@@ -69,6 +75,29 @@ class CachedClient:
     def partitions(self, topic: str) -> list[str]:
         """Return the topic's partitions by their full names, or the topic alone."""
         return list(self.client.get_topic_partitions(topic))
+
+    def keep(self, topic: str, subscription: str) -> None:
+        """Make the durable *subscription*, without which the broker may delete what is written.
+
+        It starts at the earliest message. Remembered for a while; one that exists stays as it is.
+
+        Raises:
+            pulsar.PulsarException: the broker refuses.
+        """
+        if time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
+            return
+        for partition in self.partitions(topic):
+            # The broker gives nothing to a consumer without a queue, so none of the letters of a
+            # consumer that is busy comes here first.
+            with contextlib.suppress(pulsar.ConsumerBusy):  # it exists, and has a consumer
+                self.client.subscribe(
+                    partition,
+                    subscription,
+                    pulsar.ConsumerType.Shared,
+                    initial_position=pulsar.InitialPosition.Earliest,
+                    receiver_queue_size=0,
+                ).close()
+        self._kept_until[topic, subscription] = time.monotonic() + _KEPT
 
     def producer(self, topic: str, **arguments: Any) -> Any:
         """Return the raw producer of *topic*, a partition or an unpartitioned topic.
@@ -103,6 +132,7 @@ class CachedClient:
         producers = list(self._producers.values())
         self._producers.clear()
         self._letter_topics.clear()
+        self._kept_until.clear()
         for raw in producers:
             raw.close_async(_ignore)
 

@@ -8,7 +8,7 @@ Only ``payload`` is needed. A null says nothing: the row is treated as if it had
 | key | string, binary | its key |
 | ordering_key | string, binary | its ordering key, which Key_Shared subscriptions go by |
 | action | string | ``retry`` or ``dead_letter``; null: by ``retryable`` and ``attempt`` |
-| topic | string | where it goes instead of the subscription's topics |
+| target_topic | string | where it goes instead of the subscription's topics |
 | reason, stage | string | why and where it failed, in a word |
 | error, details | string | the error's type or condition, and its text |
 | rule | string, array of string | the rules that it broke |
@@ -20,11 +20,16 @@ Only ``payload`` is needed. A null says nothing: the row is treated as if it had
 | source | struct | the same for files, tables and other systems |
 | headers | map of string, Kafka's array | the message's own properties |
 | dedupe_id | string | equal for equal rows |
+
+What a source has added to a row says where the row came from, and never where it goes: Kafka's
+`topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+import logging
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -33,6 +38,8 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.properties import FAILURE, RESERVED_PROPERTIES
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.parsing import unknown_name
+
+_log = logging.getLogger("pulsar_retry.spark")
 
 _TEXT = ("string",)
 _BYTES = ("binary", "string")
@@ -45,7 +52,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "key": _BYTES,
     "ordering_key": _BYTES,
     "action": _TEXT,
-    "topic": _TEXT,
+    "target_topic": _TEXT,
     "reason": _TEXT,
     "error": _TEXT,
     "details": _TEXT,
@@ -57,7 +64,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "not_before": _TIME,
     "event_time": (*_TIME, "bigint"),
     "origin_topic": _TEXT,
-    "origin_message_id": _TEXT,
+    "origin_message_id": ("string", "binary"),  # bytes are what pulsar-spark reads
     "source": ("struct",),
     # The second is what Spark's Kafka source gives.
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
@@ -66,24 +73,33 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "kind": _TEXT,
     "message_id": _TEXT,
     "publish_time": _TIME,
+    "topic": _TEXT,
 }
 
 #: Rows that have all of these were read by this package's source. One alone is a user's own.
 READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 
-#: Kafka's name for the payload, pulsar-spark's for what it can write, and plurals.
+#: Rows that have all of these were read from Kafka.
+KAFKA = ("topic", "partition", "offset")
+_KAFKAS = {"partition": ("int",), "offset": ("bigint",)}
+
+#: Kafka's name for the payload, pulsar-spark's names, and plurals.
 ALIASES = {
     "__eventtime": "event_time",
     "__key": "key",
-    "__orderingkey": "ordering_key",
+    "__messageid": "origin_message_id",
     "__messageproperties": "headers",
-    "__topic": "topic",
+    "__orderingkey": "ordering_key",
+    "__topic": "origin_topic",
     "rules": "rule",
     "value": "payload",
 }
 
-#: What pulsar-spark reads and ignores when it writes.
-IGNORED = frozenset({"__messageid", "__publishtime"})
+#: What sources add that says nothing new: an explicit column wins over it, and so does a header.
+_OF_SOURCES = frozenset({"__topic", "__messageid", "topic", "timestamp"})
+
+#: When a message was published first has no place in a letter.
+IGNORED = frozenset({"__publishtime"})
 
 
 class _Type(Protocol):
@@ -103,21 +119,28 @@ class Columns:
         known: The position of each column that the frame has, by our name.
         extra: The position of each further column, by the frame's name.
         ignored: The names of columns that are left out.
+        of_source: Those of `known` that a source has added: the row's own headers win over them.
     """
 
     known: Mapping[str, int]
     extra: Mapping[str, int]
     ignored: tuple[str, ...] = ()
+    of_source: frozenset[str] = frozenset()
 
     @property
     def read_back(self) -> bool:
-        """Whether the rows were read by this package's source: then `topic` is no target."""
+        """Whether the rows were read by this package's source: `topic` is where."""
         return self.known.keys() >= READ_BACK
 
     @property
     def has_targets(self) -> bool:
         """Whether a row may name its topic itself."""
-        return "topic" in self.known and not self.read_back
+        return "target_topic" in self.known
+
+    @property
+    def kafkas(self) -> bool:
+        """Whether Kafka's coordinates are where the rows came from, and nothing says it better."""
+        return self.known.keys() >= set(KAFKA) and "source" not in self.known
 
     @classmethod
     def of(cls, names: Iterable[str], *, extra: bool) -> Columns:
@@ -133,20 +156,25 @@ class Columns:
         known: dict[str, int] = {}
         further: dict[str, int] = {}
         ignored: list[str] = []
+        of_source: set[str] = set()
         names = list(names)
-        read_back = {name.lower() for name in names} >= READ_BACK
+        here = {name.lower() for name in names}
+        read_back = here >= READ_BACK
+        accepted = {**COLUMNS, **_KAFKAS} if here >= {*KAFKA} and not read_back else COLUMNS
         for position, name in enumerate(names):
-            ours = ALIASES.get(name.lower(), name.lower())
-            if ours in READ_BACK and not read_back:
+            ours = _ours(name.lower(), here, read_back=read_back)
+            if ours is None or (name.lower() in _OF_SOURCES and ours in here - {name.lower()}):
+                ignored.append(name)
+            elif ours in READ_BACK and not read_back:
                 if not extra:
                     raise ConfigError(_alone(name))
                 further[name] = position
-            elif ours in IGNORED:
-                ignored.append(name)
             elif ours in known:
                 raise ConfigError(f"column {name!r}: expected only one column for {ours}")
-            elif ours in COLUMNS:
+            elif ours in accepted:
                 known[ours] = position
+                if name.lower() in _OF_SOURCES:
+                    of_source.add(ours)
             elif extra:
                 further[name] = position
             else:
@@ -154,7 +182,46 @@ class Columns:
                 raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)) + hint)
         if "payload" not in known:
             raise ConfigError("no column 'payload': expected one of binary or string (or 'value')")
-        return cls(known, further, tuple(ignored))
+        return cls(known, further, tuple(ignored), frozenset(of_source))
+
+
+def _ours(name: str, here: Container[str], *, read_back: bool) -> str | None:
+    """Return our name for a column beside those that are *here*; None: it is left out."""
+    kafkas = not read_back and all(each in here for each in KAFKA)
+    if name in IGNORED or (kafkas and name == "timestamptype"):
+        return None
+    if kafkas and name == "timestamp":
+        return "event_time"
+    if name == "topic" and not (kafkas or read_back):
+        return "origin_topic"
+    return ALIASES.get(name, name)
+
+
+def warn_of(columns: Columns, names: Iterable[str], options: SinkOptions) -> None:
+    """Say in the log, once, what somebody may think otherwise of."""
+    if options.initial_subscription_name is None:
+        _warn_once(
+            "initial_subscription_name=none makes no subscription: where the retry and dead-letter "
+            "topics have none of yours, a broker with default settings deletes them after a "
+            "minute, with all rows"
+        )
+    elif options.targets.retry is not None and options.targets.subscription is None:
+        _warn_once(
+            f"there is no option subscription, so none is made on {options.targets.retry}: where "
+            "it has none of yours, a broker with default settings deletes it after a minute"
+        )
+    if columns.ignored:
+        _warn_once(f"the columns {', '.join(columns.ignored)} are not written")
+    if "topic" in (name.lower() for name in names) and "origin_topic" in columns.of_source:
+        _warn_once(
+            "the column topic is taken for where the rows came from (REAL_TOPIC); a column "
+            "target_topic says where they go instead of the subscription's topics"
+        )
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    _log.warning("%s", text)
 
 
 def _alone(name: str) -> str:
@@ -173,15 +240,15 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     fields: list[_Field] = list(schema.fields)
     columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
     for ours, position in columns.known.items():
-        _check_type(fields[position], COLUMNS[ours])
+        _check_type(fields[position], COLUMNS.get(ours) or _KAFKAS[ours])
     if options.extra == "properties":
         for position in columns.extra.values():
             _check_extra(fields[position])
     _check_targets(columns, options)
     if options.effectively_once is not None and columns.has_targets:
         raise ConfigError(
-            "column 'topic': expected none with delivery=effectively-once, which has to know all "
-            "topics beforehand"
+            "column 'target_topic': expected none with delivery=effectively-once, which has to "
+            "know all topics beforehand"
         )
     return columns
 
@@ -215,7 +282,7 @@ def _check_targets(columns: Columns, options: SinkOptions) -> None:
     if retry is None and dead_letter is None:
         raise ConfigError(
             "topic=None: expected topic with subscription, retry.topic with dead_letter.topic, "
-            "or a column 'topic'"
+            "or a column 'target_topic'"
         )
     if columns.known.keys() & {"action", "retryable", "attempt", "headers"}:
         return

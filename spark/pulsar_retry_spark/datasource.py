@@ -74,6 +74,12 @@ class PulsarFailureSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make `format("pulsar-failures")` known to *spark*.
 
-    Where this package is installed for the driver's `PYSPARK_PYTHON`, Spark finds it by itself.
+    Where this package is installed for the driver's `PYSPARK_PYTHON`, Spark finds it by itself, but
+    only in the main thread: `df.write` and `df.writeStream` look for Python data sources in the
+    session that is active in their thread, and there is none in others. This makes *spark* the
+    active one of the thread that calls it, so call it in each thread that writes.
     """
     spark.dataSource.register(PulsarFailureSource)
+    jvm = getattr(spark, "_jvm", None) if hasattr(spark, "_jsparkSession") else None
+    if jvm is not None:  # a classic session; PySpark has no public name for this
+        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001

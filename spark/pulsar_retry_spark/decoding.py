@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+import pulsar
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from pulsar_retry.wire.properties import message_id_text
+from pulsar_retry_spark.json_values import json_values, text_or_base64, to_json
 
 #: Characters of a text that travel with a message.
 MAX_TEXT = 4096
@@ -93,20 +96,27 @@ def keys(column: pa.Array) -> pa.Array:
     try:
         return column.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return pa.array([_text_or_base64(each) for each in column.to_pylist()], pa.large_string())
+        return pa.array([text_or_base64(each) for each in column.to_pylist()], pa.large_string())
+
+
+def message_ids(column: pa.Array) -> pa.Array:
+    """Return message ids as texts. Bytes are what pulsar-spark reads; null where they are not."""
+    if not _is_binary(column.type):
+        return strings(column)
+    return pa.array([_message_id(each) for each in column.to_pylist()], pa.large_string())
+
+
+def _message_id(raw: bytes | None) -> str | None:
+    if not raw:
+        return None
+    try:
+        return message_id_text(pulsar.MessageId.deserialize(raw))
+    except (ValueError, RuntimeError, pulsar.PulsarException):
+        return None
 
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _text_or_base64(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
 
 
 def millis(column: pa.Array) -> list[int | None]:
@@ -145,7 +155,7 @@ def _kafka_pair(header: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
 
 def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
     return {
-        name.decode("utf-8", "replace"): _text_or_base64(value) or ""
+        name.decode("utf-8", "replace"): text_or_base64(value) or ""
         for name, value in pairs
         if value is not None
     }
@@ -153,18 +163,8 @@ def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
 
 def json_texts(column: pa.Array) -> pa.Array:
     """Return structs as JSON, without fields that are null."""
-    texts = [None if each is None else to_json(each) for each in column.to_pylist()]
+    texts = [None if each is None else to_json(each) for each in json_values(column)]
     return pa.array(texts, pa.large_string())
-
-
-def to_json(fields: Mapping[str, Any]) -> str:
-    """Return *fields* as compact JSON, without nulls; what JSON has no form for, as text."""
-    there = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(there, default=_shown, ensure_ascii=False, separators=(",", ":"))
-
-
-def _shown(value: Any) -> str:
-    return (_text_or_base64(value) or "") if isinstance(value, bytes) else str(value)
 
 
 def plain_texts(column: pa.Array) -> pa.Array:

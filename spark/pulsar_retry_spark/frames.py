@@ -19,7 +19,8 @@ from pulsar_retry.wire.properties import (
     FAILURE_STAGE,
 )
 from pulsar_retry_spark import decoding
-from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.columns import KAFKA, Columns
+from pulsar_retry_spark.json_values import json_values, to_json
 
 #: action, retryable, attempt and topic: what decides about a row.
 Decision = tuple[str | None, bool | None, int | None, str | None]
@@ -93,11 +94,12 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
     reasons = properties.get(FAILURE_REASON, read.nulls)
     properties |= read.further(extra)
     payloads = read.binaries("payload")
-    topics = read.strings("topic") if columns.has_targets else read.nulls
+    topics = read.strings("target_topic")
     origins: Iterable[Origin | None] = read.nulls
-    if read.has("origin_topic", "origin_message_id", "source"):
-        topic, message_id = read.strings("origin_topic"), read.strings("origin_message_id")
-        source = read.strings("source", decoding.json_texts)
+    if read.has("origin_topic", "origin_message_id", "source") or columns.kafkas:
+        topic = read.strings("origin_topic")
+        message_id = read.strings("origin_message_id", decoding.message_ids)
+        source = read.kafkas() if columns.kafkas else read.strings("source", decoding.json_texts)
         origins = zip(topic, message_id, source, strict=True)
     letters: Iterable[str | None] = read.nulls
     if columns.read_back:
@@ -171,6 +173,12 @@ class _Reader:
         """Return a column of bytes, untouched; they count."""
         return self.values(name, lambda column: self._measured(decoding.binaries(column)))
 
+    def kafkas(self) -> list[str | None]:
+        """Return Kafka's coordinates as the JSON of a struct."""
+        columns = [self._batch.column(self._columns.known[name]) for name in KAFKA]
+        structs = pa.StructArray.from_arrays(columns, list(KAFKA))
+        return self._measured(decoding.json_texts(structs))
+
     def further(self, form: str) -> dict[str, list[str | None]]:
         """Return the further columns as properties: each by its name, or all in one as JSON."""
         columns = {name: self._batch.column(at) for name, at in self._columns.extra.items()}
@@ -181,9 +189,9 @@ class _Reader:
                 name: self._measured(decoding.plain_texts(column))
                 for name, column in columns.items()
             }
-        lists = [column.to_pylist() for column in columns.values()]
+        lists = [json_values(column) for column in columns.values()]
         rows = zip(*lists, strict=True)
-        texts = [decoding.to_json(dict(zip(columns, row, strict=True))) for row in rows]
+        texts = [to_json(dict(zip(columns, row, strict=True))) for row in rows]
         return {FAILURE_EXTRA: self._measured(pa.array(texts, pa.large_string()))}
 
     def _measured(self, column: pa.Array) -> list[Any]:

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import BinaryType
 
-from pulsar_retry_spark.columns import Columns
+from pulsar_retry_spark.columns import KAFKA, Columns
 
 
 def with_dedupe_id(df: DataFrame) -> DataFrame:
@@ -16,23 +16,27 @@ def with_dedupe_id(df: DataFrame) -> DataFrame:
     payload unless the message id is known, and of its key, reason and stage. So a row has the same
     one whenever it fails for the same reason; so have two rows of one file that do not differ.
     """
-    known = Columns.of(df.columns, extra=True).known
-    names = {ours: df.columns[position] for ours, position in known.items()}
+    columns = Columns.of(df.columns, extra=True)
+    names = {ours: df.columns[position] for ours, position in columns.known.items()}
 
     def column(ours: str) -> Column:
         return F.col(f"`{names[ours]}`") if ours in names else F.lit(None).cast("string")
 
     message_id = column("origin_message_id")
-    source = (
-        F.to_json(column("source"), {"ignoreNullFields": "true"}) if "source" in names else None
-    )
+    if "origin_message_id" in names and _is_binary(df, names["origin_message_id"]):
+        message_id = F.hex(message_id)  # pulsar-spark's: only Python can read it
+    source = column("source")
+    if columns.kafkas:
+        source = F.struct(*[column(name).alias(name) for name in KAFKA])
+    if columns.kafkas or "source" in names:
+        source = F.to_json(source, {"ignoreNullFields": "true"})
     key = column("key")
-    if "key" in names and isinstance(df.schema[names["key"]].dataType, BinaryType):
+    if "key" in names and _is_binary(df, names["key"]):
         key = F.coalesce(F.try_validate_utf8(key.cast("string")), F.base64(key))  # as it is sent
     parts = [
         column("origin_topic"),
         message_id,
-        column("source") if source is None else source,
+        source,
         F.when(message_id.isNull(), F.sha2(column("payload"), 256)),
         key,
         column("reason"),
@@ -41,3 +45,7 @@ def with_dedupe_id(df: DataFrame) -> DataFrame:
     text = F.concat_ws("\n", *[F.coalesce(part, F.lit("")) for part in parts])
     identity = F.substring(F.sha2(text, 256), 1, 32)
     return df.withColumn("dedupe_id", F.coalesce(column("dedupe_id"), identity))
+
+
+def _is_binary(df: DataFrame, name: str) -> bool:
+    return isinstance(df.schema[name].dataType, BinaryType)

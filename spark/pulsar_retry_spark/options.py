@@ -12,7 +12,11 @@ import pulsar
 from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed
-from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
+from pulsar_retry.policy.dead_letter import (
+    DEFAULT_MAX_REDELIVER_COUNT,
+    KEEPING_SUBSCRIPTION,
+    DeadLetterPolicy,
+)
 from pulsar_retry.policy.durations import MAX_DELAY, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import Naming, TopicName
@@ -72,6 +76,16 @@ class Targets:
     retry: str | None
     dead_letter: str | None
     plan: Plan | None
+
+    def keepers(self, initial_subscription_name: str | None) -> dict[str, str]:
+        """Return, by topic, the subscription that keeps its rows until somebody reads them.
+
+        On the retry topic that is the one which handles the rows, whether it exists yet or not.
+        """
+        if initial_subscription_name is None:
+            return {}
+        names = {self.retry: self.subscription, self.dead_letter: initial_subscription_name}
+        return {topic: name for topic, name in names.items() if topic and name}
 
 
 @attrs.frozen
@@ -144,6 +158,8 @@ class SinkOptions:
         report_topic: Where the job's report is sent when it is done; None: nowhere.
         extra: What becomes of unknown columns: error, properties or json.
         max_redrives: How often a row may be brought back from the dead-letter topic.
+        initial_subscription_name: The durable subscription that is made on the dead-letter topic
+            before its first row; None: none is made there, nor on the retry topic.
     """
 
     connection: Connection
@@ -159,6 +175,7 @@ class SinkOptions:
     report_topic: str | None
     extra: str
     max_redrives: int
+    initial_subscription_name: str | None = KEEPING_SUBSCRIPTION
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -195,6 +212,9 @@ class SinkOptions:
             report_topic=_topic(reader, "report.topic"),
             extra=reader.choice("extra", "error", ("error", "properties", "json")),
             max_redrives=_or(reader.integer("max_redrives", minimum=0), 5),
+            initial_subscription_name=reader.text_or_none(
+                "initial_subscription_name", KEEPING_SUBSCRIPTION
+            ),
         )
         reader.refuse(_REFUSED)
         reader.finish()

@@ -46,6 +46,14 @@ class OptionReader:
         """Return a text; None when it is absent or blank."""
         return self._take(key)
 
+    def text_or_none(self, key: str, default: str) -> str | None:
+        """Return a text; *default* when it is absent, None when it is blank or ``none``."""
+        given = key in self._left
+        value = self._take(key)
+        if value is None:
+            return None if given else default
+        return None if value.lower() == "none" else value
+
     def needed(self, key: str, accepted: str) -> str:
         """Return a text that has to be there."""
         value = self._take(key)

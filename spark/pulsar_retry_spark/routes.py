@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.plans import freeing_kept_rows
 from pulsar_retry_spark.report import Report
 from pulsar_retry_spark.writing import (
     Option,
     check_ratio,
+    check_reachable,
     parse_options,
     prepare,
     send,
@@ -39,9 +41,10 @@ def route_batches(
 
     Args:
         handler: What judges the rows of a micro-batch, such as a function that calls `split` and
-            `failures`. It returns the good and the failed ones, and writes none. If a row is
-            not judged alike each time (by chance, or by a service), it has to persist what it has
-            found out, or a row may be lost or written on both ways.
+            `failures`. It returns the good and the failed ones, and writes none. `split` judges
+            each row once. A handler that does without it, and may judge a row differently the
+            second time, has to checkpoint its verdicts, or a row may be lost or written on both
+            ways.
         options: The sink's options.
         write_good: Writes the good rows of a micro-batch, given with its number. None: *handler*
             has written them itself, or nobody wants them. Limits are not checked before, then.
@@ -60,13 +63,15 @@ def route_batches(
     def route(batch: DataFrame, batch_id: int) -> None:
         batch.persist()
         try:
-            good, failed = _judged(handler, batch)
-            ready = prepare(failed, parsed)
-            total = None if max_failed_ratio is None else batch
-            with within_limits(ready, parsed, total, max_failed_ratio) as rows:
-                if write_good is not None:
-                    write_good(good, batch_id)
-                report = send(rows, parsed, batch_id)
+            with freeing_kept_rows():
+                good, failed = _judged(handler, batch)
+                ready = prepare(failed, parsed)
+                check_reachable(ready, parsed)
+                total = None if max_failed_ratio is None else batch
+                with within_limits(ready, parsed, total, max_failed_ratio) as rows:
+                    if write_good is not None:
+                        write_good(good, batch_id)
+                    report = send(rows, parsed, batch_id)
         finally:
             batch.unpersist()
         if on_report is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import attrs
 import pyarrow as pa
@@ -94,6 +94,7 @@ class Router:
     """Turns the rows of one task into messages, and counts them.
 
     Attributes:
+        targets: Where rows go.
         routes: What was decided, by what it was decided from.
         reasons: How many rows have each reason.
         oversize: How many rows were cut, or are sent in several parts.
@@ -116,7 +117,7 @@ class Router:
         """
         self._options = options
         self._columns = columns
-        self._targets = targets
+        self.targets = targets
         self._task = dict(task)
         self._clock = clock
         self.routes: dict[Decision, Route] = {}
@@ -136,7 +137,7 @@ class Router:
         self._count_reasons(frame.reasons)
         self.payload_bytes += frame.payload_bytes
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
-        read_back = self._columns.read_back
+        read_back, of_source = self._columns.read_back, self._columns.of_source
         room = _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
         for (
             decision,
@@ -182,7 +183,7 @@ class Router:
                 if text is not None:
                     properties[name] = text
             if origin is not None:
-                _put_origin(properties, origin)
+                _put_origin(properties, origin, of_source if head else (), head or {})
             properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
             if turn:  # what becomes of it now is no duplicate of what became of it before
                 properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
@@ -243,8 +244,8 @@ class Router:
             try:
                 return str(TopicName.parse(topic))
             except ConfigError:
-                raise _bad_row("topic", topic, "a topic's name, or null") from None
-        target = self._targets.retry if action == RETRY else self._targets.dead_letter
+                raise _bad_row("target_topic", topic, "a topic's name, or null") from None
+        target = self.targets.retry if action == RETRY else self.targets.dead_letter
         if target is None:
             option = "retry.topic" if action == RETRY else "dead_letter.topic"
             raise PulsarFailuresError(
@@ -255,7 +256,7 @@ class Router:
         return target
 
     def _defaults(self, *, retried: bool) -> dict[str, str]:
-        targets = self._targets
+        targets = self.targets
         names = {
             wire.REAL_TOPIC: targets.topic and logical(targets.topic),
             wire.REAL_SUBSCRIPTION: targets.subscription,
@@ -265,7 +266,7 @@ class Router:
 
     def _level(self, attempt: int) -> int | None:
         """Return the level, which only TDMQ's dialects write: -1 is a delay of no level."""
-        plan, delays = self._targets.plan, self._options.delays
+        plan, delays = self.targets.plan, self._options.delays
         if plan is None or not plan.naming.is_tdmq:
             return None
         return delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1
@@ -314,9 +315,9 @@ class Router:
             return route, headers, 0
         turn = next_redrive(headers, self._options.max_redrives)
         if turn is not None:
-            subscription = self._targets.subscription
+            subscription = self.targets.subscription
             return route, redriven(headers, turn, letter, subscription=subscription), turn
-        if self._targets.dead_letter is None:
+        if self.targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
                 f"a row was brought back {wire.redrive_count(headers)} times already, and "
@@ -352,12 +353,22 @@ def _counted(decision: Decision, headers: Mapping[str, str]) -> Decision:
     return (asked, retryable, wire.reconsume_times(headers) + 1, topic)
 
 
-def _put_origin(properties: dict[str, str], origin: Origin) -> None:
-    """Put where a row came from; the message id under both of its names, as in Java."""
+def _put_origin(
+    properties: dict[str, str],
+    origin: Origin,
+    of_source: Container[str],
+    headers: Mapping[str, str],
+) -> None:
+    """Put where a row came from; the message id under both of its names, as in Java.
+
+    What a source has added to the row, the columns *of_source*, yields to its *headers*: where it
+    was a letter, they know which message it was a letter of.
+    """
     topic, message_id, source = origin
-    if topic is not None:
+    if topic is not None and not ("origin_topic" in of_source and wire.REAL_TOPIC in headers):
         properties[wire.REAL_TOPIC] = logical(topic)
-    if message_id is not None:
+    known = wire.origin_message_id(headers) if "origin_message_id" in of_source else None
+    if message_id is not None and known is None:
         properties.update(wire.origin_id(message_id))
     if source is not None:
         properties[wire.FAILURE_SOURCE] = source

@@ -17,7 +17,9 @@ from pyspark.sql.types import (
 )
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.columns import KAFKA
 from pulsar_retry_spark.identity import with_dedupe_id
+from pulsar_retry_spark.plans import hides_metadata
 from pulsar_retry_spark.splitting import Verdict, json_array
 
 #: Where Spark's and Databricks' readers put what they could not read, and the reasons that gives.
@@ -35,7 +37,13 @@ _JSON = {
 }
 
 #: By these three columns Kafka's rows are known.
-KAFKA = (("topic", "string"), ("partition", "int"), ("offset", "bigint"))
+_KAFKA = dict(zip(KAFKA, ("string", "int", "bigint"), strict=True))
+
+#: Where pulsar-spark says that a row came from, by what says it otherwise.
+_PULSAR_SPARK = {"origin_topic": "__topic", "origin_message_id": "__messageId"}
+
+#: The column of an argument that has another name.
+_TARGET = {"topic": "target_topic"}
 
 #: A text for these that is no column's name is a constant.
 _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
@@ -97,11 +105,14 @@ def failures(
         delay_ms: Milliseconds until a retried row comes back.
         not_before: A timestamp when it comes back; wins over *delay_ms*.
         action: `retry` or `dead_letter`, whatever the other columns say.
-        topic: Where it goes instead of the subscription's topics.
+        topic: Where it goes instead of the subscription's topics. It becomes the column
+            `target_topic`: in a frame, `topic` is where a row came from.
         event_time: When it happened: a timestamp, or milliseconds since 1970.
         headers: The message's own properties: a map of texts, or Kafka's headers.
-        origin_topic: The topic that the row came from.
-        origin_message_id: Its id there, `ledger:entry:partition[:batch]`.
+        origin_topic: The topic that the row came from. None: pulsar-spark's `__topic`, where *df*
+            has it.
+        origin_message_id: Its id there, `ledger:entry:partition[:batch]`. None: pulsar-spark's
+            `__messageId`, likewise.
         source: A struct that says where else the row came from. None: the file (and in Parquet the
             row) that `_metadata` knows, and Kafka's `topic`, `partition` and `offset`. On Spark
             Connect, and on a cached frame, `_metadata` has to be among the columns.
@@ -146,6 +157,10 @@ def failures(
     for name in ("key", "ordering_key"):
         if name in columns:
             columns[name] = _message(columns[name], kinds[name])
+    columns = {_TARGET.get(name, name): column for name, column in columns.items()}
+    for name, its in _PULSAR_SPARK.items():
+        if name not in columns and _has(df, its):
+            columns[its] = _named(its)
     where = _source(df) if source is None else _column(df, "source", source)
     if where is not None:
         columns["source"] = where
@@ -225,8 +240,9 @@ def _source(df: DataFrame) -> Column | None:
         fields.append(F.col("_metadata.file_path").alias("file"))
     if "row_index" in metadata:  # Parquet's
         fields.append(F.col("_metadata.row_index").alias("position"))
-    if set(KAFKA) <= {(field.name, field.dataType.simpleString()) for field in df.schema}:
-        fields += [F.col(name) for name, _ in KAFKA]
+    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
+    if _KAFKA.items() <= kinds.items():
+        fields += [F.col(name) for name in KAFKA]
     return F.struct(*fields) if fields else None
 
 
@@ -234,25 +250,8 @@ def _metadata(df: DataFrame) -> list[str]:
     """Return the fields of the column `_metadata`, which may be hidden; none if there is none."""
     if _has(df, "_metadata"):
         kind = df.schema["_metadata"].dataType
-    elif _hides_metadata(df):
+    elif hides_metadata(df):
         kind = df.select("_metadata").schema[0].dataType
     else:
         return []
     return kind.names if isinstance(kind, StructType) else []
-
-
-def _hides_metadata(df: DataFrame) -> bool:
-    """Tell whether `_metadata` is there without being among the columns.
-
-    The plan is asked, since PySpark logs a query that names what is not there as an error; on
-    Spark Connect there is no plan to ask. A cache does not hold hidden columns: asking for one
-    would read the files again.
-    """
-    plan = getattr(df.select("*"), "_jdf", None)  # a new plan knows today's caches
-    if plan is None:
-        return False
-    execution = plan.queryExecution()
-    if "_metadata#" not in execution.analyzed().metadataOutput().toString():
-        return False
-    # A stream has no cache, and refuses the question.
-    return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -12,7 +12,7 @@ from _pulsar import MessageBuilder
 
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 from pulsar_retry_spark.lanes import (
     BATCHED,
     CHUNKED,
@@ -44,10 +44,22 @@ class Sender:
     """
 
     def __init__(
-        self, client: CachedClient, options: SinkOptions, numbering: Numbering | None = None
+        self,
+        client: CachedClient,
+        options: SinkOptions,
+        numbering: Numbering | None = None,
+        keepers: Mapping[str, str] | None = None,
     ) -> None:
-        """*numbering* is for delivery=effectively-once."""
+        """Make a sender of rows for one task.
+
+        Args:
+            client: Opens what is needed.
+            options: How.
+            numbering: For delivery=effectively-once.
+            keepers: By topic, the subscription that has to be there before the first row.
+        """
         self._client = client
+        self._keepers = keepers or {}
         self._options = options
         self._numbering = numbering
         self._receipts = Receipts(options.batching.timeout)
@@ -145,6 +157,8 @@ class Sender:
 
     def _open(self, topic: str, how: str) -> Lane:
         """Open the way to a topic, on its first row."""
+        if topic in self._keepers:
+            self._keep(topic, self._keepers[topic])
         try:
             names = self._client.partitions(topic)
         except pulsar.PulsarException as error:
@@ -160,6 +174,19 @@ class Sender:
             lane = PartitionedLane(names, lambda partition: self._lane(partition, how, name))
         self._lanes[topic, how] = lane
         return lane
+
+    def _keep(self, topic: str, subscription: str) -> None:
+        """Make the subscription that keeps the rows of *topic* until somebody reads them."""
+        try:
+            self._client.keep(topic, subscription)
+        except pulsar.PulsarException as error:
+            name = type(error).__name__
+            raise PulsarFailuresError(
+                slug_of(name),
+                f"rows for {topic} not written: pulsar-client says {name} to its subscription "
+                f"{subscription}. Without one the broker may delete the rows, so it is made first: "
+                "allow that, or set initial_subscription_name=none where the topic has one already",
+            ) from None
 
     def _check_claim(self, topic: str, partitions: int) -> None:
         """Refuse a topic that has got more partitions: rows would go to others than before."""

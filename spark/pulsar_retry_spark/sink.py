@@ -68,7 +68,9 @@ def send_batches(
             if router is None or sender is None:
                 client = stack.enter_context(lease(options.connection))
                 router = _router(client, options, batch.schema.names, task)
-                sender = stack.enter_context(closing(Sender(client, options, numbering)))
+                keepers = router.targets.keepers(options.initial_subscription_name)
+                sender = Sender(client, options, numbering, keepers)
+                stack.enter_context(closing(sender))
                 pace = Pace(options.rate_limit)
             sender.send(pace.of(router.rows(batch)))
         if router is None or sender is None:

@@ -18,8 +18,9 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.parsing import unknown_name
 from pulsar_retry_spark.positions import END
+from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.reading import Piece, read_batches
-from pulsar_retry_spark.source_errors import refusals_of
+from pulsar_retry_spark.source_errors import PulsarSourceError, refusals_of
 from pulsar_retry_spark.source_extent import Extent, held
 from pulsar_retry_spark.source_filters import Selection
 from pulsar_retry_spark.source_options import SourceOptions
@@ -99,8 +100,9 @@ class FailureReader(DataSourceReader):
         Raises:
             PulsarSourceError: the broker was not reached, or refuses.
         """
-        connection = quiet(self._options.connection)
         options = self._options
+        reach(options.connection, PulsarSourceError)
+        connection = quiet(options.connection)
         with refusals_of("there was no looking for topics"), lease(connection) as cached:
             found = existing(cached.client, options.topics)
             warn_if_none(found, options.topics)

@@ -70,13 +70,14 @@ SCHEMA = pa.schema(
         "dedupe_id": pa.string(),
         "headers": pa.map_(pa.string(), pa.string()),
         "action": pa.string(),
+        "target_topic": pa.string(),
         "retryable": pa.bool_(),
         "not_before": _TIME,
     }
 )
 
 #: What only writing has a use for: null in every row, so that SQL can fill it in.
-_FOR_WRITING = frozenset({"action", "retryable", "not_before"})
+_FOR_WRITING = frozenset({"action", "target_topic", "retryable", "not_before"})
 
 #: The last millisecond of the year 9999: a later time is garbage, and Python can't show it.
 _LAST_TIME = 253_402_300_799_999

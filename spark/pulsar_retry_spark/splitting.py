@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructType
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.plans import hides_metadata, is_deterministic, keep_rows
 
 #: What Spark raises where the `try_…` function gives null, and its SQLSTATE.
 TRY_CONDITIONS = {
@@ -28,13 +29,28 @@ TRY_CONDITIONS = {
 #: Fields of a struct that name its reason: of `cast_failed`, and of rule engines.
 _NAME_FIELDS = ("condition", "name")
 
+#: The column that holds what was found out about a row; null: it is good.
+_VERDICT = "__pulsar_retry_verdict"
+_WHOLE = "__pulsar_retry_whole"
 
-def split(df: DataFrame, rules: Mapping[str, Column | str]) -> tuple[DataFrame, DataFrame]:
-    """Split *df* into its good rows and its failed rows.
 
-    Both frames are lazy, and each row of *df* is in exactly one of them, if *df* gives the same
-    rows each time that it is evaluated: persist it where a function without that property (or an
-    expensive one) made it. SQL only: no row passes through Python.
+def split(
+    df: DataFrame, rules: Mapping[str, Column | str], *, once: bool = True
+) -> tuple[DataFrame, DataFrame]:
+    """Split *df* into its good rows and its failed rows. Each row is in exactly one of the two.
+
+    Spark evaluates a frame anew for each use, and a second evaluation may judge a row differently:
+    where a rule or column is random, calls a service or asks for the time, where the source has
+    changed, or where a reader parses only the columns that a query needs, and so misses what is
+    malformed in the others. So this runs one Spark job, which evaluates *df* and the rules once and
+    keeps the rows with their verdicts on the executors' disks (a local checkpoint). Both frames
+    read those. They are freed when nobody refers to the frames any more. An executor that is lost
+    takes its rows with it: the job that needs them fails, and nothing is judged again.
+
+    A stream can't be kept: its frames are lazy, and what is random is refused. Two queries of one
+    stream read and judge by themselves; `route_batches` judges each micro-batch once.
+
+    SQL only: no row passes through Python, unless a function of yours asks for it.
 
     Args:
         df: Any frame, also of a stream.
@@ -46,15 +62,21 @@ def split(df: DataFrame, rules: Mapping[str, Column | str]) -> tuple[DataFrame, 
               the reason.
             - array of structs: good when null or empty, such as the `_errors` of a rule engine.
               Each element is a failed rule, by its field `name` or `condition`.
+        once: False keeps nothing and runs nothing: for frames that are too large to be kept. Each
+            use of a frame evaluates *df* then, with all of its columns, whichever are asked for.
+            That rows and rules are the same each time is up to you; a plan with `rand()`, `uuid()`
+            and the like is refused.
 
     Returns:
         The good rows, with the columns of *df*, and the failed rows, with three more:
         `reason` (the first failed rule in the order of *rules*), `rule` (all of them, an array)
         and, only where a rule says more than yes or no, `details` (what the failed rules' structs
-        hold, a JSON array). `failures` takes these as they are.
+        hold, a JSON array). Failed rows that were read from files and are kept have a fourth, the
+        reader's `_metadata`, which is hidden otherwise. `failures` takes these as they are.
 
     Raises:
-        ConfigError: a rule has no name or another type, or *df* has a column of a name above.
+        ConfigError: a rule has no name or another type, *df* has a column of a name above, or the
+            plan is random and nothing is kept.
     """
     verdicts = _verdicts(df, rules)
     none = F.array().cast("array<string>")
@@ -65,8 +87,34 @@ def split(df: DataFrame, rules: Mapping[str, Column | str]) -> tuple[DataFrame, 
     if any(each.details is not None for each in verdicts):
         added["details"] = json_array(verdicts)
     _refuse_taken(df, added)
-    is_failed = functools.reduce(operator.or_, [each.failed for each in verdicts])
-    return df.where(~is_failed), df.where(is_failed).withColumns(added)
+    failed = functools.reduce(operator.or_, [each.failed for each in verdicts])
+    kept = once and not df.isStreaming
+    hidden = ["_metadata"] if kept and hides_metadata(df) else []
+    said = F.when(failed, F.struct(*[column.alias(name) for name, column in added.items()]))
+    judged = df.select("*", *hidden, said.alias(_VERDICT), _all_columns().alias(_WHOLE))
+    if kept:
+        judged = keep_rows(judged)
+    elif not is_deterministic(judged):
+        accepted = "no stream" if df.isStreaming else "once=True"
+        raise ConfigError.bad(
+            "df",
+            df,
+            f"{accepted}, or the same rows and verdicts each time: its plan, or a rule, has "
+            "something like rand() or uuid()",
+        )
+    good = judged.where(F.col(_VERDICT).isNull() & F.col(_WHOLE))
+    bad = judged.where(F.col(_VERDICT).isNotNull() & F.col(_WHOLE))
+    facts = {name: F.col(f"{_VERDICT}.{name}") for name in added}
+    return good.drop(*hidden, _VERDICT, _WHOLE), bad.withColumns(facts).drop(_VERDICT, _WHOLE)
+
+
+def _all_columns() -> Column:
+    """Return a condition that is always true, and that Spark needs every column for.
+
+    A reader of CSV or JSON finds malformed only what it has to parse, and parses the columns that a
+    query needs. The optimizer sees through the size of an array, but not of a transformed one.
+    """
+    return F.size(F.transform(F.array(F.struct("*")), lambda row: row)) == 1
 
 
 def cast_failed(

@@ -24,9 +24,10 @@ from pyspark.sql.streaming.datasource import (
 
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.reading import Piece, messages, read_batches
 from pulsar_retry_spark.reading_subscription import ReadingSubscription
-from pulsar_retry_spark.source_errors import refusals_of
+from pulsar_retry_spark.source_errors import PulsarSourceError, refusals_of
 from pulsar_retry_spark.source_options import SourceOptions
 from pulsar_retry_spark.source_patience import patiently
 from pulsar_retry_spark.source_topics import Partition, existing, quiet, warn_if_none
@@ -150,6 +151,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions = from_offset(start)
             for name in positions:
                 self._options.topic_of(name)  # or the checkpoint is another query's
+            reach(self._options.connection, PulsarSourceError)
             with ExitStack() as on_failure:
                 planner = Planner(self._options)
                 on_failure.callback(planner.close)

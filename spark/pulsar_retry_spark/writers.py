@@ -14,9 +14,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.columns import check_schema
+from pulsar_retry_spark.columns import check_schema, warn_of
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.report import Report, TaskReport
 from pulsar_retry_spark.sink import conclude, send_batches
 
@@ -30,6 +31,7 @@ def checked_options(
 
     Raises:
         ConfigError: an option or a column is not acceptable, or the mode is not append.
+        PulsarFailuresError: the broker was not reached from here, or refuses the token.
     """
     if overwrite:
         raise ConfigError.bad("mode", "overwrite", "append: topics can't be emptied")
@@ -41,9 +43,8 @@ def checked_options(
             "at-least-once here: write_failures and route_batches can do more, for they put the "
             "rows in a stable order",
         )
-    columns = check_schema(schema, parsed)
-    if columns.ignored:
-        _log.warning("the columns %s are not written", ", ".join(columns.ignored))
+    reach(parsed.connection)
+    warn_of(check_schema(schema, parsed), schema.names, parsed)
     return parsed
 
 

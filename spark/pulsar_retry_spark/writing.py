@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.utils import to_str
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import number
-from pulsar_retry_spark.columns import Columns, check_schema
+from pulsar_retry_spark.columns import Columns, check_schema, warn_of
+from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.plans import is_deterministic
+from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.report import Report, TaskReport
 from pulsar_retry_spark.routing import DEAD_LETTER, RETRY
 from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender, conclude
@@ -28,6 +32,9 @@ Option = str | float | bool | None
 _ERRORS: dict[str, type[PulsarFailuresError]] = {
     each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
 }
+#: What a task of Spark Connect has reached: the micro-batches of a stream ask once.
+_asked: set[Connection] = set()
+
 _ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
 
 
@@ -67,6 +74,7 @@ def write_failures(
     check_ratio(max_failed_ratio)
     _check_total(total, max_failed_ratio)
     ready = prepare(failed, parsed, action=action, keep_attempts=keep_attempts)
+    check_reachable(ready, parsed)
     with within_limits(ready, parsed, total, max_failed_ratio) as rows:
         return send(rows, parsed)
 
@@ -106,14 +114,13 @@ def prepare(
     if options.effectively_once is not None:
         _check_stability(failed)
         failed = with_dedupe_id(failed)
-    check_schema(failed.schema, options)
+    warn_of(check_schema(failed.schema, options), failed.columns, options)
     return failed
 
 
 def _check_stability(failed: DataFrame) -> None:
-    """Refuse rows that are new ones each time. On Spark Connect there is no plan to look at."""
-    plan = getattr(failed, "_jdf", None)
-    if plan is not None and not plan.queryExecution().analyzed().deterministic():
+    """Refuse rows that are new ones each time."""
+    if not is_deterministic(failed):
         accepted = (
             "the same rows each time with delivery=effectively-once, so nothing like rand() "
             "or uuid() in its plan: checkpoint it, or write it to a table first"
@@ -175,6 +182,29 @@ def _told_by_tasks() -> Iterator[None]:
         if found := _ERROR.search(str(error)):
             raise _ERRORS[found[1]](found[2], found[3]) from error
         raise
+
+
+def check_reachable(failed: DataFrame, options: SinkOptions) -> None:
+    """See that there is a broker before a job with all its tasks finds out.
+
+    On Spark Connect a task asks: the client may be anywhere.
+
+    Raises:
+        PulsarFailuresError: it was not reached, or refuses the token.
+    """
+    if hasattr(failed, "_jdf"):
+        reach(options.connection)
+        return
+    if options.connection in _asked:
+        return
+
+    def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reach(options.connection)
+        yield from batches
+
+    with _told_by_tasks():
+        failed.sparkSession.range(1, numPartitions=1).mapInArrow(ask, "id long").collect()
+    _asked.add(options.connection)
 
 
 def check_ratio(ratio: float | None) -> None:

@@ -43,11 +43,13 @@ def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
 
     exec(compile(code, "documentation", "exec"), names)  # noqa: S102
 
-    assert {row.reason for row in names["letters"].collect()} == {
+    letters = names["letters"].collect()
+    assert {row.reason for row in letters} == {
         "CAST_INVALID_INPUT",
         "amount-positive",
         "currency-known",
     }
+    assert len({row.dedupe_id for row in letters}) == len(letters), "a row was written twice"
 
 
 @pytest.mark.parametrize("parse", [options.SinkOptions.parse, parse_source])

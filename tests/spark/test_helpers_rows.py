@@ -92,7 +92,12 @@ def test_a_text_that_is_no_column_is_a_constant(orders):
         orders, reason="late", stage="clean", action="retry", topic="elsewhere"
     ).collect()
 
-    assert ("late", "clean", "retry", "elsewhere") == (row.reason, row.stage, row.action, row.topic)
+    assert ("late", "clean", "retry", "elsewhere") == (
+        row.reason,
+        row.stage,
+        row.action,
+        row.target_topic,
+    )
 
 
 def test_numbers_and_booleans_are_constants(orders):
@@ -267,6 +272,15 @@ def test_kafkas_coordinates_are_the_source(spark):
     assert {"topic": "t", "partition": 1, "offset": 2} == row.source.asDict()
     assert (b"k", b"v") == (row.key, row.payload)
     assert datetime(2024, 1, 1, tzinfo=UTC) == row.event_time.replace(tzinfo=UTC)
+
+
+def test_pulsar_sparks_columns_are_the_origin(spark):
+    """They are taken along as they are: the sink reads them."""
+    frame = spark.sql("select X'76' as value, 't' as __topic, X'00' as __messageId")
+
+    row = failures(frame, reason="late", payload="value").first()
+
+    assert ("t", b"\0") == (row.__topic, bytes(row.__messageId))
 
 
 def test_a_source_can_be_given(orders):

@@ -58,16 +58,6 @@ def test_failed_rows_say_which_rules_failed(orders):
     assert ["id", "amount", "currency", "reason", "rule"] == failed.columns
 
 
-def test_nothing_runs_before_the_frames_are_used(spark):
-    """A stream can be split, and a frame of a thousand files is not read twice for nothing."""
-    broken = spark.sql("select raise_error('it ran') as value")
-
-    good, failed = split(broken, {"rule": "value is not null"})
-
-    with pytest.raises(Exception, match="it ran"):
-        good.union(failed.select("value")).collect()
-
-
 def test_a_stream_is_split(spark):
     """With the frames of a stream, which nothing can count beforehand."""
     good, failed = split(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pulsar
@@ -15,7 +16,7 @@ from reading import SOON, SUBSCRIPTION
 from stored import QUIET, payloads, stored
 
 import pulsar_retry as pr
-from pulsar_retry_spark import clients, sender
+from pulsar_retry_spark import clients, sender, write_failures
 from pulsar_retry_spark.datasource import register
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import send_batches
@@ -183,12 +184,83 @@ def test_a_frame_as_pulsar_spark_gives_it(broker, write, rows, dead):
 def test_a_topic_of_the_rows_own(spark, broker, write, namespace):
     """Each row to its topic, also without any topic in the options."""
     frame = spark.range(4).selectExpr(
-        "cast(id AS STRING) AS payload", f"concat('{namespace}/own-', id % 2) AS topic"
+        "cast(id AS STRING) AS payload", f"concat('{namespace}/own-', id % 2) AS target_topic"
     )
     write(frame)
     for number in (0, 1):
         got = payloads(stored(broker.service_url, f"persistent://{namespace}/own-{number}"))
         assert {b"%d" % number: 1, b"%d" % (number + 2): 1} == got
+
+
+def test_rows_of_other_sources_do_not_go_back(spark, broker, write, topic, dead):
+    """`__topic` and `topic` are where rows were read; with an action, and on a live topic."""
+    pulsars = spark.range(1).selectExpr(
+        "X'61' AS value", f"'{topic}' AS __topic", "'dead_letter' AS action"
+    )
+    kafkas = spark.range(1).selectExpr(
+        "X'62' AS value", f"'{topic}' AS topic", "1 AS partition", "2L AS offset"
+    )
+    write(pulsars)
+    write(kafkas.selectExpr("*", "false AS retryable"))
+    write(kafkas.selectExpr("X'63' AS value", "topic", "'dead_letter' AS action"))
+
+    letters = {each.data(): each.properties() for each in stored(broker.service_url, dead)}
+    assert {b"a", b"b", b"c"} == set(letters)
+    assert {topic} == {each["REAL_TOPIC"] for each in letters.values()}
+    assert "FAILURE_SOURCE" in letters[b"b"]
+
+
+def test_any_thread_writes_and_reads(spark, broker, topic, dead):
+    """Where the thread has registered the format: in a new one, Spark has no active session."""
+    options = {"service.url": broker.service_url, "topic": topic, "subscription": SUBSCRIPTION}
+    frame = spark.sql("SELECT 'x' AS payload, false AS retryable")
+
+    def job():
+        register(spark)
+        frame.write.format("pulsar-failures").options(**options).mode("append").save()
+        return spark.read.format("pulsar-failures").options(**options).load().count()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert 1 == threads.submit(job).result()
+
+
+def test_a_wrong_address_is_an_error_of_one_line(spark, topic):
+    """Before any task runs, and in seconds; it names the address."""
+    options = {"service.url": "pulsar://127.0.0.1:1", "topic": topic, "subscription": SUBSCRIPTION}
+    frame = spark.sql("SELECT 'x' AS payload, false AS retryable")
+
+    for write in (
+        lambda: frame.write.format("pulsar-failures").options(**options).mode("append").save(),
+        lambda: write_failures(frame, options),
+    ):
+        with pytest.raises(Exception, match=r"CONNECT_ERROR\] no Pulsar was reached at") as caught:
+            write()
+        assert "pulsar://127.0.0.1:1: 127.0.0.1:1: connection refused" in str(caught.value)
+
+
+def test_further_columns_are_json(spark, broker, write, dead):
+    """Of every type: a variant as what it holds, a map as an object, NaN as Spark shows it."""
+    frame = spark.sql(
+        """
+        SELECT 'x' AS payload, false AS retryable, parse_json('{"a": [1, 2.5, null]}') AS variant,
+               array(parse_json('"in"')) AS variants, map('k', 1, 'l', null) AS map,
+               map(7, named_struct('x', double('NaN'))) AS deep, double('-Infinity') AS infinite,
+               CAST(1.10 AS decimal(9, 2)) AS price, X'FF' AS raw, DATE'2024-01-02' AS day
+        """
+    )
+    write(frame, extra="json")
+
+    (message,) = stored(broker.service_url, dead)
+    assert {
+        "variant": {"a": [1, 2.5, None]},
+        "variants": ["in"],
+        "map": {"k": 1, "l": None},
+        "deep": {"7": {"x": "NaN"}},
+        "infinite": "-Infinity",
+        "price": "1.10",
+        "raw": "/w==",
+        "day": "2024-01-02",
+    } == json.loads(message.properties()["FAILURE_EXTRA"], parse_constant=pytest.fail)
 
 
 def test_a_partitioned_target(spark, broker, admin, write, dead):
@@ -384,19 +456,12 @@ def test_a_path_is_refused(write, rows):
         write(rows("'x' AS payload"), path="orders")
 
 
-def test_an_unreachable_broker_is_an_error_and_no_hang(write, rows):
-    """It takes as long as pulsar-client is told to try."""
-    unreachable = {"service__url": "pulsar://127.0.0.1:1", "client__operation_timeout_seconds": "1"}
-    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_\w+\] rows for persistent://"):
-        write(rows("'x' AS payload", "false AS retryable"), **unreachable)
-
-
 def test_what_waits_in_many_topics_is_bounded(broker, topic, monkeypatch):
     """Batches that are not full are sent when they are too much all together."""
     monkeypatch.setattr(sender, "_MAX_PENDING_BYTES", 50_000)
     options = SinkOptions.parse({"service.url": broker.service_url})
     topics = [f"{topic}-{number}" for number in range(5)]
-    batch = pa.record_batch({"payload": [b"x" * 1000] * 100, "topic": topics * 20})
+    batch = pa.record_batch({"payload": [b"x" * 1000] * 100, "target_topic": topics * 20})
     try:
         report = send_batches([batch, batch], options, Task())
     finally:

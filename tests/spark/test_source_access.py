@@ -7,13 +7,18 @@ import urllib.request
 import uuid
 
 import pulsar
+import pyarrow as pa
 import pytest
 from hostile import HOSTILE
 from sourcing import Letters
 
 from pulsar_retry.standalone import Standalone
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.sink import send_batches
 from pulsar_retry_spark.source import batch_reader, schema
 from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.task import Task
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -80,7 +85,30 @@ def test_who_may_not_read_the_topic_is_told(read):
 
 
 def test_a_broker_that_is_not_there_is_an_error(read):
-    """After as long as the client is told to try."""
-    options = {"service.url": "pulsar://localhost:1", "client.operation_timeout_seconds": "1"}
-    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_[A-Z_]+\] there was no looking"):
-        read(**options)
+    """In seconds, which names the address."""
+    with pytest.raises(PulsarSourceError, match=r"no Pulsar was reached at pulsar://localhost:1:"):
+        read(**{"service.url": "pulsar://localhost:1"})
+
+
+def test_a_token_that_is_refused_is_named(read):
+    """pulsar-client would try for half a minute, and say that time is up."""
+    with pytest.raises(PulsarSourceError, match=r"AUTHENTICATION_ERROR\] .* refuses the token"):
+        read(**{"auth.token": "eyJhbGciOiJIUzI1NiJ9.e30.x"})
+
+
+def write(guarded, letters, **more):
+    """Write a dead letter as the role "writer"."""
+    token = {"auth.token": guarded.token("writer")}
+    options = SinkOptions.parse(letters.options | token | more)
+    rows = pa.record_batch({"payload": [b"b"], "retryable": [False]})
+    return send_batches([rows], options, Task())
+
+
+def test_who_may_not_subscribe_is_told_what_to_do(guarded, letters):
+    """Rows that nobody keeps are lost; where a subscription is there, none has to be made."""
+    grant(guarded, letters.dead, "writer", ["produce"])
+    with pytest.raises(PulsarFailuresError, match="set initial_subscription_name=none") as caught:
+        write(guarded, letters)
+    assert "AUTHORIZATION_ERROR" == caught.value.slug
+
+    assert 1 == write(guarded, letters, initial_subscription_name="none").acked

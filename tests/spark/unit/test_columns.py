@@ -64,11 +64,62 @@ def test_a_null_of_no_type_fits_everywhere():
     check("payload string, key void, headers void, attempt void")
 
 
-def test_pulsar_sparks_own_columns_are_left_out():
-    """It writes none of them either."""
-    assert ("__messageId", "__publishTime") == check(
-        "value string, __messageId binary, __publishTime timestamp"
-    ).ignored
+def test_pulsar_sparks_columns_are_the_origin():
+    """Never a target; when a message was published first has no place in a letter."""
+    columns = check(
+        "value string, __key binary, __topic string, __messageId binary, __publishTime timestamp,"
+        " __eventTime timestamp, __messageProperties map<string,string>"
+    )
+
+    assert {
+        "payload": 0,
+        "key": 1,
+        "origin_topic": 2,
+        "origin_message_id": 3,
+        "event_time": 5,
+        "headers": 6,
+    } == columns.known
+    assert ("__publishTime",) == columns.ignored
+    assert not columns.has_targets
+
+
+def test_kafkas_columns_are_the_origin():
+    """By default, too; only Spark's Kafka source gives all three."""
+    columns = check(
+        "key binary, value binary, topic string, partition int, offset bigint,"
+        " timestamp timestamp, timestampType int"
+    )
+
+    assert {"key", "payload", "topic", "partition", "offset", "event_time"} == set(columns.known)
+    assert ("timestampType",) == columns.ignored
+    assert columns.kafkas
+    assert not columns.has_targets
+
+
+def test_a_topic_alone_is_the_origin():
+    """As of a frame that was read from Kafka, of which somebody has selected two columns."""
+    columns = check("topic string, value binary")
+
+    assert {"origin_topic": 0, "payload": 1} == columns.known
+    assert not columns.has_targets
+
+
+@pytest.mark.parametrize("ours", ["origin_topic", "event_time", "source"])
+def test_what_somebody_says_wins_over_the_source(ours):
+    """A column of our name is no accident."""
+    frame = "value binary, topic string, partition int, offset bigint, timestamp timestamp"
+    own = {"source": "source struct<file:string>", "event_time": "event_time timestamp"}
+    columns = check(f"{own.get(ours, f'{ours} string')}, {frame}")
+
+    assert 0 == columns.known[ours]
+    assert columns.kafkas is (ours != "source")
+
+
+@pytest.mark.parametrize("column", ["partition int", "offset bigint", "timestamp timestamp"])
+def test_kafkas_names_alone_are_unknown(column):
+    """They are columns of ours only where all of Kafka's coordinates are there."""
+    with pytest.raises(ConfigError, match=f"unknown column '{column.split()[0]}'"):
+        check(f"payload binary, {column}")
 
 
 @pytest.mark.parametrize(
@@ -100,13 +151,13 @@ def test_further_columns_can_be_taken_along():
 
 @pytest.mark.parametrize("name", READ_BACK.split(", "))
 def test_a_column_of_a_users_own_is_not_read_back(name):
-    """Only together are they what the source adds; one alone is data, and `topic` a target."""
+    """Only together are they what the source adds; one alone is data, and `topic` the origin."""
     ddl = f"payload string, {name}, topic string"
     with pytest.raises(ConfigError, match=f"unknown column '{name.split()[0]}'.* only together"):
         check(ddl)
     columns = check(ddl, extra="properties")
     assert {name.split()[0]: 1} == columns.extra
-    assert columns.has_targets
+    assert 2 == columns.known["origin_topic"]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +209,7 @@ def test_rows_that_have_nowhere_to_go(ddl, options, message):
 @pytest.mark.parametrize(
     ("ddl", "options"),
     [
-        ("payload string, topic string", {}),
+        ("payload string, target_topic string", {}),
         ("payload string", {"dead_letter.topic": "d", "max_attempts": "1"}),
         ("payload string, retryable boolean", {"dead_letter.topic": "d"}),
         ("payload string", {"retry.topic": "r"}),
@@ -173,8 +224,8 @@ def test_effectively_once_has_to_know_all_topics():
     """A topic that only a row names can't be in the manifest."""
     once = {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"}
     check("payload string", **once)
-    with pytest.raises(ConfigError, match="column 'topic': expected none with"):
-        check("payload string, topic string", **once)
+    with pytest.raises(ConfigError, match="column 'target_topic': expected none with"):
+        check("payload string, target_topic string", **once)
 
 
 def test_what_was_read_back_names_no_target():
@@ -182,4 +233,4 @@ def test_what_was_read_back_names_no_target():
     columns = check(f"payload binary, topic string, {READ_BACK}")
     assert columns.read_back
     assert not columns.has_targets
-    assert check("payload binary, topic string").has_targets
+    assert check("payload binary, target_topic string").has_targets

@@ -182,3 +182,30 @@ def test_a_value_has_to_be_text():
     """A number in Python code is told apart from an option that is not there."""
     with pytest.raises(ConfigError, match="max_attempts=3: expected text"):
         SinkOptions.parse(BASE | {"max_attempts": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({}, "pulsar-retry"),
+        ({"initial_subscription_name": "mine"}, "mine"),
+        ({"Initial_Subscription_Name": "None"}, None),
+        ({"initial_subscription_name": ""}, None),
+    ],
+)
+def test_the_subscription_that_keeps_dead_letters(given, name):
+    """One is made unless somebody says that none is; on the retry topic it is the user's own."""
+    parsed = parse(**given)
+
+    keepers = parsed.targets.keepers(parsed.initial_subscription_name)
+    dead, retry = parsed.targets.dead_letter, parsed.targets.retry
+    assert keepers == ({} if name is None else {dead: name, retry: parsed.targets.subscription})
+
+
+def test_a_topic_without_a_known_subscriber_gets_none():
+    """A retry topic that is named by itself says nothing of who handles it."""
+    parsed = SinkOptions.parse(
+        {"service.url": "pulsar://localhost", "retry.topic": "r", "dead_letter.topic": "d"}
+    )
+
+    assert {"persistent://public/default/d": "k"} == parsed.targets.keepers("k")

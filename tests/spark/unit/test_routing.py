@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pulsar
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -102,16 +103,85 @@ def test_the_decision(action, retryable, attempt, max_attempts):
 
 def test_a_topic_of_the_rows_own_wins():
     """By its full name; the properties are as for the decision, without a retry topic."""
-    message = one(topic="public/other/t", attempt=2)
+    message = one(target_topic="public/other/t", attempt=2)
     assert "persistent://public/other/t" == message[0]
     assert "2" == message[3]["RECONSUMETIMES"]
     assert "RETRY_TOPIC" not in message[3]
 
 
+#: A row as pulsar-spark reads it, and one as Spark's Kafka source does.
+PULSAR_SPARK = {
+    "value": b"x",
+    "__key": b"k",
+    "__topic": "persistent://a/b/live-partition-3",
+    "__messageId": pulsar.MessageId(3, 7, 8, -1).serialize(),
+    "__publishTime": pa.array([datetime(2024, 1, 1, tzinfo=UTC)]),
+    "__messageProperties": headed(colour="red"),
+}
+KAFKAS = {
+    "value": b"x",
+    "topic": "live",
+    "partition": pa.array([3], pa.int32()),
+    "offset": 9,
+    "timestamp": pa.array([datetime(2024, 1, 1, tzinfo=UTC)]),
+    "timestampType": pa.array([0], pa.int32()),
+}
+
+
+def sourced(row: dict[str, Any], **more: Any) -> Row:
+    """Return the message for a row of another source, which has no column `payload`."""
+    columns = row | more
+    arrays = {
+        name: value if isinstance(value, pa.Array) else pa.array([value])
+        for name, value in columns.items()
+    }
+    (message,) = route(arrays)
+    return message
+
+
+@pytest.mark.parametrize("row", [PULSAR_SPARK, KAFKAS], ids=["pulsar-spark", "Kafka"])
+@pytest.mark.parametrize(("action", "topic"), [("retry", RETRY), ("dead_letter", DEAD)])
+def test_a_row_never_goes_back_to_where_it_was_read(row, action, topic):
+    """The topic that a source names is the live one: the letters' topics are the options'."""
+    assert topic == sourced(row, action=action)[0]
+    assert topic == one(topic="live", action=action)[0]
+    assert "persistent://public/other/t" == sourced(row, target_topic="public/other/t")[0]
+
+
+def test_pulsar_sparks_columns_say_where_a_row_came_from():
+    """As a consumer's letter says it: logical topic, and the id as Java prints it."""
+    said = sourced(PULSAR_SPARK)[3]
+
+    assert "persistent://a/b/live" == said["REAL_TOPIC"]
+    assert "7:8:3" == said["ORIGIN_MESSAGE_ID"] == said["ORIGIN_MESSAGE_IDY_TIME"]
+    assert "red" == said["colour"]
+    assert "ORIGIN_MESSAGE_ID" not in sourced(PULSAR_SPARK | {"__messageId": b"\xff"})[3]
+
+
+def test_the_letter_that_a_row_was_knows_better_where_it_came_from():
+    """The origin of a letter that pulsar-spark has read is the first message, not the letter."""
+    letter = headed(REAL_TOPIC="persistent://a/b/first", ORIGIN_MESSAGE_ID="1:1:-1")
+
+    said = sourced(PULSAR_SPARK | {"__topic": RETRY, "__messageProperties": letter})[3]
+
+    assert ("persistent://a/b/first", "1:1:-1") == (said["REAL_TOPIC"], said["ORIGIN_MESSAGE_ID"])
+    said = properties(headers=letter, origin_topic="persistent://a/b/mine")
+    assert "persistent://a/b/mine" == said["REAL_TOPIC"]
+
+
+def test_kafkas_coordinates_are_the_source():
+    """A topic of Kafka's is none of Pulsar's: the letter is the subscription's."""
+    message = sourced(KAFKAS)
+
+    assert '{"topic":"live","partition":3,"offset":9}' == message[3]["FAILURE_SOURCE"]
+    assert MAIN == message[3]["REAL_TOPIC"]
+    assert 1704067200000 == message[4]
+
+
 def test_a_topic_of_the_rows_own_is_delayed_by_the_rows_own_delay_alone():
     """The levels are the retry topic's."""
-    assert 0 == one(topic="t", attempt=2)[5]
-    assert NOW_MS + 7 == one(topic="t", attempt=2, delay_ms=7)[5]
+    assert 0 == one(target_topic="t", attempt=2)[5]
+    assert NOW_MS + 7 == one(target_topic="t", attempt=2, delay_ms=7)[5]
 
 
 def test_what_was_read_back_goes_by_the_decision():
@@ -126,7 +196,7 @@ def test_what_was_read_back_goes_by_the_decision():
         ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected the attempt that failed"),
         ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 0 to 864000 s"),
         ({"delay_ms": 864_000_001}, "BAD_ROW] a row has delay_ms=864000001"),
-        ({"topic": "a/b"}, "BAD_ROW] a row has topic='a/b': expected a topic's name"),
+        ({"target_topic": "a/b"}, "BAD_ROW] a row has target_topic='a/b': expected a topic's name"),
     ],
 )
 def test_rows_that_make_no_sense(row, message):

@@ -1,0 +1,100 @@
+"""Arrow values as JSON: variants as what they hold, maps as objects, NaN as text. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+_Convert = Callable[[Any], Any]
+
+
+def json_values(column: pa.Array) -> list[Any]:
+    """Return a column's values as `to_json` takes them."""
+    convert = _converter(column.type)
+    values: list[Any] = column.to_pylist()
+    return values if convert is None else [convert(each) for each in values]
+
+
+def to_json(fields: Mapping[str, Any]) -> str:
+    """Return *fields* as compact JSON, without nulls; what JSON has no form for, as text."""
+    there = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(
+        there, default=_shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+    )
+
+
+def text_or_base64(value: bytes | None) -> str | None:
+    """Return bytes as the text that they are, or as base64 if they are none."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _shown(value: Any) -> str:
+    return (text_or_base64(value) or "") if isinstance(value, bytes) else str(value)
+
+
+def _converter(kind: pa.DataType) -> _Convert | None:
+    """Return what makes JSON of values of a type; None: they are JSON, or `_shown` knows them."""
+    if pa.types.is_floating(kind):
+        return _number
+    if pa.types.is_map(kind):
+        return _optional(_object(_converter(kind.item_type)))
+    if pa.types.is_struct(kind):
+        if _is_variant(kind):
+            return _optional(_variant)
+        fields = {each.name: _converter(each.type) for each in kind}
+        return _optional(_struct(fields)) if any(fields.values()) else None
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        convert = _converter(kind.value_type)
+        return None if convert is None else _optional(_list(convert))
+    return None
+
+
+def _optional(convert: _Convert) -> _Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _number(value: float | None) -> float | str | None:
+    """Return what is no number as Spark's `to_json` shows it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _object(convert: _Convert | None) -> _Convert:
+    """Return a function for maps, which Arrow gives as pairs."""
+    return lambda pairs: {
+        key if isinstance(key, str) else _shown(key): convert(value) if convert else value
+        for key, value in pairs
+    }
+
+
+def _struct(fields: Mapping[str, _Convert | None]) -> _Convert:
+    return lambda row: {
+        name: convert(row[name]) if (convert := fields[name]) else row[name] for name in fields
+    }
+
+
+def _list(convert: _Convert) -> _Convert:
+    return lambda values: [convert(each) for each in values]
+
+
+def _is_variant(kind: pa.StructType) -> bool:
+    """Tell whether a struct is how Spark hands a variant to Python."""
+    marks = [dict(each.metadata or {}).get(b"variant") for each in kind]
+    return b"true" in marks
+
+
+def _variant(value: Mapping[str, bytes]) -> Any:
+    from pyspark.sql.types import VariantVal  # noqa: PLC0415 - the rest needs no Spark
+
+    return json.loads(VariantVal(value["value"], value["metadata"]).toJson(), parse_constant=str)
