@@ -1,42 +1,138 @@
-"""HTTP/2, for one request at a time: an answer may come before the body is sent."""
+"""HTTP/2, by h2: one request at a time, whose response may come before its body is sent."""
 
 from __future__ import annotations
 
-import contextlib
-
+import h2.config
+import h2.connection
 import h2.events
-import httpcore2
+import h2.exceptions
+import h2.settings
+
+from pulsar_retry.push.connection import (
+    CHUNK,
+    LONGEST_HEAD,
+    MOST_OF_A_BODY,
+    Connection,
+    Headers,
+    Reply,
+)
+from pulsar_retry.push.endpoint import Endpoint
+from pulsar_retry.push.stream import BrokenError, Stream
+
+_CODES = h2.settings.SettingCodes
+_SETTINGS = {_CODES.ENABLE_PUSH: 0, _CODES.MAX_HEADER_LIST_SIZE: LONGEST_HEAD}
+#: RFC 9113: a frame's head, the longest frame that a peer may send unless told otherwise, GOAWAY.
+_HEAD, _LONGEST_FRAME, _GOAWAY = 9, 16_384, 7
 
 
-class _AnsweredError(Exception):
-    """The server has answered, and waits for no more of the body."""
+class Frames:
+    """Takes GOAWAY out of what is received, frame by frame.
 
+    h2 accepts nothing after GOAWAY, although the response to a request that is under way may follow
+    it (RFC 9113, 6.8): nginx announces the last request of a connection before it answers it.
 
-class Http2Connection(httpcore2.AsyncHTTP2Connection):
-    """What httpcore2 speaks, but that it waits for a window to send in, whatever the server says.
-
-    A server that has answered gives it none (RFC 9113, 8.1).
+    Attributes:
+        last_stream: The last stream that the server will answer; None: it has sent no GOAWAY.
     """
 
-    _is_cut_short = False
+    def __init__(self) -> None:
+        self.last_stream: int | None = None
+        self._buffer = bytearray()
 
-    async def _send_request_body(self, request: httpcore2.Request, stream_id: int) -> None:
-        """Send it, or as much of it as the server reads before it answers."""
-        with contextlib.suppress(_AnsweredError):
-            await super()._send_request_body(request, stream_id)
+    def feed(self, data: bytes) -> bytes:
+        """Take what was received; return the frames that are complete now."""
+        buffer, others = self._buffer, bytearray()
+        buffer += data
+        while len(buffer) >= _HEAD:
+            length, kind = int.from_bytes(buffer[:3], "big"), buffer[3]
+            if _LONGEST_FRAME >= length > len(buffer) - _HEAD:
+                break
+            if kind == _GOAWAY:
+                self.last_stream = int.from_bytes(buffer[_HEAD : _HEAD + 4], "big") & 0x7FFFFFFF
+            else:
+                others += buffer[: _HEAD + length]  # of one that is too long h2 tells
+            del buffer[: _HEAD + length]
+        return bytes(others)
 
-    async def _receive_events(
-        self, request: httpcore2.Request, stream_id: int | None = None
-    ) -> None:
-        """Receive some; without a stream, which is while a window is waited for, until an end."""
-        await super()._receive_events(request, stream_id)
-        ends = (h2.events.StreamEnded, h2.events.StreamReset)
-        if stream_id is None and any(
-            isinstance(event, ends) for events in self._events.values() for event in events
-        ):
-            self._is_cut_short = True
-            raise _AnsweredError
 
-    def is_idle(self) -> bool:
-        """Return whether it can take a request: not where the server may still wait for a body."""
-        return super().is_idle() and not self._is_cut_short
+class Http2(Connection):
+    """A connection that speaks HTTP/2."""
+
+    def __init__(self, stream: Stream, endpoint: Endpoint) -> None:
+        """Make one; nothing is sent before the first request."""
+        super().__init__(stream)
+        config = h2.config.H2Configuration(
+            client_side=True,
+            header_encoding=None,
+            validate_inbound_headers=False,  # of a response's head the status alone matters
+        )
+        self._http = h2.connection.H2Connection(config)
+        self._http.local_settings = h2.settings.Settings(client=True, initial_values=_SETTINGS)
+        self._http.initiate_connection()
+        self._frames = Frames()
+        self._pseudo = (
+            (b":method", b"POST"),
+            (b":authority", endpoint.authority.encode("idna")),
+            (b":scheme", endpoint.scheme.encode()),
+            (b":path", endpoint.target),
+        )
+
+    async def post(self, body: bytes, headers: Headers) -> Reply:
+        """Post *body*; see `Connection.post`."""
+        self._is_clean = self.has_answered = False
+        try:
+            stream_id = self._http.get_next_available_stream_id()
+            length = (b"content-length", b"%d" % len(body))
+            own = [(name.lower(), value) for name, value in headers]
+            self._http.send_headers(stream_id, [*self._pseudo, length, *own], end_stream=not body)
+            return await self._exchange(stream_id, body)
+        except (h2.exceptions.H2Error, ValueError) as error:  # a ValueError: the status is none
+            raise BrokenError(f"{type(error).__name__}: {error}") from error
+
+    async def _exchange(self, stream_id: int, body: bytes) -> Reply:
+        """Send the body as its windows open, and receive the response meanwhile.
+
+        A server that has answered may open no more of them (RFC 9113, 8.1).
+        """
+        http, frames = self._http, self._frames
+        status, answer, sent, has_ended = 0, bytearray(), 0, False
+        while not has_ended and len(answer) <= MOST_OF_A_BODY:
+            if frames.last_stream is not None and frames.last_stream < stream_id:
+                raise BrokenError("the server takes no more requests on this connection")
+            sent = self._send(stream_id, body, sent)
+            self.stream.write(http.data_to_send())
+            data = await self.stream.read(CHUNK)
+            if not data:
+                raise BrokenError("the connection was closed without a whole response")
+            for event in http.receive_data(frames.feed(data)):
+                if getattr(event, "stream_id", None) != stream_id or has_ended:
+                    continue
+                if isinstance(event, h2.events.ResponseReceived):
+                    status = int(dict(event.headers).get(b":status", b""))
+                    self.has_answered = True
+                elif isinstance(event, h2.events.DataReceived):
+                    answer += event.data
+                    http.acknowledge_received_data(event.flow_controlled_length, stream_id)
+                elif isinstance(event, h2.events.StreamEnded):
+                    has_ended = True
+                elif isinstance(event, h2.events.StreamReset):
+                    raise BrokenError(f"the server has reset the request ({event.error_code})")
+        self.stream.write(http.data_to_send())  # settings and windows are acknowledged
+        self._is_clean = has_ended and sent == len(body) and frames.last_stream is None
+        return Reply(status, bytes(answer[:MOST_OF_A_BODY]))
+
+    def _send(self, stream_id: int, body: bytes, sent: int) -> int:
+        """Send more of *body* after the first *sent* bytes, as far as its windows are open.
+
+        Returns:
+            How many bytes are sent now.
+        """
+        http = self._http
+        while sent < len(body):
+            room = min(http.local_flow_control_window(stream_id), http.max_outbound_frame_size)
+            if room <= 0:
+                break
+            part = body[sent : sent + room]
+            sent += len(part)
+            http.send_data(stream_id, part, end_stream=sent == len(body))
+        return sent

@@ -1,4 +1,4 @@
-"""The connection below the HTTP client: to a checked address, watched for interim answers."""
+"""Connections without HTTP: to a checked address, with or without TLS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Self
 
-import httpcore2
-
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.interim import InterimWatch
 
 #: Where HTTP/2's library writes each header with its value, at DEBUG: tokens among them. It does so
 #: only for those who have set a level for just that.
@@ -34,6 +31,10 @@ _OFFERING = threading.Lock()
 
 class RefusedAddressError(OSError):
     """The guard has refused every address of the endpoint."""
+
+
+class BrokenError(OSError):
+    """A connection cannot be used, or not until the end of a response."""
 
 
 class _Received(asyncio.StreamReaderProtocol):
@@ -77,16 +78,11 @@ class _Received(asyncio.StreamReaderProtocol):
         super().connection_lost(None)
 
 
-class Stream(httpcore2.AsyncNetworkStream):
-    """A connection as httpcore2 wants it. For one event loop.
-
-    What is written is sent when an answer is awaited, head and body at once: some servers close a
-    connection of which they have not read everything, and that may cost the answer.
+class Stream:
+    """A connection, encrypted or not, without an idea of HTTP. For one event loop.
 
     Attributes:
-        watch: The interim answers to the request that is on its way.
-        is_http2: Whether that is what was agreed upon.
-        has_answered: Whether anything was received since `expect`.
+        is_http2: Whether HTTP/2 was agreed upon.
     """
 
     def __init__(
@@ -100,16 +96,8 @@ class Stream(httpcore2.AsyncNetworkStream):
         self._writer = writer
         self._received = received
         self._socket_transport = socket_transport
-        self._unsent: list[bytes] = []
-        self.watch = InterimWatch()
-        self.has_answered = False
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         self.is_http2 = tls is not None and tls.selected_alpn_protocol() == "h2"
-
-    def expect(self) -> None:
-        """Begin to wait for the next answer."""
-        self.watch = InterimWatch()
-        self.has_answered = False
 
     @property
     def is_stale(self) -> bool:
@@ -125,56 +113,30 @@ class Stream(httpcore2.AsyncNetworkStream):
         # With TLS the writer's own transport does not know.
         return self._socket_transport.get_write_buffer_size() > 0
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002, ASYNC109 - httpcore2's
-        """Return what is received, ``b""`` at the end; the caller keeps the time."""
-        self._send()
-        data = await self._reader.read(max_bytes)
+    async def read(self, most: int) -> bytes:
+        """Return what is received, ``b""`` at the end; the caller keeps the time.
+
+        Raises:
+            BrokenError: the connection has broken, and what was received before was read.
+        """
+        data = await self._reader.read(most)
         if data:
-            self.has_answered = True
             self._received.unread -= len(data)
         elif (error := self._received.error) is not None:
-            raise httpcore2.ReadError(str(error)) from error
-        if not self.is_http2:
-            self.watch.feed(data)
-            if self.watch.is_last:
-                return b""
+            raise BrokenError(str(error)) from error
         return data
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109 - httpcore2's
-        """Take *buffer*, to be sent with more; nothing is waited for.
+    def write(self, data: bytes) -> None:
+        """Send *data* without waiting for it: a response may come before all of it is sent.
 
-        An answer may come before it is sent, and what breaks the connection the next read tells.
+        What breaks the connection, `read` tells.
         """
-        if buffer and not self.is_http2:
-            self._unsent.append(buffer)
-        elif not self._writer.is_closing():  # else asyncio warns of each piece
-            self._writer.write(buffer)
-
-    def _send(self) -> None:
-        """Send what was written."""
-        if self._unsent:
-            self._writer.write(b"".join(self._unsent))
-            self._unsent.clear()
-
-    async def aclose(self) -> None:
-        """Do what `abort` does, as httpcore2 wants it."""
-        self.abort()
+        if data and not self._writer.is_closing():  # else asyncio warns of each piece
+            self._writer.write(data)
 
     def abort(self) -> None:
         """Close the connection; what is still to be sent is dropped."""
         self._writer.transport.abort()
-
-    def get_extra_info(self, info: str) -> Any:
-        """Return what httpcore2 asks about."""
-        match info:
-            case "is_readable":
-                return self.is_stale
-            case "ssl_object" | "socket":
-                return self._writer.get_extra_info(info)
-            case "client_addr" | "server_addr":
-                name = "sockname" if info == "client_addr" else "peername"
-                return self._writer.get_extra_info(name)
-        return None
 
 
 async def dial(endpoint: Endpoint, guard: Guard, tls: ssl.SSLContext | None) -> Stream:

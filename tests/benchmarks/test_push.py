@@ -1,4 +1,4 @@
-"""What the dispatcher adds to its HTTP client in a bare loop. Nothing here asserts a speed."""
+"""The dispatcher beside a general HTTP client in a bare loop. Nothing here asserts a speed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def at_once(concurrency: int, times: int, work: Callable[[], Awaitable[obj
 
 
 def poster_to(url: str) -> Poster:
-    """Return the dispatcher's own use of its HTTP client."""
+    """Return the dispatcher's own HTTP."""
     return Poster(Endpoint.of(url), deadline=10.0, guard=Guard())
 
 
@@ -125,7 +125,7 @@ def bare(url: str, concurrency: int, timed: Timed) -> Stopwatch:
 
 
 def own_connections(url: str, concurrency: int, timed: Timed) -> Stopwatch:
-    """Do the same in the way in which the dispatcher uses the client."""
+    """Do the same with the dispatcher's own HTTP."""
     watch = Stopwatch(MESSAGES, time.process_time)
     message, body = example()
 
@@ -189,7 +189,7 @@ def dispatcher(url: str, concurrency: int, service_url: str, topic: str, timed: 
 @pytest.mark.parametrize("concurrency", [8, 32, 300])
 @pytest.mark.usefixtures("report")
 def test_push(benchmark, broker, namespace, url, concurrency):
-    """The same HTTP client, the same body, as many requests at a time."""
+    """The same body, as many requests at a time."""
     client, own, ours = Timed(), Timed(), Timed()
 
     def filled() -> str:

@@ -157,7 +157,7 @@ assert not {"asyncio", "multiprocessing", "urllib3"} & set(sys.modules)
 assert not {"pulsar_retry.admin", "pulsar_retry.replay"} & set(sys.modules)
 assert pr.replay.Cluster().admin_url == "http://localhost:8080"
 assert pr.admin.AdminClient
-assert "httpcore2" not in sys.modules
+assert "h11" not in sys.modules
 assert pr.push.Dispatcher
 """
     subprocess.run([sys.executable, "-c", program], check=True)

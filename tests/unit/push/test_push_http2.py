@@ -11,10 +11,14 @@ import h2.errors
 import h2.events
 import h2.settings
 import pytest
+from hyperframe.frame import DataFrame, GoAwayFrame
+from hypothesis import given
+from hypothesis import strategies as st
 from serving_http2 import Say, Server, contexts, say_status
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.http2 import Frames
 from pulsar_retry.push.poster import Answer, Poster
 from pulsar_retry.push.stream import dial, tls_context
 
@@ -253,6 +257,76 @@ def test_a_connection_that_goes_away_is_replaced():
     codes, server = asked(say, use)
     assert ["204"] * 40 == codes
     assert 4 < server.connections < 40
+
+
+@pytest.mark.parametrize("status", ["no", "", "2 00", "٢", None])
+def test_a_status_that_is_none(status):
+    """It is a nack, and no error of ours."""
+
+    def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
+        name = "server" if status is None else ":status"
+        connection.send_headers(stream, [(name, status or "")], end_stream=True)
+
+    answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
+    assert ("connection", False) == (answer.failure, answer.is_ack)
+
+
+def test_headers_that_http2_does_not_know():
+    """Some servers send them; of the answer's head the status alone is needed."""
+
+    def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
+        headers = [(":status", "204"), ("connection", "keep-alive"), ("Server", "x")]
+        connection.send_headers(stream, headers, end_stream=True)
+
+    assert asked(say, lambda poster: poster.post(b"{}", []))[0].is_ack
+
+
+def test_an_answer_after_the_connection_was_said_to_go_away():
+    """GOAWAY that names a request announces its answer: nothing is posted twice."""
+    bodies = []
+
+    def say(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
+        bodies.append(body)
+        if len(bodies) % 2 == 0:  # h2 itself sends nothing after it
+            connection._data_to_send += GoAwayFrame(last_stream_id=stream).serialize()
+        say_status(connection, stream, 204)
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(b"%d" % number, [])).code for number in range(6)]
+
+    codes, server = asked(say, use)
+    assert (["204"] * 6, [b"%d" % number for number in range(6)]) == (codes, bodies)
+    assert 3 == server.connections
+
+
+def test_a_request_that_was_not_taken_is_sent_again():
+    """GOAWAY that names an earlier one says so."""
+    bodies = []
+
+    def say(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
+        bodies.append(body)
+        if stream == 1:
+            say_status(connection, stream, 204)
+        else:
+            connection.close_connection(last_stream_id=1)
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(b"%d" % number, [])).code for number in range(3)]
+
+    assert ["204"] * 3 == asked(say, use)[0]
+    assert [b"0", b"1", b"1", b"2", b"2"] == bodies
+
+
+@given(st.binary(max_size=300), st.integers(1, 50), st.integers(0, 2**31 - 1))
+def test_only_that_frame_is_taken_out(payload, size, last):
+    """In pieces of any size; a frame that is too long reaches h2, which refuses it."""
+    data = DataFrame(1, payload).serialize()
+    away = GoAwayFrame(last_stream_id=last, additional_data=payload).serialize()
+    sent, frames = data + away + data, Frames()
+    found = b"".join(frames.feed(sent[at : at + size]) for at in range(0, len(sent), size))
+    assert (data + data, last) == (found, frames.last_stream)
+    long = DataFrame(1, bytes(20_000)).serialize()
+    assert long[:100] == Frames().feed(long[:100])
 
 
 def test_an_answer_that_breaks_off_is_not_asked_for_again():

@@ -34,7 +34,7 @@ def test_without_the_extra() -> None:
     """The error says what to install, on the command line too."""
     program = """
 import sys
-sys.modules["httpcore2"] = None
+sys.modules["h11"] = None
 from pulsar_retry.cli import main
 usual = ["--topic", "t", "--subscription", "s", "--endpoint", "http://localhost:1/"]
 sys.exit(main(["push", "serve", *usual]))
