@@ -1,0 +1,98 @@
+"""The cells of the matrix test: combinations of what users combine, and why some make no sense."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+#: Each axis and its values.
+AXES: Mapping[str, tuple[str, ...]] = {
+    "kind": ("Exclusive", "Failover", "Shared", "KeyShared", "sticky"),
+    "form": ("plain", "batched", "chunked", "compressed", "avro", "encrypted", "null", "keyed"),
+    "topics": ("one", "partitioned", "list", "pattern"),
+    "fault": ("retry refuses", "dlq refuses", "nack", "kill", "unload"),
+    "shell": ("sync", "asyncio", "listener", "subscriber", "push"),
+}
+
+Pair = tuple[tuple[str, str], tuple[str, str]]
+
+
+@attrs.frozen
+class Cell:
+    """One combination.
+
+    Attributes:
+        kind: The type of the subscription; ``sticky`` is Key_Shared with ranges of hashes.
+        form: How messages are published.
+        topics: What is subscribed to.
+        fault: What goes wrong.
+        shell: What receives and settles.
+    """
+
+    kind: str
+    form: str
+    topics: str
+    fault: str
+    shell: str
+
+    def __str__(self) -> str:
+        return "-".join(attrs.astuple(self)).replace(" ", "_")
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether a subscriber settles, and not the application itself."""
+        return self.shell in {"subscriber", "push"}
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether messages of one topic or key are handled one after another."""
+        return self.kind != "Shared"
+
+    @property
+    def by_letters(self) -> bool:
+        """Whether failed messages go to the retry topic; else they are redelivered."""
+        in_place = self.is_managed and self.is_ordered
+        return self.topics != "pattern" and self.fault != "nack" and not in_place
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield each pair of values that this cell tests together."""
+        return itertools.combinations(attrs.asdict(self).items(), 2)
+
+
+#: Pairs of values that cannot be combined, and the reason. Others are tested.
+SENSELESS: Mapping[frozenset[str], str] = {
+    frozenset({"subscriber", "pattern"}): "a subscriber takes no pattern",
+    frozenset({"push", "pattern"}): "a dispatcher takes no pattern",
+    frozenset({"subscriber", "sticky"}): "a subscriber takes no ranges of hashes",
+    frozenset({"push", "sticky"}): "a dispatcher takes no ranges of hashes",
+    frozenset({"subscriber", "encrypted"}): "a subscriber takes no key reader",
+    frozenset({"push", "encrypted"}): "a dispatcher takes no key reader",
+    frozenset({"push", "avro"}): "a dispatcher posts bytes and takes no schema",
+    frozenset({"pattern", "retry refuses"}): "a pattern has no retry topic",
+    frozenset({"pattern", "avro"}): "pulsar-client refuses a schema with a pattern",
+}
+
+
+def senseless(cell: Cell) -> str | None:
+    """Say why a cell makes no sense; None where it does."""
+    for pair in cell.pairs():
+        if reason := SENSELESS.get(frozenset(value for _, value in pair)):
+            return reason
+    if cell.fault == "retry refuses" and cell.is_managed and cell.is_ordered:
+        return "an ordered subscriber retries in place, without a retry topic"
+    return None
+
+
+def pairwise() -> list[Cell]:
+    """Return cells in which each pair of values occurs that makes sense, few of them."""
+    every = [Cell(*values) for values in itertools.product(*AXES.values())]
+    sensible = [cell for cell in every if senseless(cell) is None]
+    wanted = {pair for cell in sensible for pair in cell.pairs()}
+    chosen: list[Cell] = []
+    while wanted:
+        best = max(sensible, key=lambda cell: sum(pair in wanted for pair in cell.pairs()))
+        chosen.append(best)
+        wanted.difference_update(best.pairs())
+    return chosen
