@@ -197,11 +197,13 @@ def _show(done: Redriven) -> None:
         click.echo()
     verb = "would be redriven" if done.dry_run else "redriven"
     resumed = ", with those of the run before" if done.resumed else ""
-    click.echo(f"{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
+    least = "at least " if done.at_least else ""
+    click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {topic}")
+    seen = "of those looked at " if done.stopped else ""
     for why, count in done.left.items():
-        click.echo(f"  {count} stay, {STAYS.get(why, why)}")
+        click.echo(f"  {count} {seen}stay, {STAYS.get(why, why)}")
     if done.failed_again:
         click.echo(f"  {done.failed_again} are dead again")
     for problem in done.problems:

@@ -16,10 +16,11 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.overview import kind_of
 from pulsar_retry.replay.redrive import Redrive
+from pulsar_retry.replay.redrive_run import CANCELLED
 from pulsar_retry.replay.redriven import Redriven
 from pulsar_retry.replay.words import moment
 
-State = Literal["running", "done", "failed"]
+State = Literal["running", "done", "incomplete", "cancelled", "failed"]
 
 _TO = ("retry", "origin")
 #: Jobs that are remembered, and those that run at a time.
@@ -124,7 +125,8 @@ class Progress:
     """How far a job is.
 
     Attributes:
-        state: ``running``, ``done`` or ``failed``.
+        state: ``running``, ``done``, ``incomplete`` where something that was meant stays,
+            ``cancelled`` or ``failed``. A dry run is never incomplete.
         result: What came of it so far.
         error: Why it failed.
     """
@@ -132,6 +134,12 @@ class Progress:
     state: State = "running"
     result: Redriven | None = None
     error: str = ""
+
+
+def _state(done: Redriven) -> State:
+    if done.stopped == CANCELLED:
+        return "cancelled"
+    return "done" if done.dry_run or done.is_complete else "incomplete"
 
 
 class Job:
@@ -167,7 +175,7 @@ class Job:
             self._fail(f"{type(error).__name__}: {error}")
             raise
         else:
-            self.progress = Progress("done", done)
+            self.progress = Progress(_state(done), done)
 
     def _tell(self, so_far: Redriven) -> None:
         self.progress = Progress("running", so_far)

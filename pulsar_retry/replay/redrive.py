@@ -25,7 +25,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.overview import kind_of
 from pulsar_retry.replay.pace import Pace
 from pulsar_retry.replay.redrive_judge import Judge
-from pulsar_retry.replay.redrive_run import CANCELLED, Run, Work
+from pulsar_retry.replay.redrive_run import Run, Work
 from pulsar_retry.replay.redrive_source import (
     SUBSCRIPTION,
     Checkpoint,
@@ -37,7 +37,7 @@ from pulsar_retry.replay.redrive_source import (
 )
 from pulsar_retry.replay.redrive_survey import Failures, survey
 from pulsar_retry.replay.redrive_targets import RETRY, Targets, checked_target
-from pulsar_retry.replay.redriven import REFUSED, Redriven, first_of_each
+from pulsar_retry.replay.redriven import Redriven, first_of_each
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.redrive import Dress
@@ -237,7 +237,7 @@ class Redrive:
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
-            store.save(checkpoint)
+            store.save(attrs.evolve(checkpoint, exact=False))  # until this run has ended
             judge = self._judge(admin, checkpoint.job)
             watched = partitions if self._max_failure_ratio is not None else []
             failures = stack.enter_context(
@@ -259,8 +259,7 @@ class Redrive:
             )
             run = Run(work, self._cancelled)
             run.run()
-            if run.stopped not in {CANCELLED, REFUSED}:
-                store.save(None)  # the same command is a new redrive now
+            store.save(run.remains())
             return self._report(run, judge, checkpoint, resumed=resumed)
 
     def _report(self, run: Run, judge: Judge, checkpoint: Checkpoint, *, resumed: bool) -> Redriven:
@@ -270,6 +269,7 @@ class Redrive:
             dry_run=False,
             resumed=resumed,
             redriven=run.redriven,
+            at_least=not checkpoint.exact,
             failed_again=run.failed_again,
             left=dict(run.left),
             targets=dict(run.targets),

@@ -160,6 +160,14 @@ class Run:
         self._drain()
         self._tick()
 
+    def remains(self) -> Checkpoint | None:
+        """Return from where the same redrive goes on; None: it is done."""
+        if self.stopped not in {CANCELLED, REFUSED}:
+            return None
+        begun = self._work.checkpoint
+        exact = begun.exact and not self._work.router.flights
+        return attrs.evolve(begun, redriven=self.redriven, exact=exact)
+
     # -- reading ----------------------------------------------------------------------------------
 
     def _letters(self) -> Iterator[tuple[Any, int, str]]:
@@ -278,7 +286,8 @@ class Run:
     def _save(self) -> None:
         redriven = self.redriven
         if redriven != self._saved:
-            self._work.save(attrs.evolve(self._work.checkpoint, redriven=redriven))
+            begun = self._work.checkpoint
+            self._work.save(attrs.evolve(begun, redriven=redriven, exact=False))
             self._saved = redriven
 
     def _compare(self) -> None:

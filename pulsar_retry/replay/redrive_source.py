@@ -113,17 +113,19 @@ class Checkpoint:
         job: The redrive's own id.
         ends: Each partition's last letter when the redrive began: what dies again is no part of it.
         redriven: How many letters were brought back.
+        exact: Whether that is all of them. A run that is killed has brought back more than it kept.
     """
 
     command: str
     job: str
     ends: Mapping[str, Position]
     redriven: int = 0
+    exact: bool = True
 
     def encode(self) -> str:
         """Return it as text."""
         places = {topic: [place.ledger, place.entry] for topic, place in self.ends.items()}
-        facts = [_VERSION, self.command, self.job, self.redriven, places]
+        facts = [_VERSION, self.command, self.job, self.redriven, places, self.exact]
         return json.dumps(facts, separators=(",", ":"))
 
     @classmethod
@@ -131,9 +133,16 @@ class Checkpoint:
         """Read it; None: there is none, or of another version."""
         try:
             match json.loads(text or "null"):
-                case [1, str() as command, str() as job, int() as redriven, dict() as places]:
+                case [
+                    1,
+                    str() as command,
+                    str() as job,
+                    int() as redriven,
+                    dict() as places,
+                    bool() as exact,
+                ]:
                     ends = {topic: Position(*map(int, each)) for topic, each in places.items()}
-                    return cls(command, job, ends, redriven)
+                    return cls(command, job, ends, redriven, exact)
         except (ValueError, TypeError):
             pass
         return None

@@ -98,10 +98,13 @@ class Redriven:
             on where another one was killed has that one's.
         dry_run: Whether nothing was done.
         resumed: Whether it went on where another one was killed or cancelled.
-        redriven: How many letters were brought back, or would be; what a killed predecessor has
-            brought back is part of it, but for its last half second.
+        redriven: How many letters were brought back, or would be, by predecessors too that were
+            cancelled or killed.
+        at_least: Whether more may have been brought back: a predecessor was killed, and what it did
+            in its last moment is not known.
         failed_again: How many of them are dead again so far.
-        left: How many stay in the dead-letter topic, by the reason.
+        left: How many of those that were looked at stay in the dead-letter topic, by the reason. A
+            redrive that was *stopped* has not looked at all.
         targets: How many went to each topic.
         stopped: Why it ended before everything was done: ``limit``, ``cancelled``,
             ``failure_ratio`` or ``refused``; None: nothing is left to do.
@@ -115,6 +118,7 @@ class Redriven:
     dry_run: bool
     resumed: bool = False
     redriven: int = 0
+    at_least: bool = False
     failed_again: int = 0
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)

@@ -59,11 +59,12 @@ def test_ten_thousand_letters_and_two_kills(dead) -> None:
     output, _ = process.communicate(timeout=120)
 
     assert 0 == process.returncode
-    done, _count, resumed = output.splitlines()[-1].split()
-    assert ("done", "True") == (done, resumed)
+    done, count, resumed, at_least = output.splitlines()[-1].split()
+    assert ("done", "True", "True") == (done, resumed, at_least)
     numbers, ids = collect(consumer)
     assert set(range(LETTERS)) == set(numbers)
     assert LETTERS == len(ids)
+    assert int(count) <= numbers.total()
     # At most what was under way at each kill, and what was acknowledged in its last moment.
     assert numbers.total() - LETTERS < LETTERS / 2
     assert 0 == dead.backlog()

@@ -21,7 +21,7 @@ from pulsar_retry.replay import Cluster, Redrive
 url, admin, source, options = sys.argv[1:]
 redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), **json.loads(options))
 done = redrive.run(lambda so_far: print(so_far.redriven, flush=True))
-print("done", done.redriven, done.resumed, flush=True)
+print("done", done.redriven, done.resumed, done.at_least, flush=True)
 """
 
 

@@ -34,7 +34,8 @@ class Held:
         assert self.released.wait(30)
         if self.fault is not None:
             raise self.fault
-        return Redriven(source=DLQ, job="", dry_run=self.dry_run, redriven=2)
+        stopped = "cancelled" if self.cancelled.is_set() else None
+        return Redriven(source=DLQ, job="", dry_run=self.dry_run, redriven=2, stopped=stopped)
 
 
 class Stage:
@@ -101,6 +102,41 @@ def test_a_fault_is_told(stage, fault, told) -> None:
     assert plan.progress.result is not None
     with pytest.raises(ConfigError, match="dry run"):
         stage.jobs.confirm(plan.id)
+
+
+def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
+    """Nobody takes it for one that has finished; and a dry run that has not is no plan."""
+    plan = stage.ended(stage.jobs.look(WISHES))
+    redrive = stage.jobs.confirm(plan.id)
+    another = stage.jobs.look(WISHES)
+    for each in (redrive, another):
+        each.cancel()
+        assert "cancelled" == stage.ended(each).progress.state
+    with pytest.raises(ConfigError, match="dry run"):
+        stage.jobs.confirm(another.id)
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({"stopped": "failure_ratio"}, "incomplete"),
+        ({"left": {"no_target": 1}}, "incomplete"),
+        ({"left": {"no_target": 1}, "dry_run": True}, "done"),
+        ({"left": {"filtered": 1}, "stopped": "limit"}, "done"),
+    ],
+)
+def test_a_job_that_leaves_something_is_incomplete(facts, state, monkeypatch) -> None:
+    """It is done where only that stays which was not meant."""
+    done = Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts})
+
+    class Ended:
+        def run(self, _progress: Callable[[Redriven], None]) -> Redriven:
+            return done
+
+    monkeypatch.setattr(Wishes, "redrive", lambda *_, **__: Ended())
+    job = Jobs(Cluster("pulsar://127.0.0.1:1")).look(WISHES)
+    job.thread.join(30)
+    assert state == job.progress.state
 
 
 def test_only_some_run_at_a_time(stage) -> None:

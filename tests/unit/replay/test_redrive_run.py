@@ -145,6 +145,28 @@ def test_what_was_not_published_is_tried_again(carry_out) -> None:
     assert 4 == len(router.handed)
 
 
+def test_what_is_kept_while_it_runs_is_no_exact_count(carry_out) -> None:
+    """A kill leaves the last one; the end of a run that goes on later leaves an exact one."""
+    saved: list[Checkpoint] = []
+    run, _, _ = carry_out([0, 1, 2], save=saved.append)
+    assert saved
+    assert not any(each.exact for each in saved)
+    assert run.remains() is None
+
+    refused = published("retry", pulsar.AuthorizationError())
+    run, _, _ = carry_out([0, 1], None, refused)
+    run.stopped = redrive_run.CANCELLED
+    remains = run.remains()
+    assert remains is not None
+    assert (1, True) == (remains.redriven, remains.exact)
+    assert remains == Checkpoint.decode(remains.encode())
+    killed = attrs.evolve(remains, exact=False)
+    run, _, _ = carry_out([0], checkpoint=killed)
+    run.stopped = redrive_run.CANCELLED
+    assert killed.redriven + 1 == run.remains().redriven
+    assert not run.remains().exact
+
+
 def test_what_was_published_is_never_published_again(carry_out) -> None:
     """If its acknowledgement fails, that alone is tried again."""
     run, router, consumer = carry_out([0], pr.AcknowledgeError("the letter is out"))
