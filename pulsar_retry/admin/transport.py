@@ -50,7 +50,7 @@ _RETRIES = _Retry(
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _BAD = 400
-_NO_NAMES = frozenset({"", ".", ".."})
+_DOTS = frozenset({".", ".."})
 #: Characters of a broker's reason that are shown.
 _MAX_REASON = 500
 
@@ -169,12 +169,14 @@ def quoted(*parts: str) -> str:
     """Return a path of *parts*, each quoted.
 
     Raises:
-        ConfigError: a part is empty, ``.`` or ``..``. Clients, proxies and servers resolve these,
-            so that the request would reach another resource.
+        ConfigError: a part is empty, or has ``.`` or ``..`` between slashes. Clients, proxies and
+            servers resolve these, so that the request would reach another resource.
     """
     for part in parts:
-        if part in _NO_NAMES:
-            raise ConfigError.bad("name", part, "a name that is not empty, . or ..")
+        if not part or not _DOTS.isdisjoint(part.split("/")):
+            raise ConfigError.bad(
+                "name", part, "a name that is not empty, . or .., nor has these between slashes"
+            )
     return "/".join(urllib.parse.quote(part, safe="") for part in parts)
 
 

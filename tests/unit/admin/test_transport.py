@@ -228,7 +228,7 @@ def test_names_are_quoted(topic, path) -> None:
     assert path == topic_path(topic, "stats")
 
 
-@pytest.mark.parametrize("name", [".", "..", ""])
+@pytest.mark.parametrize("name", [".", "..", "", "x/../../d", "../x"])
 @pytest.mark.parametrize(
     "ask",
     [
