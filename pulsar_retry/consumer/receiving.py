@@ -19,6 +19,7 @@ from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
 from pulsar_retry.consumer.duplicates import LetterId
 from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.ledgers import LetterLedgers
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import id_of, message_of, position_of, raw_of
@@ -110,8 +111,8 @@ class RetryConsumer(CountingConsumer):
         self._letter_nacks = NackQueue(timer)
         self._inbox: Any = None
         self._batch_limits = DEFAULT_BATCH_LIMITS
-        self._letter_topics: set[str] = set()
-        self._letter_ledgers: set[int] = set()
+        assert plan.topics is not None  # noqa: S101 - this plan has retries
+        self._ledgers = LetterLedgers(client, plan.topics.retry)
         self._latest: tuple[Any, LetterId | None] = (None, None)  # the letter that was seen last
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
@@ -148,9 +149,7 @@ class RetryConsumer(CountingConsumer):
         """Remember where letters come from, so that what is done to them goes there too."""
         message_id = raw.message_id()
         position = position_of(message_id)
-        if position[0] not in self._letter_ledgers:
-            self._letter_topics.add(raw.topic_name())
-            self._letter_ledgers.add(position[0])
+        self._ledgers.seen(raw, position[0])
         if self._in_hand is not None:
             self._in_hand.add(message_id)
         self._latest = (raw, position)
@@ -160,18 +159,18 @@ class RetryConsumer(CountingConsumer):
         latest, position = self._latest  # one read: other threads may be at other letters
         if latest is raw:
             return position
+        if self._ledgers.is_empty:
+            return None  # whatever is received here was seen before
         return position_of(raw.message_id()) if self._is_letter(raw) else None
 
     def _is_letter(self, message: Any) -> bool:
-        if not self._letter_topics:
-            return False
         if isinstance(message, Message):
             known = getattr(message, "_letter", None)  # see `message_of`
-            return message.topic_name() in self._letter_topics if known is None else known
+            return self._ledgers.is_from(message.topic_name()) if known is None else known
         if isinstance(message, _pulsar.Message):
-            return message.topic_name() in self._letter_topics
-        # An id does not tell its topic, but no two topics of a cluster share a ledger.
-        return raw_of(message).ledger_id() in self._letter_ledgers
+            return self._ledgers.is_from(message.topic_name())
+        raw = raw_of(message)
+        return isinstance(raw, _pulsar.MessageId) and self._ledgers.holds(raw)
 
     def _source(self, *, letter: bool) -> Any:
         return self._retry if letter else self._consumer
@@ -184,7 +183,7 @@ class RetryConsumer(CountingConsumer):
 
     def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:
         if letter:
-            return tuple(self._letter_topics)
+            return tuple(self._ledgers.topics)
         return super()._may_be_from(partition, letter=letter)
 
     # -- receiving ------------------------------------------------------------------------------
@@ -311,7 +310,9 @@ class RetryConsumer(CountingConsumer):
     def _acknowledge_letter(self, message: Any) -> None:
         if self._in_hand is not None:
             self._in_hand.remove(id_of(message))
-        self._retry.acknowledge(raw_of(message))
+        raw = raw_of(message)
+        is_id = isinstance(raw, _pulsar.MessageId)
+        self._retry.acknowledge(self._ledgers.located(raw) if is_id else raw)
         self._settled += 1
         if self._letter_nacks.pending.entries:
             self._take_back(message)

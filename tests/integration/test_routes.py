@@ -1,0 +1,58 @@
+"""Letters are acknowledged where they are, whoever got them, by message and by stored id."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+from reading import SOON
+from shells import on_both_shells
+
+RETRIES = {
+    "consumer_type": pulsar.ConsumerType.Shared,
+    "initial_position": pulsar.InitialPosition.Earliest,
+    "enable_retry": True,
+    "receiver_queue_size": 1,
+}
+
+
+def stored(message):
+    """Return the id of a message after it was written down."""
+    return pulsar.MessageId.deserialize(message.message_id().serialize())
+
+
+async def play(client, topic):
+    """Have one consumer receive, and another one acknowledge."""
+    producer = await client.create_producer(topic, batching_enabled=False)
+    receiver = await client.subscribe(topic, "billing", **RETRIES)
+    received = []
+    for payload in (b"a", b"b", b"c", b"d", b"kept"):
+        await producer.send(payload, partition_key="k")
+        message = await receiver.receive(SOON)
+        if payload in (b"a", b"b", b"c"):
+            await receiver.reconsume_later(message, delay=0)
+            message = await receiver.receive(SOON)
+        received.append(message)
+    other = await client.subscribe(topic, "billing", **RETRIES)
+    await other.acknowledge(received[0])
+    await other.acknowledge(received[1].message_id())
+    await other.acknowledge(stored(received[2]))
+    await other.acknowledge(stored(received[3]))
+    await other.close()
+    await receiver.close()
+    again = await client.subscribe(topic, "billing", **RETRIES)
+    assert b"kept" == (await again.receive(SOON)).data()
+    with pytest.raises(pulsar.Timeout):
+        await again.receive(500)
+
+
+@on_both_shells
+async def test_at_another_consumer(client, topic):
+    """Which has seen no letter. A message that it has not seen either is acknowledged as well."""
+    await play(client, topic)
+
+
+@on_both_shells
+async def test_in_a_partitioned_retry_topic(client, topic, admin):
+    """A stored id tells its partition, but not its topic."""
+    admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)
+    await play(client, topic)
