@@ -10,7 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from pulsar_retry.push.backoff import PushBackoff
-from pulsar_retry.push.window import Window
+from pulsar_retry.push.window import INITIAL, Window
 
 #: Messages that are received and not sent, at most.
 _AHEAD = 256
@@ -18,6 +18,14 @@ _AHEAD = 256
 #: As many while it backs off: what a lane retries at once has its turn after them.
 _AHEAD_BACKING_OFF = 16
 
+
+#: Seconds of work on the event loop from one measurement to the next (`MEASURED`) above which fewer
+#: requests are let through, and below which more are again.
+_MUCH, _LITTLE = 0.15, 0.1
+_FEWER, _MORE = 3 / 4, 5 / 4
+
+#: Seconds from the beginning of a measurement to its end, where the event loop has time for it.
+MEASURED = 0.05
 
 #: A request that is outstanding: the window that it was sent in, and that one's round, and when, by
 #: the pacer's clock. Each endpoint has a window of its own: outcomes of an earlier one count for
@@ -30,7 +38,7 @@ class Pace:
     """What a pacer lets through now.
 
     Attributes:
-        window: Requests that may be outstanding.
+        window: Requests that may be outstanding, if this side can manage as many.
         outstanding: Requests that are.
         delay: Seconds from one send to the next; 0: no backoff.
         latency: Mean latency of successes in seconds.
@@ -64,6 +72,7 @@ class Pacer:
         self._lock = threading.Lock()
         self._changed: Callable[[], None] = _nobody
         self._window = attrs.evolve(window)
+        self._manageable = float(window.maximum)
         self._backoff = PushBackoff()
         self._delay = 0.0
         self._outstanding = 0
@@ -87,14 +96,14 @@ class Pacer:
                 return 0
             if self._delay:
                 return _AHEAD_BACKING_OFF - waiting
-            return in_hand(int(self._window.size)) - self._outstanding - waiting
+            return in_hand(int(self._size())) - self._outstanding - waiting
 
     def free(self) -> int:
         """Return how many messages `enter` would let through now."""
         with self._lock:
             if self._due_in() > 0:
                 return 0
-            left = int(self._window.size) - self._outstanding
+            left = int(self._size()) - self._outstanding
             return max(0, min(left, 1) if self._delay else left)
 
     def wait(self) -> float:
@@ -106,7 +115,7 @@ class Pacer:
     def enter(self) -> bool:
         """Tell whether a request may be sent now; then it is outstanding until `leave`."""
         with self._lock:
-            if self._outstanding + 1 > self._window.size or self._due_in() > 0:
+            if self._outstanding + 1 > self._size() or self._due_in() > 0:
                 return False
             self._outstanding += 1
             self._last_sent = self._clock()
@@ -125,6 +134,9 @@ class Pacer:
         """Let nothing through any more."""
         with self._lock:
             self._is_stopping = True
+
+    def _size(self) -> float:
+        return min(self._window.size, self._manageable)
 
     def _due_in(self) -> float:
         if self._is_paused or self._is_stopping:
@@ -163,6 +175,22 @@ class Pacer:
             self._outstanding -= 1
         self._changed()
 
+    def worked(self, busy: float) -> None:
+        """Take note of the seconds of work between the two ends of a measurement.
+
+        Much work means that answers wait to be read. Then more requests do not make it faster; they
+        only wait longer, and each one that was answered and not read is sent again after a crash.
+        So the window counts as far as this side can manage. The endpoint's latency has no part in
+        that: while nothing comes there is no work.
+        """
+        with self._lock:
+            if busy > _MUCH:
+                fewer = _FEWER * min(self._manageable, self._outstanding)
+                self._manageable = max(fewer, float(min(INITIAL, self._fresh.maximum)))
+            elif busy < _LITTLE and self._outstanding + 1 > self._manageable:
+                more = _MORE * self._manageable
+                self._manageable = min(more, float(self._fresh.maximum))
+
     # -- what its owner says ----------------------------------------------------------------------
 
     def pause(self) -> None:
@@ -180,6 +208,7 @@ class Pacer:
         """Forget what was learnt: the endpoint is another one."""
         with self._lock:
             self._window = attrs.evolve(self._fresh)
+            self._manageable = float(self._fresh.maximum)
             self._backoff, self._delay = PushBackoff(), 0.0
         self._changed()
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
@@ -22,7 +23,7 @@ from pulsar_retry.push.body import (
 )
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.metrics import Tally
-from pulsar_retry.push.pacer import Pacer
+from pulsar_retry.push.pacer import MEASURED, Pacer
 from pulsar_retry.push.poster import Poster
 from pulsar_retry.wire.codecs import Codec
 
@@ -90,6 +91,7 @@ class Pusher:
         self._at_work: set[asyncio.Task[Any]] = set()
         self._told: set[str] = set()
         self._has_left = threading.Event()
+        self._is_measuring = False
         self.ready: Callable[[], object] | None = None
 
     @property
@@ -119,6 +121,8 @@ class Pusher:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine that runs is in one
         self._at_work.add(task)
+        if not self._is_measuring:
+            self._measure(task.get_loop())
         ticket = self._pacer.begin()
         try:
             poster = self._poster
@@ -137,6 +141,16 @@ class Pusher:
         self._tally.answered(answer, latency)
         if not answer.is_ack:
             raise PushNacked.of(poster.endpoint, answer, _words(signatures))
+
+    def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell the pacer how much this thread has to do; while nothing is sent nobody asks."""
+        began, self._is_measuring = time.thread_time(), True
+
+        def measured() -> None:
+            self._is_measuring = False
+            self._pacer.worked(time.thread_time() - began)
+
+        loop.call_later(MEASURED, measured)
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
         """Return the body, the headers, and those by which the request is signed."""

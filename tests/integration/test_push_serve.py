@@ -147,6 +147,29 @@ def test_killed_in_the_middle(serve, publish, receiver, admin, topic):
     assert 0 == again.end()[0]
 
 
+def test_killed_after_answers(serve, publish, receiver, admin, topic):
+    """What was answered, and acknowledged at the broker, is not posted again; nothing is lost."""
+    answered = {b"%d" % number for number in range(40)}
+
+    def act(request: Request) -> Say:
+        known = base64.b64decode(request.data()) in answered
+        return no_content(request) if known else Say(b"", "hang")
+
+    receiver.act = act
+    served = serve()
+    for number in range(50):
+        publish(b"%d" % number)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 10, 60)
+    served.process.kill()
+    served.process.wait()
+    before = len(receiver.requests)
+    receiver.act = no_content
+    serve()
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0, 60)
+    again = {base64.b64decode(request.data()) for request in receiver.requests[before:]}
+    assert {b"%d" % number for number in range(40, 50)} == again
+
+
 def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
     """Health and metrics for everyone on this machine, orders for who has the token."""
     token = tmp_path / "token"
