@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
         UnfinishedError,
         UnreachableError,
         WorkerCrashedError,
+        WorkersLostError,
     )
     from pulsar_retry.observe.hooks import Hooks, SettleEvent
     from pulsar_retry.observe.serving import (
@@ -57,6 +58,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.breaker import Breaker
     from pulsar_retry.pull.delivery import Delivery
     from pulsar_retry.pull.flow import FlowControl
+    from pulsar_retry.pull.health import Health
     from pulsar_retry.pull.lanes import Lanes
     from pulsar_retry.pull.lease import Lease
     from pulsar_retry.pull.quarantine import ClaimStore, FileClaims, Quarantine
@@ -105,6 +107,7 @@ __all__ = [
     "FlowControl",
     "ForkedError",
     "HandlerError",
+    "Health",
     "Hooks",
     "Immediate",
     "Jitter",
@@ -138,6 +141,7 @@ __all__ = [
     "UnfinishedError",
     "UnreachableError",
     "WorkerCrashedError",
+    "WorkersLostError",
     "__version__",
     "attempt_of",
     "decide",

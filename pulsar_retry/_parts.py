@@ -55,6 +55,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "UnfinishedError",
         "UnreachableError",
         "WorkerCrashedError",
+        "WorkersLostError",
     ),
     "observe.hooks": (
         "Hooks",
@@ -99,6 +100,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "pull.breaker": ("Breaker",),
     "pull.delivery": ("Delivery",),
     "pull.flow": ("FlowControl",),
+    "pull.health": ("Health",),
     "pull.lanes": ("Lanes",),
     "pull.lease": ("Lease",),
     "pull.quarantine": (

@@ -25,7 +25,8 @@
     │   └── RetentionError                   … because the broker has its messages no more
     ├── SnapshotError                        a snapshot is not there, or cannot be made or restored
     ├── StandaloneError                      the embedded Pulsar did not download, start or stop
-    └── UnreachableError (a ConnectError)    there is no broker where the service URL says
+    ├── UnreachableError (a ConnectError)    there is no broker where the service URL says
+    └── WorkersLostError                     handlers that never return have taken every worker
 
 What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
 error of ours stands for one of its own it is a `pulsar.PulsarException` too, so that existing
@@ -64,6 +65,7 @@ __all__ = [
     "UnfinishedError",
     "UnreachableError",
     "WorkerCrashedError",
+    "WorkersLostError",
 ]
 
 
@@ -202,6 +204,10 @@ class WorkerCrashedError(HandlerError):
 
 class UnfinishedError(HandlerError):
     """A handler returned a generator, of which nothing has run. This uses up an attempt."""
+
+
+class WorkersLostError(PulsarRetryError):
+    """A subscription has ended because its workers hang or have died: nothing would be handled."""
 
 
 class RedriveError(PulsarRetryError):

@@ -13,6 +13,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull import subscriber as threaded
+from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.signals import Requests
 
@@ -144,6 +145,11 @@ class Subscriber:
     def running(self) -> bool:
         """Whether it was started and has not ended."""
         return self._inner.running
+
+    @property
+    def health(self) -> Health:
+        """How it is: a state, and in words what is wrong."""
+        return self._inner.health
 
     def update_policy(self, retry_policy: RetryPolicy) -> None:
         """Judge failures by another policy from now on; see `pulsar_retry.Subscriber`.

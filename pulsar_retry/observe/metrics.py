@@ -100,6 +100,18 @@ METRICS = (
     Spec("inflight", "gauge", "Messages that a subscriber holds."),
     Spec("load_ratio", "gauge", "How much of flow control's limits is used.", together="max"),
     Spec("lease_seconds", "gauge", "How long a lease lasts now.", together="max"),
+    Spec(
+        "abandoned_handlers",
+        "gauge",
+        "Handlers that have not returned although their lease has expired.",
+    ),
+    Spec("degraded", "gauge", "Subscribers that run but are not well, as their health says."),
+    Spec(
+        "subscriptions_failed",
+        "counter",
+        "Subscriptions that have ended by themselves.",
+        "error_type",
+    ),
     Spec("letters_inflight", "gauge", "Letters that have no receipt yet."),
     Spec("nacks_pending", "gauge", "Nacked messages that wait for their delay."),
     Spec("unsettled", "gauge", "Messages received, neither settled nor redelivered yet."),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -20,12 +21,19 @@ from pulsar_retry.pull.valve import Valve
 #: With fewer messages ready than this more are received, where a valve lets that much ahead in.
 _LOW = 32
 
+#: Threads on which failures are settled.
+_SETTLERS = 8
+
 #: How often a lane has retried the message that a handler is called with.
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
 class LoopWorkers:
-    """On one event loop, *concurrency* messages are handled at a time."""
+    """On one event loop, *concurrency* messages are handled at a time.
+
+    Attributes:
+        error: What has ended them before their time, if anything.
+    """
 
     def __init__(
         self,
@@ -64,18 +72,26 @@ class LoopWorkers:
         # There may be thousands, all on one thread: the first one counts for them all.
         self._till = self._slots[0]
         board.counting = [self._till]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._others: list[asyncio.Future[None]] = []
+        self.error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(_SETTLERS, "pulsar-retry-settling")
         self._lost: Callable[[], None] = _is_never_lost
-        self._is_guest = False  # on a loop of their own, only a dispatcher's handler cancels them
 
     def thread(self) -> threading.Thread:
         """Return a thread that runs them on a loop of its own."""
-        return threading.Thread(
-            target=lambda: asyncio.run(self._work()), name="pulsar-retry-loop", daemon=True
-        )
+
+        def run() -> None:
+            try:
+                asyncio.run(self._work())
+            except BaseException as error:  # noqa: BLE001 - the supervisor tells
+                self.error = error
+
+        return threading.Thread(target=run, name="pulsar-retry-loop", daemon=True)
 
     def run_on(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
         """Run them on *loop*; *lost* is called if that ends before they do. Thread-safe."""
-        self._lost, self._is_guest = lost, True
+        self._lost = lost
         work = self._work()
         try:
             running = asyncio.run_coroutine_threadsafe(work, loop)
@@ -83,12 +99,48 @@ class LoopWorkers:
             work.close()
             lost()
             return
-        running.add_done_callback(lambda _: None if self._board.closed else lost())
+
+        def ended(running: Future[None]) -> None:
+            if self._board.closed:
+                return
+            if running.cancelled() or (error := running.exception()) is None:
+                lost()
+            else:
+                self.error = error
+
+        running.add_done_callback(ended)
 
     async def _work(self) -> None:
         HANDLED_BY.set(self._board)
-        async with self._around:
-            await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
+        self._loop = asyncio.get_running_loop()
+        try:
+            async with self._around:
+                await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
+                while self._others:
+                    await self._others.pop()
+        finally:
+            self._pool.shutdown(wait=False)
+
+    def replace(self, slot: Slot) -> None:
+        """Have another worker take the place of *slot*'s, which hangs. Thread-safe."""
+        fresh = Slot()
+        self._board.replace(slot, fresh)
+        self._clock.begin(fresh)
+
+        def begin() -> None:
+            self._others.append(asyncio.ensure_future(self._handle_all(fresh)))
+
+        self._clock.end(slot)
+        self.call(begin)
+
+    def call(self, function: Callable[[], None]) -> bool:
+        """Have *function* called on the loop; tell whether that will be. Thread-safe."""
+        try:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(function)
+        except RuntimeError:  # it has ended
+            return False
+        return self._loop is not None
 
     async def _handle_all(self, slot: Slot) -> None:
         """Do what a `WorkerThread` does."""
@@ -110,7 +162,7 @@ class LoopWorkers:
                 self._clock.end(slot)
                 self._lost()
 
-        while not board.closed:
+        while not (board.closed or slot.retired):
             try:
                 item = board.ready.popleft()
                 if len(board.ready) + 1 == board.low:
@@ -159,7 +211,7 @@ class LoopWorkers:
             result = await handling
         except BaseException as error:
             task = asyncio.current_task()
-            if self._is_guest and task is not None and task.cancelling():
+            if self._valve is None and task is not None and task.cancelling():
                 raise  # it is the worker that is cancelled: its loop ends, no attempt has failed
             await self._failed(slot, item, error)
             return
@@ -177,9 +229,10 @@ class LoopWorkers:
             settler.not_settled(item, error)
 
     async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
-        # A hand-off may block, for example while the producer of letters is made.
+        # A hand-off may block, for example while the producer of letters is made. The loop's own
+        # pool is the handlers': what they have put there may wait for messages like this one.
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._settler.failed, slot, item, error)
+        await loop.run_in_executor(self._pool, self._settler.failed, slot, item, error)
 
 
 async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:

@@ -70,6 +70,7 @@ class Slot:
         watched: What it handles if that has a lease: it has been at it for a while.
         expired: What it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler where that can be done.
+        retired: Whether another worker has taken its place: it ends when its handler returns.
     """
 
     __slots__ = (
@@ -77,6 +78,7 @@ class Slot:
         "expired",
         "interrupt",
         "lock",
+        "retired",
         "seen",
         "seen_at",
         "size",
@@ -91,6 +93,7 @@ class Slot:
         self.watched: Item | None = None
         self.expired: Item | None = None
         self.interrupt: Callable[[], None] | None = None
+        self.retired = False
         self.lock = threading.Lock()  # guards the moment in which work ends or expires
         self.seen: Item | None = None
         self.seen_at = 0.0
@@ -101,12 +104,25 @@ class Slot:
             self.work = None
             return self.expired is not work
 
-    def expire(self, work: Item) -> bool:
-        """Take *work* away from the worker; tell whether it was still at it."""
+    def expire(self, work: Item, *, interrupts: bool = True) -> bool:
+        """Take *work* away from the worker; tell whether it was still at it.
+
+        Its handler is interrupted before the worker can get to the next message.
+        """
         with self.lock:
             if self.work is not work:
                 return False
             self.expired = work
+            if interrupts and self.interrupt is not None:
+                self.interrupt()
+            return True
+
+    def retire(self) -> bool:
+        """Have the worker end when its handler returns, if it still hangs after its lease."""
+        with self.lock:
+            if self.work is None or self.work is not self.expired:
+                return False
+            self.retired = True
             return True
 
 
@@ -149,6 +165,15 @@ class Board:
             count += slot.done
             size += slot.size
         return self.received - count, self.received_size - size
+
+    def done(self) -> int:
+        """Return how many messages workers have acknowledged themselves."""
+        return sum(slot.done for slot in self.counting)
+
+    def replace(self, slot: Slot, by: Slot) -> None:
+        """Put another worker in the place of one that hangs or has died; it goes on counting."""
+        by.done, by.size = slot.done, slot.size
+        self.slots[self.slots.index(slot)] = by
 
     def settled(self, work: Work) -> None:
         """Take note of one that was settled in another way than by a worker's acknowledgement."""

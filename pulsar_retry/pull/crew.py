@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
@@ -14,6 +14,9 @@ from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.returned import Finisher
 from pulsar_retry.pull.settling import LETTERS, Settler
 from pulsar_retry.pull.workers import WorkerThread
+
+if TYPE_CHECKING:
+    from pulsar_retry.pull.async_workers import LoopWorkers
 
 
 class Crew:
@@ -41,13 +44,51 @@ class Crew:
         self._clock = clock
         self._finisher = Finisher(board, options.loop, lost)
         self.threads: list[threading.Thread] = []
+        self._crew: list[WorkerThread] = []
+        self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:
             self._start_on_loop(lost)
         else:
-            for _ in range(options.concurrency):
-                self.threads.append(self._worker().thread)
-            for thread in self.threads:
-                thread.start()
+            crew = [self._worker() for _ in range(options.concurrency)]
+            board.slots.extend(worker.slot for worker in crew)
+            for worker in crew:
+                self._start(worker)
+
+    # -- as the supervisor sees them --------------------------------------------------------------
+
+    def replace(self, slot: Slot) -> None:
+        """Have another worker take the place of *slot*'s."""
+        if self._on_loop is not None:
+            self._on_loop.replace(slot)
+            return
+        worker = self._worker()
+        self._board.replace(slot, worker.slot)
+        self._start(worker)
+
+    def dead(self) -> list[tuple[Slot, BaseException]]:
+        """Return workers whose thread has ended by an error, and forget them."""
+        ended = [worker for worker in self._crew if not worker.thread.is_alive()]
+        for worker in ended:
+            self._crew.remove(worker)
+            self.threads.remove(worker.thread)
+        return [(worker.slot, worker.error) for worker in ended if worker.error is not None]
+
+    def lost(self) -> BaseException | None:
+        """Return why none of them can work any more, if that is so."""
+        if self._on_loop is None:
+            return None
+        if self._on_loop.error is None and not all(each.is_alive() for each in self.threads):
+            return RuntimeError("its thread has ended")
+        return self._on_loop.error
+
+    def ask(self, answer: Callable[[], None]) -> bool:
+        """Have *answer* called on their event loop; tell whether they have one."""
+        return self._on_loop is not None and self._on_loop.call(answer)
+
+    def _start(self, worker: WorkerThread) -> None:
+        self._crew.append(worker)
+        self.threads.append(worker.thread)
+        worker.thread.start()
 
     def close(self) -> None:
         """Let go of what they shared, once the board is closed."""
@@ -67,7 +108,7 @@ class Crew:
             )
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
-        workers = LoopWorkers(
+        workers = self._on_loop = LoopWorkers(
             self._board,
             self._settler,
             handler,

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pulsar_retry.pull.board import Board
 from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.lease import LeaseClock
+from pulsar_retry.pull.supervisor import Supervisor
+
+
+class Patient(Protocol):
+    """What has a health."""
+
+    @property
+    def health(self) -> Health:
+        """How it is."""
 
 
 class Gauges:
     """Tells how a subscriber is now. Thread-safe."""
 
-    def __init__(self, board: Board, limits: FlowControl, clock: LeaseClock) -> None:
+    def __init__(
+        self,
+        board: Board,
+        limits: FlowControl,
+        clock: LeaseClock,
+        supervisor: Supervisor,
+        subscriber: Patient,
+    ) -> None:
         self._board = board
         self._limits = limits
         self._clock = clock
+        self._supervisor = supervisor
+        self._subscriber = subscriber
 
     def gauges(self) -> dict[str, float]:
-        """Return what is in hand, the load, and the seconds of a lease."""
+        """Return what is in hand, the load, the seconds of a lease, and what is wrong."""
         count, size = self._board.held()
         count, size = max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
         return {
             "inflight": float(count),
             "load_ratio": self._limits.load(count, size),
             "lease_seconds": self._clock.duration(),
+            "abandoned_handlers": float(self._supervisor.abandoned()),
+            "degraded": float(self._subscriber.health.state == "degraded"),
         }

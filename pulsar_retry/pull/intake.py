@@ -75,9 +75,15 @@ class Intake:
         switch: Switch | None,
         valve: Valve | None,
         probe: Callable[[], Future[None]],
+        supervise: Callable[[float], None] = lambda _now: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make the intake; *probe* asks the broker for the topics and gives what it will say."""
+        """Make the intake.
+
+        *probe* asks the broker for the topics and gives what it will say; *supervise* looks after
+        the workers.
+        """
+        self._supervise = supervise
         self._now = clock.monotonic
         self._board = board
         self._settler = settler
@@ -185,7 +191,7 @@ class Intake:
         return self._gate.is_open(count, size)
 
     def _is_let_in(self, switch: Switch) -> bool:
-        switch.acknowledged(sum(slot.done for slot in self._board.slots))
+        switch.acknowledged(self._board.done())
         match switch.state():
             case BreakerState.OPEN:
                 self._kept.extend(self._board.unstarted())
@@ -341,6 +347,10 @@ class Intake:
 
         What is quick never gets one, so a lease costs the usual message nothing.
         """
+        # First, so that what begins below cannot end before the worker has seen that it is watched.
+        for key in self.clock.expired(now):
+            slot, item = cast("tuple[Slot, Item]", key)
+            self._settler.expire(slot, item)
         for slot in self._board.slots:
             watched = slot.watched
             if watched is not None and slot.work is not watched:
@@ -352,12 +362,10 @@ class Intake:
             elif work is not None and watched is not work:
                 slot.watched = work
                 self.clock.begin((slot, work), slot.seen_at)
-        done = sum(slot.done for slot in self._board.slots)
+        done = self._board.done()
         self.clock.times.add(0.0, done - self._counted)
         self._counted = done
-        for key in self.clock.expired(now):
-            slot, item = cast("tuple[Slot, Item]", key)
-            self._settler.expire(slot, item)
+        self._supervise(now)
 
     def take_down(self) -> list[Work]:
         """Return what is in hand that nobody has begun to handle, and forget it."""

@@ -12,7 +12,7 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.checks import one_of, positive
+from pulsar_retry.pull.checks import one_of, positive, whole
 
 #: Which of all handling times a lease is to outlast (python-pubsub's).
 _PERCENTILE = 0.99
@@ -36,6 +36,10 @@ def _extend(value: Any) -> bool:
     return value
 
 
+def _max_abandoned(value: Any) -> int | None:
+    return None if value is None else whole("max_abandoned", value)
+
+
 def _late(value: Any) -> str:
     return one_of("late", value, ("refuse", "ignore"))
 
@@ -56,6 +60,10 @@ class Lease:
         extend: Whether it is extended while a handler runs.
         late: What becomes of a settlement after the end: ``"refuse"`` raises `LeaseExpired`, or
             logs it where a handler returns late; ``"ignore"`` does nothing.
+        max_abandoned: A thread cannot be ended, nor a coroutine that ignores its cancellation. So
+            many handlers that have not returned after their lease are left alone, and other workers
+            take their places; with one more the subscription ends (`WorkersLostError`). None: 32,
+            or the subscriber's ``concurrency`` if that is more.
     """
 
     minimum: float = attrs.field(default=10.0, converter=_minimum)
@@ -63,6 +71,7 @@ class Lease:
     max_total: float = attrs.field(default=3600.0, converter=_max_total)
     extend: bool = attrs.field(default=True, converter=_extend)
     late: Literal["refuse", "ignore"] = attrs.field(default="refuse", converter=_late)
+    max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
 
     def __attrs_post_init__(self) -> None:
         """Refuse bounds that contradict each other."""

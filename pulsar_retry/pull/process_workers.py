@@ -24,7 +24,7 @@ from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, s
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.board import Slot
 from pulsar_retry.pull.carried import carried, restored
-from pulsar_retry.pull.ending import ENDS, ending
+from pulsar_retry.pull.ending import ENDS, Ending, ending
 from pulsar_retry.pull.returned import Finisher
 
 _CONTEXT = multiprocessing.get_context("spawn")
@@ -34,6 +34,9 @@ _PATIENCE = 5.0
 
 #: Seconds after which a message is tried again for which no child could be started.
 _RESTART = 5.0
+
+#: How often in a row a child may fail to start before the subscription ends.
+_STARTS = 3
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -47,6 +50,8 @@ class ProcessWorker:
         self._process: Any = None
         self._pipe: Any = None
         self._lock = threading.Lock()
+        self._is_killed = False
+        self._failed_starts = 0
 
     def __call__(self, message: Any) -> Any:
         """Return what the handler returns in the child.
@@ -55,7 +60,10 @@ class ProcessWorker:
             Exception: what the handler raised.
             WorkerCrashedError: the child died.
             Defer: no child could be started, which is not the message's fault.
+            Ending: the child cannot import the handler, or starting one has failed too often.
         """
+        if self._is_killed:  # when it was just through with the message before this one
+            self._buried()
         pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))
@@ -71,6 +79,7 @@ class ProcessWorker:
         with self._lock:
             if self._process is not None:
                 self._process.kill()
+                self._is_killed = True
 
     def close(self) -> None:
         """Let the child end."""
@@ -85,24 +94,38 @@ class ProcessWorker:
                 process.join()
 
     def _started(self) -> Any:
-        with self._lock:
-            self._pipe, theirs = _CONTEXT.Pipe()
-            self._process = _CONTEXT.Process(
-                target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
-            )
-            self._process.start()
-            theirs.close()  # so that the child's death ends the pipe
         try:
-            self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            _log.error("no worker process could be started: %s", self._buried())
-            raise Defer(_RESTART) from None
+            with self._lock:
+                self._pipe, theirs = _CONTEXT.Pipe()
+                process = _CONTEXT.Process(
+                    target=_serve, args=(theirs, *self._task), name="pulsar-retry", daemon=True
+                )
+                process.start()
+                self._process = process
+                theirs.close()  # so that the child's death ends the pipe
+            is_ready, error = pickle.loads(self._pipe.recv_bytes())  # noqa: S301 - our own child's
+        except (EOFError, OSError) as trouble:
+            raise self._not_started(trouble) from None
+        if not is_ready:
+            self._buried()
+            error.add_note("A worker process could not import the handler.")
+            raise Ending(error)
+        self._failed_starts = 0
         return self._pipe
+
+    def _not_started(self, trouble: Exception) -> Exception:
+        """Return what to raise where a child could not be started, or died before it was ready."""
+        text = shown(trouble) if self._process is None else self._buried()
+        self._failed_starts += 1
+        _log.error("no worker process could be started: %s", text)
+        if self._failed_starts < _STARTS:
+            return Defer(_RESTART)
+        return Ending(WorkerCrashedError(f"no worker process could be started: {text}"))
 
     def _buried(self) -> str:
         with self._lock:
             self._pipe.close()
-            process, self._process = self._process, None
+            process, self._process, self._is_killed = self._process, None, False
             if process is None:
                 return "the worker process was stopped"
             process.join(_PATIENCE)
@@ -139,13 +162,15 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
     """Handle messages until the parent closes the pipe or dies."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides when a child ends
         signal.signal(number, signal.SIG_IGN)
-    handle = pickle.loads(handler)  # noqa: S301 - from our own parent
-    make, *record = pickle.loads(schema)  # noqa: S301 - as above
-    codec = make(*record)
-    finisher, slot = Finisher(), Slot()
-    handle = finisher.finishing(handle, slot)
+    try:
+        handle = Finisher().finishing(pickle.loads(handler), Slot())  # noqa: S301 - our own parent's
+        make, *record = pickle.loads(schema)  # noqa: S301 - as above
+        codec = make(*record)
+    except (Exception, *ENDS) as error:  # noqa: BLE001 - it may be any module's code
+        pipe.send_bytes(_pickled_error(error))
+        return
     with contextlib.suppress(EOFError, OSError):
-        pipe.send_bytes(b"ready")
+        pipe.send_bytes(pickle.dumps((True, None)))
         while True:
             message = restored(pickle.loads(pipe.recv_bytes()), codec)  # noqa: S301 - as above
             pipe.send_bytes(_answer(handle, message))

@@ -146,8 +146,6 @@ class Settler:
         if not slot.expire(item):
             return
         self._count("expired")
-        if slot.interrupt is not None:
-            slot.interrupt()
         error = LeaseExpired("the handler did not return before its lease expired")
         self.settle_failure(Work.of(item), error)
 
@@ -169,7 +167,7 @@ class Settler:
         try:
             self.judge(work, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - a worker must go on, and the message come back
-            self._come_back(work, trouble)
+            self.come_back(work, trouble)
 
     def judge(
         self, work: Work, error: BaseException, policy: RetryPolicy, *, keep: bool = False
@@ -217,7 +215,7 @@ class Settler:
             failures = self._failures(work) + (letter and not has_failed)
             self._carry_out(work._replace(entry=None), action, failure, failures, keep=True)
         except Exception as trouble:  # noqa: BLE001 - as above
-            self._come_back(work._replace(entry=None), trouble)
+            self.come_back(work._replace(entry=None), trouble)
 
     def _carry_out(
         self, work: Work, action: Action, failure: Failure, attempt: int, *, keep: bool
@@ -359,7 +357,7 @@ class Settler:
         self._board.settled(work)
         self._next(work)
 
-    def _come_back(self, work: Work, trouble: Exception) -> None:
+    def come_back(self, work: Work, trouble: BaseException) -> None:
         """Have a message redelivered with which nothing else could be done."""
         try:
             self.consumer.negative_acknowledge(work.message)

@@ -17,14 +17,16 @@ from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.consumer.plan import topic_list
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.errors import shown
-from pulsar_retry.observe.watch import topic_label
+from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.board import HANDLED_BY, Board
+from pulsar_retry.pull.breaker import BreakerState
 from pulsar_retry.pull.checks import one_of
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.gauges import Gauges
+from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.intake import Intake
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription
 from pulsar_retry.pull.options import Options, effective, origins
@@ -32,6 +34,7 @@ from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
 from pulsar_retry.pull.settling import Counts, Settler
 from pulsar_retry.pull.signals import Requests, awaiting_signals
+from pulsar_retry.pull.supervisor import Supervisor
 from pulsar_retry.pull.switch import Switch
 
 if TYPE_CHECKING:
@@ -88,6 +91,10 @@ class Subscriber:
         self._board = Board(clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
+        self._supervisor: Supervisor | None = None
+        self._consumer: Consumer | None = None
+        self._switch: Switch | None = None
+        self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
         self._has_told = False
@@ -260,6 +267,26 @@ class Subscriber:
         return origins(self._options)
 
     @property
+    def health(self) -> Health:
+        """How it is: a state, and in words what is wrong."""
+        if self._thread is None:
+            return Health("new")
+        if self._ended.is_set():
+            reason = self._reason
+            return Health("stopped") if reason is None else Health("failed", _told(reason))
+        consumer, supervisor = self._consumer, self._supervisor
+        if self._stop is not None:
+            return Health("stopping")
+        if consumer is None or supervisor is None:
+            return Health("starting", self._trouble)
+        problems = supervisor.problems()
+        if self._switch is not None and self._switch.state() is not BreakerState.CLOSED:
+            problems.append("the breaker is open: too many messages fail")
+        if not consumer.is_connected():
+            problems.append("the connection to the broker is lost")
+        return Health("degraded", "; ".join(problems)) if problems else Health("running")
+
+    @property
     def in_hand(self) -> tuple[int, int]:
         """How many messages it holds, and how many bytes: what flow control limits."""
         count, size = self._board.held()
@@ -285,9 +312,12 @@ class Subscriber:
                 consumer, kind = opened
                 self._serve(consumer, kind)
         except BaseException as error:  # noqa: BLE001 - `result` tells it
-            name, told = self._options.subscription, f"{type(error).__name__}: {shown(error)}"
-            _log.error("the subscription %r has ended: %s", name, told, extra=self._facts())
+            name = self._options.subscription
+            text = "the subscription %r has ended: %s"
+            _log.error(text, name, _told(error), extra=self._facts())
             self._reason = error
+            ledger = Watch.of(self._options.topic, name).ledger
+            ledger.count("subscriptions_failed", type(error).__name__)
         finally:
             try:
                 self._board.close()
@@ -313,8 +343,9 @@ class Subscriber:
                 return open_subscription(self._client, self._options)
             except TRANSIENT as error:
                 text = "the subscription %r could not be opened yet, and is tried again in %g s: %s"
-                name, told = self._options.subscription, f"{type(error).__name__}: {shown(error)}"
-                _log.warning(text, name, pause, told, extra=self._facts())
+                self._trouble = _told(error)
+                name = self._options.subscription
+                _log.warning(text, name, pause, self._trouble, extra=self._facts())
             except Exception as error:
                 if not self._opened.is_set():
                     self._refusal = error
@@ -339,6 +370,7 @@ class Subscriber:
         if is_ordered(kind):
             lanes = OrderedLanes(options.lanes, board, handover, kind, clock)
         switch = None if options.breaker is None else Switch(options.breaker, board.notify, clock)
+        self._consumer, self._switch = consumer, switch
         if options.valve is not None:
             options.valve.attach(board.notify)
         settler = Settler(
@@ -362,14 +394,20 @@ class Subscriber:
             switch=switch,
             valve=options.valve,
             probe=self._probe,
+            supervise=self._supervise,
             clock=clock,
         )
         with self._lock:
             settler.policy = self._policy
             self._settler = settler
-        gauges = Gauges(board, options.flow_control, intake.clock)
+        crew = self._crew = Crew(
+            options, board, settler, clock, lost=lambda: self._ask("abandon", 0)
+        )
+        self._supervisor = Supervisor(
+            crew, board, settler, lease=options.lease, concurrency=options.concurrency
+        )
+        gauges = Gauges(board, options.flow_control, intake.clock, self._supervisor, self)
         settler.handover.watch.ledger.attach(gauges)
-        self._crew = Crew(options, board, settler, clock, lost=lambda: self._ask("abandon", 0))
         self._tell_opened()
         try:
             intake.run(lambda: self._stop is not None)
@@ -377,6 +415,10 @@ class Subscriber:
             handed_back = self._wind_up(intake)
             settler.handover.watch.ledger.detach(gauges)
         self._report = self._reported(settler.counts, handed_back)
+
+    def _supervise(self, now: float) -> None:
+        if self._supervisor is not None:
+            self._supervisor.look(now)
 
     def _tell_opened(self) -> None:
         self._opened.set()
@@ -419,7 +461,7 @@ class Subscriber:
         for slot in board.slots:  # whatever these handlers say is too late
             if (work := slot.work) is not None:
                 slot.watched = work
-                slot.expire(work)
+                slot.expire(work, interrupts=False)
         return handed_back + self._take_down(intake)
 
     def _take_down(self, intake: Intake) -> int:
@@ -434,7 +476,7 @@ class Subscriber:
         assert stop is not None  # noqa: S101 - else an error ended it
         held = self._board.held()[0]
         counts = attrs.asdict(counted)
-        counts["acknowledged"] += sum(slot.done for slot in self._board.slots)
+        counts["acknowledged"] += self._board.done()
         return Report(
             mode=stop.mode,
             handed_back=handed_back,
@@ -442,6 +484,10 @@ class Subscriber:
             seconds=self._clock.monotonic() - stop.asked_at,
             **counts,
         )
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {shown(error)}"
 
 
 def checked(mode: Any, timeout: Duration) -> None:

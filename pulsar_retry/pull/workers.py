@@ -16,7 +16,13 @@ _log = logging.getLogger("pulsar_retry")
 
 
 class WorkerThread:
-    """A thread that handles messages one by one."""
+    """A thread that handles messages one by one.
+
+    Attributes:
+        slot: What others see of it.
+        thread: The thread; it does not run yet.
+        error: What has ended the thread before its time, if anything.
+    """
 
     def __init__(
         self,
@@ -48,7 +54,7 @@ class WorkerThread:
         self._finisher = finisher
         self._sleep = clock.lock()
         self._sleep.acquire()
-        board.slots.append(self.slot)
+        self.error: BaseException | None = None
         # A daemon, for a handler that never returns must not keep the process from ending.
         self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
@@ -56,8 +62,12 @@ class WorkerThread:
         try:
             while not self._board.closed:
                 self._handle_all()
+                if self.slot.retired:
+                    return
                 if self._board.lie_down(self._sleep.release):
                     self._sleep.acquire()
+        except BaseException as error:  # noqa: BLE001 - the supervisor tells
+            self.error = error
         finally:
             if self._close is not None:
                 self._close()
@@ -67,7 +77,7 @@ class WorkerThread:
         board, slot, handler, settler = self._board, self.slot, self._handler, self._settler
         finish = self._finisher.finish
         take, acknowledge = board.ready.popleft, settler.consumer.acknowledge
-        while not board.closed:
+        while not (board.closed or slot.retired):
             try:
                 item = take()
             except IndexError:

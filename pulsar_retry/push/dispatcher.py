@@ -22,6 +22,7 @@ from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.async_workers import RETRIES_IN_PLACE
 from pulsar_retry.pull.breaker import Breaker
 from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.lanes import Lanes
 from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.options import LOOP, Options, checked_options
@@ -344,6 +345,11 @@ class Dispatcher:
     def in_hand(self) -> tuple[int, int]:
         """How many messages it holds, and how many bytes: what flow control limits."""
         return self._subscriber.in_hand
+
+    @property
+    def health(self) -> Health:
+        """How its subscription is; see `Subscriber.health`."""
+        return self._subscriber.health
 
     @property
     def running(self) -> bool:

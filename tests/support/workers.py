@@ -8,6 +8,7 @@ with the payload, to a file. Payloads say what happens: ``flaky…`` fails on th
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import sys
 import time
@@ -106,6 +107,25 @@ def hidden(message: Any) -> Any:
 def lazy(message: Any) -> Any:
     """Return a generator."""
     return (each for each in [message])
+
+
+class Unloadable:
+    """A handler that another process cannot load."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+
+    def __call__(self, _message: Any) -> None:
+        """Never called."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Fail as *way* says, when the other process unpickles it."""
+        if state["_way"] == "import":
+            importlib.import_module("no_such_module")
+        elif state["_way"] == "exit":
+            sys.exit("not here")
+        else:
+            os._exit(9)
 
 
 def main() -> None:

@@ -1,0 +1,162 @@
+"""Looks after the workers: replaces those that hang or have died, up to a cap."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pulsar_retry.errors import WorkersLostError
+from pulsar_retry.pull.board import Board, Slot, Work
+from pulsar_retry.pull.lease import Lease
+from pulsar_retry.pull.settling import Settler
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Seconds that a handler has for its end when it was interrupted.
+_GRACE = 5.0
+
+#: Seconds without an answer after which an event loop counts as blocked.
+_SILENT = 5.0
+
+#: Seconds that it may be blocked for longer than a lease lasts; then the subscription ends.
+_PATIENCE = 5.0
+
+#: Seconds after which that is an error.
+_TOO_SILENT = 60.0
+
+#: Workers that are replaced at least, where nobody says how many.
+LEAST_CAP = 32
+
+
+class Workers(Protocol):
+    """Those who are looked after."""
+
+    def replace(self, slot: Slot) -> None:
+        """Have another worker take the place of *slot*'s."""
+
+    def dead(self) -> list[tuple[Slot, BaseException]]:
+        """Return workers whose thread has ended by an error, and forget them."""
+
+    def lost(self) -> BaseException | None:
+        """Return why none of them can work any more, if that is so."""
+
+    def ask(self, answer: Callable[[], None]) -> bool:
+        """Have *answer* called on their event loop; tell whether they have one."""
+
+
+class Supervisor:
+    """Looks after the workers of one subscriber. On the receiving thread, but for `problems`."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        board: Board,
+        settler: Settler,
+        *,
+        lease: Lease,
+        concurrency: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make one; *now* is for how long an event loop is silent, which is never virtual."""
+        self._workers = workers
+        self._board = board
+        self._settler = settler
+        self._cap = lease.max_abandoned or max(LEAST_CAP, concurrency)
+        self._patience = lease.max_total + _PATIENCE
+        self._now = now
+        self._late: dict[Slot, float] = {}
+        self._abandoned: list[Slot] = []
+        self._deaths = 0
+        self._asked_at: float | None = None
+        self._silent = 0.0
+        self._told_at = _SILENT
+
+    def look(self, now: float) -> None:
+        """Replace who hangs or has died; have the subscription end where that does not help."""
+        if self._board.closed:
+            return
+        self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
+        self._look_at_handlers(now)
+        self._look_at_the_dead()
+        self._look_at_the_loop()
+        if (error := self._workers.lost()) is not None:
+            self._end(f"the event loop of the handlers has ended ({error!r})", error)
+
+    def abandoned(self) -> int:
+        """Return how many handlers hang although their lease has expired. Thread-safe."""
+        slots = [*self._abandoned, *self._board.slots]
+        return sum(slot.work is not None and slot.work is slot.expired for slot in slots)
+
+    def problems(self) -> list[str]:
+        """Return what is wrong, if anything. Thread-safe."""
+        found = []
+        if count := self.abandoned():
+            found.append(f"{count} of at most {self._cap} handlers hang after their lease")
+        if self._silent >= _SILENT:
+            found.append(f"a handler has blocked the event loop for {self._silent:.0f} s")
+        return found
+
+    def _look_at_handlers(self, now: float) -> None:
+        late = {}
+        for slot in list(self._board.slots):
+            if slot.work is None or slot.work is not slot.expired:
+                continue
+            since = late[slot] = self._late.get(slot, now)
+            if slot.interrupt is not None and now - since < _GRACE:
+                continue
+            if len(self._abandoned) >= self._cap:
+                self._end(f"more than {self._cap} handlers have not returned after their lease")
+                return
+            if slot.retire():
+                del late[slot]
+                self._abandoned.append(slot)
+                text = "a handler hangs after its lease, and is replaced (%d of at most %d)"
+                _log.warning(text, len(self._abandoned), self._cap, extra=self._facts())
+                self._workers.replace(slot)
+        self._late = late
+
+    def _look_at_the_dead(self) -> None:
+        for slot, error in self._workers.dead():
+            self._deaths += 1
+            _log.error("a worker has died, and is replaced", exc_info=error, extra=self._facts())
+            if (item := slot.work) is not None and slot.may_settle(item):
+                self._settler.come_back(Work.of(item), error)
+            if self._deaths > self._cap:
+                self._end(f"more than {self._cap} workers have died", error)
+                return
+            self._workers.replace(slot)
+
+    def _look_at_the_loop(self) -> None:
+        now = self._now()
+        if self._asked_at is not None:
+            self._silent = now - self._asked_at
+            if self._silent >= self._told_at:
+                self._told_at *= 2
+                level = logging.WARNING if self._silent < _TOO_SILENT else logging.ERROR
+                text = (
+                    "a handler has blocked the event loop for %.0f s, and nothing else is handled: "
+                    "what blocks belongs into asyncio.to_thread, or into a handler that is def"
+                )
+                _log.log(level, text, self._silent, extra=self._facts())
+            if self._silent >= self._patience:
+                self._end(f"a handler has blocked the event loop for {self._silent:.0f} s")
+            return
+        self._asked_at = now  # before it is asked: it may answer at once
+        if not self._workers.ask(self._answer):
+            self._asked_at = None
+
+    def _answer(self) -> None:
+        self._asked_at, self._silent, self._told_at = None, 0.0, _SILENT
+
+    def _end(self, text: str, cause: BaseException | None = None) -> None:
+        if self._settler.fatal is None:
+            error = WorkersLostError(text)
+            error.__cause__ = cause
+            self._settler.fatal = error
+            self._board.notify()
+
+    def _facts(self) -> dict[str, str]:
+        ledger = self._settler.handover.watch.ledger
+        return {"topic": ledger.topic, "subscription": ledger.subscription}

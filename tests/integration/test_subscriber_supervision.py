@@ -1,0 +1,87 @@
+"""Handlers that hang, block or fill pools, in real time: others go on, or it ends and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from handling import SOON, Notes
+from reading import eventually
+
+import pulsar_retry as pr
+from pulsar_retry.pull import supervisor
+
+pytestmark = pytest.mark.timeout(90)
+
+SHORT = pr.Lease(minimum=0.5, maximum=0.5, max_total=0.5)
+
+
+def test_a_coroutine_that_cannot_be_cancelled(start, publish, monkeypatch):
+    """Another worker takes its place; without that, nothing more would be handled here."""
+    monkeypatch.setattr(supervisor, "_GRACE", 0.2)
+    release, seen = threading.Event(), Counter()
+
+    async def handle(message: Any) -> None:
+        seen[message.data()] += 1
+        while message.data() == b"hang" and not release.is_set():
+            try:
+                await asyncio.sleep(0.1)
+            except asyncio.CancelledError:
+                continue
+
+    subscriber = start(handle, lease=SHORT, concurrency=1)
+    publish(b"hang")
+    eventually(lambda: seen[b"hang"] == 3)
+    publish(b"fine")
+    eventually(lambda: seen[b"fine"])
+    assert "handlers hang after their lease" in subscriber.health.reason
+    release.set()
+    eventually(lambda: subscriber.health.state == "running")
+    report = subscriber.stop()
+    assert (1, 1, 3) == (report.acknowledged, report.dead_lettered, report.expired)
+
+
+def test_a_handler_that_blocks_the_event_loop(start, publish, monkeypatch, caplog):
+    """It is told at once, and ends the subscription when it has had the time of a lease."""
+    monkeypatch.setattr(supervisor, "_SILENT", 0.2)
+    monkeypatch.setattr(supervisor, "_PATIENCE", 1.0)
+    release = threading.Event()
+
+    async def block(_message: Any) -> None:
+        release.wait(SOON)
+
+    with caplog.at_level(logging.WARNING, "pulsar_retry"):
+        subscriber = start(block, lease=SHORT)
+        publish()
+        eventually(lambda: "a handler has blocked the event loop" in subscriber.health.reason)
+        assert "asyncio.to_thread" in caplog.text
+        with pytest.raises(pr.WorkersLostError, match="blocked the event loop"):
+            subscriber.result(SOON)
+    release.set()
+    again = Notes()
+    start(again)
+    again.wait_for(1)
+
+
+def test_failures_do_not_wait_for_the_handlers_own_threads(start, publish, dead_letters):
+    """Handlers that fill the event loop's pool keep no failure from being settled."""
+    release, waiting = threading.Event(), []
+
+    async def handle(message: Any) -> None:
+        if message.data() == b"fail":
+            raise ValueError
+        waiting.append(message)
+        await asyncio.to_thread(release.wait, SOON)
+
+    start(handle, retry_policy=pr.RetryPolicy(max_attempts=1), concurrency=100)
+    for _ in range(60):  # the pool has 32 threads at most
+        publish(b"wait")
+    eventually(lambda: len(waiting) == 60)
+    publish(b"fail")
+    (dead,) = dead_letters(1)
+    assert (b"fail", False) == (dead.data(), release.is_set())
+    release.set()

@@ -1,0 +1,256 @@
+"""Workers that hang or die: others take their places, or the subscription ends and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pulsar
+import pytest
+import workers
+from handling import SOON, Notes
+from reading import eventually
+
+import pulsar_retry as pr
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.pull import process_workers
+from pulsar_retry.pull.board import Slot
+from pulsar_retry.pull.process_workers import ProcessWorker
+from pulsar_retry.pull.settling import Settler
+from pulsar_retry.testing import MemoryBroker
+
+SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
+DAY = 86_400
+AT_ONCE = pr.RetryPolicy(max_attempts=20, backoff="immediate")
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryBroker]:
+    """Give an empty broker."""
+    memory = MemoryBroker()
+    yield memory
+    memory.close()
+
+
+def hanging(memory: MemoryBroker) -> Notes:
+    """Return a handler that hangs for ever with some messages."""
+
+    def act(message: Any) -> None:
+        if message.data().startswith(b"hang"):
+            memory.clock.event().wait(1000 * DAY)
+
+    return Notes(act)
+
+
+def gauges(topic: str = "orders") -> dict[str, float]:
+    """Return what the metrics say of the subscription."""
+    found: dict[str, float] = {}
+    for each in Watch.of(topic, "billing").ledger.gauges():
+        found.update(each)
+    return found
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_message_that_always_hangs(memory: MemoryBroker, concurrency: int) -> None:
+    """It costs a thread at each attempt, and is dead in the end; all others are handled."""
+    notes = hanging(memory)
+    subscriber = memory.client().subscriber(
+        "orders", "billing", notes, lease=SHORT, retry_policy=AT_ONCE, concurrency=concurrency
+    )
+    assert "new" == subscriber.health.state
+    with subscriber:
+        assert pr.Health("running") == subscriber.health
+        memory.send("orders", b"hang")
+        for number in range(5):
+            memory.send("orders", b"%d" % number)
+        memory.join("orders", "billing")
+        health = subscriber.health
+        assert ("degraded", False) == (health.state, health.is_well)
+        assert "20 of at most 32 handlers hang" in health.reason
+        assert (20, 1) == (gauges()["abandoned_handlers"], gauges()["degraded"])
+        memory.send("orders", b"one more")
+        memory.join("orders", "billing")
+    assert (20, 6) == (notes.attempts[b"hang"], len(notes.seen) - 20)
+    report = subscriber.result(SOON)
+    assert (6, 1, 20) == (report.acknowledged, report.dead_lettered, report.expired)
+    assert "stopped" == subscriber.health.state
+
+
+def test_too_many_that_hang(memory: MemoryBroker) -> None:
+    """They end the subscription, and `result` says why; nothing is lost."""
+    lease = pr.Lease(minimum=1, maximum=1, max_total=1, max_abandoned=3)
+    subscriber = memory.client().subscriber(
+        "orders", "billing", hanging(memory), lease=lease, retry_policy=AT_ONCE, concurrency=2
+    )
+    memory.send("orders", b"hang")
+    subscriber.start()
+    with pytest.raises(pr.WorkersLostError, match="more than 3 handlers have not returned"):
+        subscriber.result(DAY)
+    assert "failed" == subscriber.health.state
+    assert "WorkersLostError" in subscriber.health.reason
+    counts = Watch.of("orders", "billing").ledger.counts("subscriptions_failed")
+    assert counts["WorkersLostError"] >= 1
+    with memory.client().subscriber("orders", "billing", Notes()) as successor:
+        memory.join("orders", "billing")
+    assert 1 == successor.result().acknowledged
+
+
+def test_one_that_comes_back_late(memory: MemoryBroker) -> None:
+    """Its worker ends then, so that there are never more of them at work than there are to be."""
+    release, most, at_work = memory.clock.event(), [0], []
+    lock = threading.Lock()
+
+    def handle(message: Any) -> None:
+        if message.data() == b"hang" and pr.attempt_of(message) == 1:
+            release.wait(DAY)
+            return
+        with lock:
+            at_work.append(message)
+            most[0] = max(most[0], len(at_work))
+        memory.clock.sleep(0.5)
+        with lock:
+            at_work.pop()
+
+    client = memory.client()
+    with client.subscriber("orders", "billing", handle, lease=SHORT, concurrency=1) as subscriber:
+        memory.send("orders", b"hang")
+        memory.clock.advance(70)
+        release.set()
+        memory.clock.settle()
+        assert "running" == subscriber.health.state
+        for number in range(10):
+            memory.send("orders", b"%d" % number)
+        memory.join("orders", "billing")
+    assert (1, 11) == (most[0], subscriber.result().acknowledged)
+
+
+def test_a_worker_that_dies(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By an error of ours, say: another takes its place, and its message comes back."""
+    fails = [RuntimeError("a bug"), RuntimeError("a bug")]
+    failed = Settler.failed
+
+    def broken(self: Settler, slot: Slot, item: Any, error: BaseException) -> None:
+        if fails:
+            raise fails.pop()
+        failed(self, slot, item, error)
+
+    monkeypatch.setattr(Settler, "failed", broken)
+
+    def act(message: Any) -> None:
+        if notes.attempts[message.data()] <= 2:
+            raise ValueError
+
+    notes = Notes(act)
+    client = memory.client()
+    with (
+        caplog.at_level(logging.ERROR, "pulsar_retry"),
+        client.subscriber("orders", "billing", notes, concurrency=1) as subscriber,
+    ):
+        memory.send("orders", b"order")
+        memory.join("orders", "billing")
+    assert 2 == caplog.text.count("a worker has died, and is replaced")
+    assert (1, 2) == (subscriber.result().acknowledged, subscriber.result().unsettled)
+
+
+def test_an_event_loop_that_dies(memory: MemoryBroker) -> None:
+    """By what a task of the handler's own raises, say: the subscription ends."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def handle(_message: Any) -> None:
+        await asyncio.wait([asyncio.ensure_future(leave())])
+
+    memory.send("orders", b"order")
+    subscriber = memory.client().subscriber("orders", "billing", handle).start()
+    eventually(lambda: not subscriber._crew.threads[0].is_alive())
+    with pytest.raises(pr.WorkersLostError, match="the event loop of the handlers has ended"):
+        subscriber.result(DAY)
+    assert 1 == memory.backlog("orders", "billing")
+
+
+# -- worker processes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind", "text"),
+    [
+        (workers.Unloadable("import"), ImportError, "no_such_module"),
+        (workers.Unloadable("exit"), SystemExit, "not here"),
+    ],
+)
+def test_a_handler_that_cannot_be_imported(
+    memory: MemoryBroker, handler: Any, kind: type[BaseException], text: str
+) -> None:
+    """It ends the subscription with the child's own error; no attempt is used up."""
+    memory.send("orders", b"order")
+    subscriber = memory.client().subscriber(
+        "orders", "billing", handler, workers="processes", concurrency=1
+    )
+    subscriber.start()
+    with pytest.raises(kind, match=text) as raised:
+        subscriber.result(DAY)
+    assert "A worker process could not import the handler." == raised.value.__notes__[-1]
+    assert (1, []) == (
+        memory.backlog("orders", "billing"),
+        memory.retry_letters("orders", "billing"),
+    )
+
+
+def test_processes_that_die_as_they_start(
+    memory: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may be bad luck twice, but not three times."""
+    monkeypatch.setattr(process_workers, "_RESTART", 1)
+    memory.send("orders", b"order")
+    subscriber = memory.client().subscriber(
+        "orders", "billing", workers.Unloadable("die"), workers="processes", concurrency=1
+    )
+    subscriber.start()
+    with pytest.raises(pr.WorkerCrashedError, match=r"could be started: .*exit code 9"):
+        subscriber.result(DAY)
+
+
+def message_of() -> Any:
+    """Return a message."""
+    memory = MemoryBroker()
+    memory.send("orders", b"order")
+    return memory.messages("orders")[0]
+
+
+def test_a_kill_that_comes_too_late() -> None:
+    """It ends a child that was through with its message; the next one gets a new child."""
+    worker = ProcessWorker(workers.decide, pulsar.schema.BytesSchema())
+    message = message_of()
+    try:
+        assert isinstance(worker(message), pr.Drop)
+        worker.kill()
+        assert isinstance(worker(message), pr.Drop)
+    finally:
+        worker.close()
+
+
+def test_only_the_expired_message_is_interrupted() -> None:
+    """A worker cannot get to the next message while the handler of the last one is ended."""
+    slot, item = Slot(), (object(), 0, None)
+    slot.work = item
+    settled, at_the_next = threading.Event(), []
+
+    def settle() -> None:
+        at_the_next.append(slot.may_settle(item))
+        settled.set()
+
+    def interrupt() -> None:
+        threading.Thread(target=settle).start()
+        assert not settled.wait(0.1)
+
+    slot.interrupt = interrupt
+    assert slot.expire(item)
+    assert settled.wait(SOON)
+    assert [False] == at_the_next
+    assert not slot.expire(item)
