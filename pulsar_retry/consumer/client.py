@@ -117,6 +117,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     def create_table_view(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
         view = super().create_table_view(*args, **kwargs)
         view._owner = self  # noqa: SLF001 - as for a producer
+        fork.guard(view, "_table_view")
         return view
 
     def subscribe(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents

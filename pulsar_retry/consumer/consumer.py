@@ -96,6 +96,8 @@ class Consumer(WatchedConsumer):
 
         def deliver(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message may be here before `subscribe` has returned
+            if self._consumer is None:
+                return  # it has failed: the broker redelivers the message
             if not self._is_surplus(message._message):  # noqa: SLF001
                 self._took(1)
                 message._letter = False  # noqa: SLF001 - as `message_of` does it

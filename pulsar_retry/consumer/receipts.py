@@ -125,8 +125,9 @@ class LetterProducer:
         keep_thread_state()
 
     def _start(self) -> None:
-        self._taker = threading.Thread(target=self._take, name="pulsar-retry-receipts", daemon=True)
-        self._taker.start()
+        taker = threading.Thread(target=self._take, name="pulsar-retry-receipts", daemon=True)
+        taker.start()  # where that fails, nothing is sent, and the next letter tries again
+        self._taker = taker
 
     def _take(self) -> None:
         """Match results with flights until none has been in the air for a while."""

@@ -136,6 +136,8 @@ class RetryConsumer(CountingConsumer):
 
         def deliver(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first letter is here before the topic is subscribed to
+            if self._consumer is None:
+                return  # it has failed: the broker redelivers the letter
             raw = message._message  # noqa: SLF001
             self._letter_seen(raw)
             if not self._is_surplus(raw):

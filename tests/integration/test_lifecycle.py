@@ -155,8 +155,9 @@ def test_a_dropped_consumer_is_freed(subscribe, client):
 
 
 def test_a_forked_child_fails_fast(subscribe, publish, client, topic):
-    """Receive, acknowledge, nack, reconsume, send, subscribe: ForkedError in the child."""
+    """Whatever is done with what was opened before: ForkedError in the child."""
     consumer = subscribe()
+    table = client.create_table_view(f"{topic}-table")
     producer = client.create_producer(topic)
     publish()
     message = consumer.receive(SOON)
@@ -167,6 +168,8 @@ def test_a_forked_child_fails_fast(subscribe, publish, client, topic):
         lambda: consumer.reconsume_later(message),
         lambda: producer.send(b"x"),
         lambda: client.subscribe(topic, "other"),
+        lambda: table.get("key"),
+        table.close,
     ]
 
     child = os.fork()
@@ -564,3 +567,20 @@ def test_an_ack_timeout_starts_when_a_message_is_handed_out(client, publish, top
     assert [] == receive_all(consumer)
     namespace = topic.removeprefix("persistent://").rsplit("/", 1)[0]
     assert f"{topic}-billing-DLQ" not in admin.topics(namespace)
+
+
+def test_a_listener_is_not_called_where_subscribing_fails(client, topic):
+    """Letters came before the topic was found taken; they stay for whoever gets it."""
+    blocker = client.subscribe(topic, "billing", pulsar.ConsumerType.Exclusive)
+    producer = client.create_producer(f"{topic}-billing-RETRY")
+    for _ in range(3):
+        producer.send(b"letter")
+    called = []
+    listening = {"enable_retry": True, "message_listener": lambda *got: called.append(got)}
+    for _ in range(3):
+        with pytest.raises(pulsar.ConsumerBusy):
+            client.subscribe(topic, "billing", **listening)
+    blocker.close()
+    consumer = client.subscribe(topic, "billing", enable_retry=True)
+    assert [b"letter"] * 3 == receive_all(consumer)
+    assert [] == called

@@ -171,3 +171,23 @@ def test_receipts_land_together(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> No
     raw.answer(*[OK] * 100)
     assert [OK] * 100 == [flight.result for flight in flights]
     assert [100] == bursts
+
+
+def test_a_thread_that_cannot_be_started(
+    producer: LetterProducer, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The letter is not sent, and its sender is told; the next ones get their receipts."""
+
+    class NoThread(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as few:
+        few.setattr(receipts.threading, "Thread", NoThread)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="new thread"):
+                producer.send(object(), Flight())
+    assert [] == raw.callbacks
+    flights = send(producer, 3)
+    raw.answer(*[OK] * 3)
+    assert [OK] * 3 == [flight.result for flight in flights]
