@@ -53,6 +53,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         self._bridge = Bridge()
         self._arrivals = Arrivals(inbox, self._bridge)
         self._handing = Handing(consumer, self._bridge)
+        if inbox not in (inboxes := consumer._inboxes):  # noqa: SLF001
+            inboxes.append(inbox)
         # Up to this redelivery count a message of the topic is wanted, as the consumer says too.
         limit = consumer._plan.limit  # noqa: SLF001
         self._limit = sys.maxsize if limit is None else limit

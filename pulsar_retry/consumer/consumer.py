@@ -14,11 +14,13 @@ from typing import Any, Self, TypeVar
 import pulsar
 
 from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.kept import KeptLetters
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
 from pulsar_retry.consumer.making import LetterMaker
+from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.consumer.nacking import NackGauges
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import message_of
@@ -30,6 +32,9 @@ from pulsar_retry.policy.actions import surplus_delivery
 from pulsar_retry.policy.durations import Duration
 
 _log = logging.getLogger("pulsar_retry")
+
+#: Seconds in which a consumer is disconnected whose subscription was moved.
+_CUT = 0.25
 
 Handed = TypeVar("Handed", bound=Future[None] | None)
 
@@ -57,6 +62,10 @@ class Consumer(WatchedConsumer):
         self._gauges = NackGauges(self)
         self._ledger.attach(self._gauges)
         self._closed = False
+        # What holds messages of this consumer that pulsar-client has given away.
+        self._inboxes: list[Inbox] = []
+        self._when_moved: list[Callable[[], None]] = []
+        MOVES.watch(self, plan.topic, plan.subscription)
         self._closing = threading.RLock()
         self._opened = self._clock.event()
         self._letters = LetterMaker(plan, self._clock)
@@ -296,6 +305,47 @@ class Consumer(WatchedConsumer):
     def _leaves(self, raw: Any) -> Callable[[], None] | None:  # noqa: ARG002 - as `_source`
         """Take note that the letter *raw* is handed on; return what to call when that is done."""
         return None
+
+    # -- seeks ----------------------------------------------------------------------------------
+
+    def seek(self, messageid: Any) -> None:
+        """Move the subscription to a message id or a time (milliseconds since 1970).
+
+        What is held here of before is forgotten, also pending nacks.
+        """
+        super().seek(messageid)
+        self._moved()
+        MOVES.tell(self._plan.topic, self._plan.subscription, but=self)
+
+    def _subscription_moved(self) -> None:
+        """Let go of what is held here, for another one in this process has moved the subscription.
+
+        Thread-safe.
+        """
+        self._nacks.clear()
+        self._moved()
+        items = [item for inbox in self._inboxes for item in inbox.drop(letters=False)]
+        if items:
+            self._worker.submit(lambda: self._ask_back([item.message for item in items]))
+
+    def _ask_back(self, messages: list[Any]) -> None:
+        """Ask for messages that were dropped again, unless they are surely of before the seek."""
+        if not self._is_cut_soon():  # the broker ignores those that it will not deliver
+            for raw in messages:
+                self._nacks.add(self._to_nack(raw, raw.message_id(), letter=False), 0.0)
+
+    def _is_cut_soon(self) -> bool:
+        """Wait a moment for the broker to disconnect the consumer of one topic; tell whether."""
+        deadline = self._clock.monotonic() + _CUT
+        while self._consumer.is_connected():
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(_CUT / 50)
+        return isinstance(self._plan.topic, str)
+
+    def _moved(self) -> None:
+        for each in list(self._when_moved):
+            each()
 
     # -- the nack path's dead letters ---------------------------------------------------------
 

@@ -14,7 +14,7 @@ import pulsar
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
 from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
-from pulsar_retry.consumer.receiving import CountingConsumer
+from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.consumer.timer import Checker
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
@@ -75,6 +75,27 @@ class Handover:
     def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
         """Take note of a message that is retried in its lane."""
         self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
+
+    def when_moved(self, act: Callable[[], None]) -> None:
+        """Have *act* called, on any thread, when this process has moved the subscription."""
+        self._consumer._when_moved.append(act)
+
+    def cut(self) -> frozenset[bool]:
+        """Return which consumers have no connection: True for that of the retry topic."""
+        consumer = self._consumer
+        sources = {False, isinstance(consumer, RetryConsumer)}
+        return frozenset(
+            letter for letter in sources if not consumer._source(letter=letter).is_connected()
+        )
+
+    def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
+        """Tell whether *message* is certainly delivered again, if it is to be at all.
+
+        That is so if its consumer is one of those that are *cut* off, and reads no other topic or
+        partition, which might not be.
+        """
+        single = isinstance(self._plan.topic, str) and "-partition-" not in message.topic_name()
+        return single and self.is_letter(message) in cut
 
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return what has *message* delivered again; it holds the id of the message alone.

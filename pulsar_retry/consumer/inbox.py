@@ -179,19 +179,22 @@ class Inbox:
         """Tell whether a message waits here."""
         return bool(self._ready)
 
-    def drop(self, *, letters: bool = True) -> None:
-        """Forget the messages that wait here, of the retry topic only if *letters*.
+    def drop(self, *, letters: bool = True) -> list[Item]:
+        """Forget the messages that wait here, of the retry topic only if *letters*; return them.
 
         The broker still holds them unacknowledged.
         """
+        dropped = []
         with self._changed:
             waiting, self._ready = self._ready, deque()
             for item in waiting:
                 if letters or not item.source.letters:
                     self._taken(item)
+                    dropped.append(item)
                 else:
                     self._ready.append(item)
         self._arm_for_waiting()
+        return dropped
 
     def wait_for_callbacks(self) -> None:
         """After the consumers are closed, wait for their receives to say so.

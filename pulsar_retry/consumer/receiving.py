@@ -129,6 +129,7 @@ class RetryConsumer(CountingConsumer):
         self._inbox = Inbox(
             main, retry, self._letter_seen, arms=not self._plan.ack_timeout, clock=self._clock
         )
+        self._inboxes.append(self._inbox)
         self._batch_limits = batch_limits
 
     def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:
@@ -376,9 +377,12 @@ class RetryConsumer(CountingConsumer):
         The topic alone: retry letters stay.
         """
         self._inbox.drop(letters=False)
+        super().seek(messageid)
+
+    def _moved(self) -> None:
         if self._deduper is not None:
             self._deduper.clear()
-        super().seek(messageid)
+        super()._moved()
 
     def pause_message_listener(self) -> None:
         """Pause the listener on both topics."""

@@ -28,11 +28,13 @@ class Entry:
         key: The lane's key.
         retries: How often it was retried in place.
         comes_again: Whether it was left with the broker before, and was asked for.
+        era: Of which of the lanes' eras it is (`OrderedLanes.begin_anew`).
     """
 
     key: str
     retries: int = 0
     comes_again: bool = False
+    era: int = 0
 
 
 class Work(NamedTuple):

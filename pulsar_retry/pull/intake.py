@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +32,13 @@ _log = logging.getLogger("pulsar_retry")
 #: Seconds between two looks at whether the subscription is to end. Nothing else looks that way: it
 #: is the one thing that cannot wake a thread from pulsar-client's receive.
 _LOOK = 0.25
+
+#: Seconds between two looks at the connection while something is held that waits: a consumer that
+#: the broker has disconnected is back after a tenth of a second.
+_GLANCE = 0.025
+
+#: Seconds in which it is back, and was seen to be away.
+_BACK = 1.0
 
 #: Milliseconds that a topic that flows may have nothing. To wait for both of two topics costs more
 #: than to receive from one, so that begins after these.
@@ -99,6 +107,10 @@ class Intake:
         self._inquiry = Inquiry(probe, self._now)
         self._interval = min(_LOOK, lease.minimum / 4)
         self._idle_interval = max(self._interval, clock.interval(_LOOK))
+        self._glance = clock.interval(_GLANCE)
+        self._cut: frozenset[bool] = frozenset()
+        self._cut_at = -math.inf
+        self._moved_at: float | None = None
         self._next_look = 0.0
         self._goes = 1
         self._is_trying = False
@@ -110,6 +122,7 @@ class Intake:
         self._counted = 0
         self._turn = threading.Lock()  # held by the one who receives, or decides about it
         board.top_up = self.top_up
+        self._handover.when_moved(self._moved)
 
     def run(self, is_over: Callable[[], bool]) -> None:
         """Receive until *is_over*.
@@ -331,6 +344,8 @@ class Intake:
             self._next_look = now + (self._interval if in_hand else self._idle_interval)
             self._look_at_leases(now)
         wait = self._next_look - now
+        if self._look_at_connection(now):
+            wait = min(wait, self._glance)
         if self._switch is not None:
             wait = min(wait, self._switch.wait() or wait)
         if self._valve is not None:
@@ -367,8 +382,44 @@ class Intake:
         self._counted = done
         self._supervise(now)
 
+    # -- seeks and new connections ----------------------------------------------------------------
+
+    def _moved(self) -> None:
+        """Take note, on any thread, that this process has moved the subscription."""
+        self._moved_at = self._now()
+        self._board.notify()
+
+    def _look_at_connection(self, now: float) -> bool:
+        """Let go of what nobody has begun to handle, if the subscription may have been moved.
+
+        The broker disconnects consumers for that, but does not say why. Whatever the reason, it
+        delivers what is unacknowledged anew. Tell whether it is to be looked soon again.
+        """
+        before, self._cut = self._cut, self._handover.cut()
+        if not self._cut <= before:
+            self._cut_at = now
+            self._let_go()
+        if (moved_at := self._moved_at) is not None:
+            is_cut = self._cut_at >= moved_at - _BACK
+            if not is_cut and now >= moved_at + _BACK:  # it was too short to be seen
+                self._let_go()
+                is_cut = True
+            if is_cut:
+                self._settler.own_letters.clear()
+                self._moved_at = None
+        lanes = self._lanes
+        holds = self._kept or self._board.ready or (lanes is not None and not lanes.is_empty)
+        return bool(holds) or self._moved_at is not None
+
+    def _let_go(self) -> None:
+        """Let go of what nobody has begun to handle. The broker delivers it again, or not."""
+        if self._lanes is not None:
+            self._lanes.begin_anew()
+        for work in self.take_down():
+            self._settler.let_go(work, self._cut)
+
     def take_down(self) -> list[Work]:
         """Return what is in hand that nobody has begun to handle, and forget it."""
         kept, self._kept = self._kept, []
-        parked = [] if self._lanes is None else self._lanes.clear()
-        return [*kept, *self._board.unstarted(), *parked]
+        works = [*kept, *self._board.unstarted()]
+        return works if self._lanes is None else [*works, *self._lanes.clear(works)]

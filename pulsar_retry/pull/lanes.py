@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import islice
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -270,14 +270,14 @@ class LaneTable(Generic[Item]):
         self._unpark(key, lane)
         return [head, *lane.waiting]
 
-    def clear(self) -> list[Item]:
+    def clear(self, unstarted: Container[Hashable] = ()) -> list[Item]:
         """Return all messages that wait or are parked, and forget them, and those with the broker.
 
-        The lanes of what is being handled stay.
+        The lanes of what is being handled stay; that is nothing of the keys *unstarted*.
         """
         items: list[Item] = []
         for key, lane in list(self._lanes.items()):
-            is_handled = lane.head is None and not lane.is_idle
+            is_handled = lane.head is None and not lane.is_idle and key not in unstarted
             self._unpark(key, lane)
             if lane.head is not None:
                 items.append(lane.head)

@@ -49,6 +49,7 @@ class OrderedLanes:
         self._board = board
         self._handover = handover
         self._lock = threading.Lock()
+        self._era = 0
 
     def key_of(self, message: Any) -> str | None:
         """Return the lane of a message, None if it has none.
@@ -72,7 +73,7 @@ class OrderedLanes:
         if key is None:
             self._board.ready.append(Work(message, size, None))
             return True
-        entry = Entry(key)
+        entry = Entry(key, era=self._era)
         with self._lock:
             now, is_kept, comes_again = self._table.offer(
                 key, Work(message, size, entry), self._now()
@@ -126,7 +127,21 @@ class OrderedLanes:
         with self._lock:
             return self._table.is_blocked()
 
-    def clear(self) -> list[Work]:
-        """Return what waits or is parked, and forget it."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in a lane, not even handled."""
+        return not len(self._table)
+
+    def begin_anew(self) -> None:
+        """Let what is handled now be parked no more if it fails: it comes again, or is gone."""
+        self._era += 1
+
+    def is_of_before(self, entry: Entry) -> bool:
+        """Tell whether a message was received before `begin_anew`."""
+        return entry.era != self._era
+
+    def clear(self, unstarted: Sequence[Work]) -> list[Work]:
+        """Return what waits or is parked, and forget it, and the lanes of what is *unstarted*."""
+        keys = {work.entry.key for work in unstarted if work.entry is not None}
         with self._lock:
-            return self._table.clear()
+            return self._table.clear(keys)

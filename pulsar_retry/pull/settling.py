@@ -326,10 +326,25 @@ class Settler:
         """Have a message redelivered, or in a lane retried, without a letter."""
         self._count("retried")
         if work.entry is not None and self._lanes is not None:
+            if self._lanes.is_of_before(work.entry):
+                self.let_go(work, frozenset())
+                self._next(work)
+                return
             self._lanes.park(work, delay)
             self.handover.parked(work.message, delay, failure.cause or failure.error, attempt)
             return
         self.consumer.negative_acknowledge(work.message, delay=delay)
+        self._board.settled(work)
+
+    def let_go(self, work: Work, cut: frozenset[bool]) -> None:
+        """Forget a message that is delivered again, if it is to be; that is no retry.
+
+        How often it was retried in a lane is remembered for a while. *cut*: see `Handover.cut`.
+        """
+        if work.entry is not None and work.entry.retries > 0:
+            self.own_letters.failed(chain_key(work.message), self._failures(work))
+        if not self.handover.comes_by_itself(work.message, cut):
+            self.handover.ask_back_later(work.message)()
         self._board.settled(work)
 
     def _acknowledge(self, work: Work, kind: str) -> None:

@@ -143,6 +143,11 @@ class OwnLetters:
             if (known := self._known.get(key)) is not None:
                 self._known[key] = known._replace(until=0.0)
 
+    def clear(self) -> None:
+        """Forget everything: all messages begin anew."""
+        with self._lock:
+            self._known.clear()
+
     def failures(self, key: str) -> int:
         """Return how many attempts of a message have failed, as far as that is known here."""
         with self._lock:

@@ -17,6 +17,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.seek_acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seek_late import Late
@@ -109,6 +110,7 @@ class Mover:
     def _reset_one(self, goal: Goal) -> None:
         to: Start = "latest" if goal.begin is None else goal.begin
         self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
+        MOVES.tell(self.subscription.topic, self.subscription.name)
         # At once, while its consumers are not back yet.
         self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 

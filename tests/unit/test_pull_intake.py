@@ -38,7 +38,9 @@ def intake(board: Board, queue: Queue, flow_control: FlowControl | None = None) 
     board.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
-        handover=SimpleNamespace(flowing=lambda: None, whole=None),
+        handover=SimpleNamespace(
+            when_moved=lambda _: None, cut=frozenset, flowing=lambda: None, whole=None
+        ),
         own_letters=SimpleNamespace(is_empty=True),
         fatal=None,
     )

@@ -181,6 +181,16 @@ def test_clear() -> None:
     assert (([], [], ()), 0, 0) == (lanes.done("a", 1.0), len(lanes), lanes.parked)
 
 
+def test_clear_with_what_is_unstarted() -> None:
+    """Nobody will settle it, so its lane goes, too."""
+    lanes = Table()
+    lanes.put("a", "a1", "a2")
+    lanes.put("b", "b1", "b2")
+    assert ["a2", "b2"] == lanes.clear({"a"})
+    assert [("a3", True)] == lanes.put("a", "a3")
+    assert [KEPT] == lanes.put("b", "b3")
+
+
 def test_clear_while_something_was_asked_for() -> None:
     """It is forgotten, and is taken as any other message if it comes."""
     lanes = Table(max_parked=1, leaves=True)

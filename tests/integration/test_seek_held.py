@@ -1,0 +1,170 @@
+"""Seeks while messages are held in this process: in lanes, queues and inboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pulsar
+import pytest
+from handling import Notes
+from reading import NEVER, SOON, SUBSCRIPTION, eventually
+from shells import SHELLS
+
+import pulsar_retry as pr
+from pulsar_retry.consumer.moves import MOVES
+from pulsar_retry.replay import seek
+
+pytestmark = pytest.mark.timeout(120)
+
+KEY_SHARED = pulsar.ConsumerType.KeyShared
+FAILOVER = pulsar.ConsumerType.Failover
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Seek in this process, or as the command does in another one: nobody is told of it."""
+    if request.param == "elsewhere":
+        monkeypatch.setattr(MOVES, "tell", lambda *_, **__: None)
+    return request.param
+
+
+class Bad(Notes):
+    """A handler that fails messages whose payload begins with ``a``, until it works."""
+
+    def __init__(self) -> None:
+        super().__init__(self.act)
+        self.works = threading.Event()
+
+    def act(self, message: Any) -> None:
+        """Fail, or not."""
+        if message.data().startswith(b"a") and not self.works.is_set():
+            raise TimeoutError
+
+
+def parked(start: Any, publish: Any, consumer_type: Any, redelivery: str) -> Any:
+    """Return a handler and its subscriber, in which a message waits for an hour, and two behind."""
+    bad = Bad()
+    policy = pr.RetryPolicy(max_attempts=3, backoff=pr.Fixed(3600))
+    subscriber = start(bad, retry_policy=policy, consumer_type=consumer_type, redelivery=redelivery)
+    for number in range(3):
+        publish(b"a%d" % number, partition_key="a")
+    bad.wait_for(1)
+    eventually(lambda: subscriber.in_hand[0] == 3)
+    return bad, subscriber
+
+
+@pytest.mark.usefixtures("where")
+@pytest.mark.parametrize("redelivery", ["letters", "nack"])
+@pytest.mark.parametrize("consumer_type", [KEY_SHARED, FAILOVER])
+def test_parked_messages_are_handled_at_once(
+    start, publish, subscription, admin, topic, consumer_type, redelivery
+):
+    """When they are delivered again: once, and without what was left of their delay."""
+    bad, subscriber = parked(start, publish, consumer_type, redelivery)
+    bad.works.set()
+    seek(subscription, "earliest", grace=1)
+    bad.wait_for(4)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    assert [b"a0", b"a0", b"a1", b"a2"] == bad.seen[:4]
+    publish(b"b", partition_key="a")  # nothing stands in its way
+    eventually(lambda: b"b" in bad.attempts)
+
+
+@pytest.mark.usefixtures("where")
+@pytest.mark.parametrize("consumer_type", [KEY_SHARED, FAILOVER])
+def test_parked_messages_are_purged(start, publish, subscription, consumer_type):
+    """They are not handled any more, and hold up nobody."""
+    bad, subscriber = parked(start, publish, consumer_type, "letters")
+    seek(subscription, "latest", grace=1)
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    publish(b"b", partition_key="a")
+    bad.wait_for(2)
+    assert [b"a0", b"b"] == bad.seen
+
+
+def test_what_waits_for_a_worker_is_purged(start, publish, subscription):
+    """On a Shared subscription, too; what is being handled ends in peace."""
+    goes_on = threading.Event()
+    notes = Notes(lambda _: goes_on.wait(60))
+    subscriber = start(notes, concurrency=1)
+    for number in range(5):
+        publish(b"%d" % number)
+    notes.wait_for(1)
+    seek(subscription, "latest", grace=0)
+    eventually(lambda: subscriber.in_hand[0] <= 1)
+    goes_on.set()
+    eventually(lambda: subscriber.in_hand == (0, 0))
+    publish(b"new")
+    eventually(lambda: b"new" in notes.attempts)
+    assert 3 >= len(notes.seen)  # a letter of the one in hand, for it might have been missed
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("enable_retry", [True, False])
+def test_what_waits_in_an_inbox_is_purged(
+    broker, topic, publish, subscription, client, shell, enable_retry
+):
+    """A message that has left pulsar-client's queue before anybody has asked for it."""
+    options = {"enable_retry": enable_retry, "consumer_type": pulsar.ConsumerType.Shared}
+    if shell == "threads":
+        consumer = client.subscribe(topic, SUBSCRIPTION, **options)
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(1)
+        publish(b"old")
+        seek(subscription, "latest")
+        with pytest.raises(pulsar.Timeout):
+            consumer.receive(NEVER)
+        publish(b"new")
+        assert b"new" == consumer.receive(SOON).data()
+        return
+
+    async def purge() -> None:
+        async with pr.asyncio.Client(broker.service_url) as other:
+            consumer = await other.subscribe(topic, SUBSCRIPTION, **options)
+            with pytest.raises(pulsar.Timeout):
+                await consumer.receive(1)
+            await asyncio.to_thread(publish, b"old")
+            await asyncio.to_thread(seek, subscription, "latest")
+            with pytest.raises(pulsar.Timeout):
+                await consumer.receive(NEVER)
+            await asyncio.to_thread(publish, b"new")
+            assert b"new" == (await consumer.receive(SOON)).data()
+
+    asyncio.run(purge())
+
+
+def test_a_seek_by_a_consumer_reaches_the_others(client, topic, publish):
+    """Of the same subscription, and no other one."""
+    first, second = (
+        client.subscribe(topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, enable_retry=True)
+        for _ in range(2)
+    )
+    other = client.subscribe(topic, "other", pulsar.ConsumerType.Shared, enable_retry=True)
+    for each in (first, second, other):
+        with pytest.raises(pulsar.Timeout):
+            each.receive(1)
+    for number in range(4):
+        publish(b"%d" % number)
+    assert b"0" == other.receive(SOON).data()
+    first.seek(pulsar.MessageId.latest)
+    for each in (first, second):
+        with pytest.raises(pulsar.Timeout):
+            each.receive(NEVER)
+    assert [b"1", b"2", b"3"] == [other.receive(SOON).data() for _ in range(3)]
+
+
+def test_a_new_connection_keeps_counts(start, publish, admin, topic):
+    """It looks like a seek: what is parked is handled at once, but its attempts go on."""
+    bad, subscriber = parked(start, publish, KEY_SHARED, "letters")
+    for count in (2, 3):
+        eventually(lambda: subscriber.in_hand[0] == 3)
+        admin.unload(topic)
+        bad.wait_for(count)
+    bad.wait_for(4)
+    assert [b"a0", b"a0", b"a0", b"a1"] == bad.seen
+    eventually(lambda: subscriber.in_hand[0] == 2)
+    report = subscriber.stop("hand_back")
+    assert (1, 2) == (report.dead_lettered, report.handed_back)
