@@ -9,7 +9,7 @@ import os
 import re
 import weakref
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -62,6 +62,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
     #: Makes what builds a raw message that the raw client sends.
     _new_message: NewMessage = _pulsar.MessageBuilder
+    #: Makes another client of the same brokers, for a short time; None: there is none like it.
+    _new_client: Callable[[], pulsar.Client] | None = None
     _hooks: Hooks | None = None
 
     @property
@@ -85,7 +87,12 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._begin(_SIGNATURE.bind(self, *args, **kwargs).arguments.get("io_threads", 1))
+        arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
+        # Without the logger, of which a process has one.
+        alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
+        alike.update(io_threads=1, message_listener_threads=1)
+        self._new_client = partial(pulsar.Client, **alike)
+        self._begin(arguments.get("io_threads", 1))
 
     def _begin(self, io_threads: int, clock: Clock = SYSTEM) -> None:
         """Make ready what stands on the raw client, which is there by now.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import _pulsar
@@ -24,10 +25,9 @@ from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.errors import (
-    ConsumerClosedError,
-)
+from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.wire.sizes import excess
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -35,6 +35,11 @@ _OK = _pulsar.Result.Ok
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
+
+_TOO_LARGE = (
+    "its properties take {size} bytes, which is more than a message of Pulsar can hold beside its "
+    "payload (maxMessageSize: 5 MiB)"
+)
 
 _NOT_KEPT = (
     "%s gets no subscription (initial_subscription_name=None): if it has none of yours, a broker "
@@ -119,6 +124,7 @@ class LetterRouter:
             one_thread=one_thread,
             landed=_landed,
             clock=clock.monotonic,
+            new_client=getattr(client, "_new_client", None),
         )
 
     def hand_on(
@@ -185,7 +191,7 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self.producers.ready(letter.topic, self._schema_key(raw)) is None:
+        if self.producers.ready(letter.topic, self._schema_key(raw), letter.delay) is None:
             return None
         if not self.permits.take():
             return None
@@ -204,20 +210,31 @@ class LetterRouter:
             if not self._watched:
                 self._watch(self.patience)
             key = self._schema_key(raw)
-            producer = self.producers.ready(letter.topic, key) or self.producers.get(
-                letter.topic, key, lambda: self._schema_for(key), dead=letter.dead
-            )
+            producer = self.producers.ready(letter.topic, key, letter.delay)
+            is_out = False
+            if producer is None:
+                schema = partial(self._schema_for, key)
+                producer = self.producers.get(letter.topic, key, schema, dead=letter.dead)
+                build = partial(self._build, raw, letter)
+                if letter.delay > 0:
+                    is_out = self.producers.prove(letter.topic, key, schema, letter.delay, build)
             flight.producer, flight.key = producer, key
             flight.deadline = self.clock.monotonic() + self.patience
-            builder, name = self._new_message(), producer.name
-            built = build_letter(raw, letter, builder, self.clock.time, producer=name)
-            producer.send(built, flight)
+            if is_out:
+                flight.published(_OK)
+            else:
+                producer.send(self._build(raw, letter, producer.name), flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:
             flight.fail(error)
             raise
         return flight.future
+
+    def _build(self, raw: Any, letter: Letter, producer: str | None) -> Any:
+        if size := excess(letter.properties):
+            raise ConfigError(_TOO_LARGE.format(size=size))
+        return build_letter(raw, letter, self._new_message(), self.clock.time, producer=producer)
 
     def landed(self, flights: list[Flight]) -> None:
         """Acknowledge the originals of letters that are out, and end their flights. Never raises.

@@ -15,8 +15,9 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.proving import RefusedDelayError, publish_alone
 from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
-from pulsar_retry.errors import FIRST_SUBSCRIPTION, LetterPublishError
+from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.policy.backoff import Exponential
 
 _log = logging.getLogger("pulsar_retry")
@@ -28,6 +29,14 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 #: Seconds after which the subscription of a dead-letter topic is made again where it is gone: much
 #: less than the minute after which a broker deletes what nobody has subscribed to.
 _KEPT = 5.0
+
+#: Seconds after which a delay that was refused is tried again.
+_REFUSED_FOR = 30.0
+
+_REFUSED = (
+    "the broker refuses a delay of {delay:g} s; the namespace may limit it "
+    "(maxDeliveryDelayInMillis of its delayed delivery policy)"
+)
 
 
 class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
@@ -46,7 +55,8 @@ class _Slot:
     """The producer of one topic and schema, or when to try again.
 
     *right* is what the role needed when the last try failed. *kept_until* is when the subscription
-    of a dead-letter topic is to be looked after again.
+    of a dead-letter topic is to be looked after again. *proven* is the longest delay that the topic
+    has taken, *refused* the shortest that it has refused.
     """
 
     lock: threading.Lock = attrs.Factory(threading.Lock)
@@ -56,6 +66,16 @@ class _Slot:
     right: str = "produce"
     retry_at: float = 0.0
     kept_until: float = math.inf
+    proven: float = 0.0
+    refused: float = math.inf
+    refused_until: float = 0.0
+    refusal: Exception | None = None
+
+    def failed(self, error: Exception, now: float) -> None:
+        """Take note that the topic does not work for now."""
+        self.failures += 1
+        self.error = error
+        self.retry_at = now + _CREATION_BACKOFF.delay(self.failures)
 
 
 class LetterProducers:
@@ -73,6 +93,7 @@ class LetterProducers:
         one_thread: bool,
         landed: Landed = each_landed,
         clock: Callable[[], float] = time.monotonic,
+        new_client: Callable[[], pulsar.Client] | None = None,
     ) -> None:
         """Make an empty set.
 
@@ -84,7 +105,9 @@ class LetterProducers:
             one_thread: Whether *client* has one I/O thread; see `LetterProducer`.
             landed: Takes receipts; see `LetterProducer`.
             clock: Tells the time in seconds.
+            new_client: Makes another client like *client*; None: delays are not proved.
         """
+        self._new_client = new_client
         self._client = client
         self._one_thread = one_thread
         self._landed = landed
@@ -93,10 +116,12 @@ class LetterProducers:
         self._clock = clock
         self._slots: dict[tuple[str, Any], _Slot] = {}
 
-    def ready(self, topic: str, key: Any) -> LetterProducer | None:
-        """Return the producer of *topic* and schema *key* if there is one already."""
+    def ready(self, topic: str, key: Any, delay: float = 0.0) -> LetterProducer | None:
+        """Return the producer of *topic* and schema *key*, if there is one for *delay* already."""
         slot = self._slots.get((topic, key))
-        return None if slot is None or self._is_due(slot) else slot.producer
+        if slot is None or delay > slot.proven or self._is_due(slot):
+            return None
+        return slot.producer
 
     def _is_due(self, slot: _Slot) -> bool:
         """Tell whether somebody may have deleted the subscription that keeps dead letters."""
@@ -116,7 +141,9 @@ class LetterProducers:
         Raises:
             LetterPublishError: it could not be made, now or a moment ago.
         """
-        slot = self._slots.setdefault((topic, key), _Slot())
+        slot = self._slots.setdefault(
+            (topic, key), _Slot(proven=math.inf if self._new_client is None else 0.0)
+        )
         with slot.lock:
             if slot.producer is None or self._is_due(slot):
                 slot.producer = self._open(slot, topic, schema, dead=dead)
@@ -135,24 +162,14 @@ class LetterProducers:
             slot.right = "produce"
             producer = slot.producer or self._create(topic, schema(), fallback=dead)
         except Exception as error:
-            slot.failures += 1
-            slot.error = error
-            slot.retry_at = self._clock() + _CREATION_BACKOFF.delay(slot.failures)
+            slot.failed(error, self._clock())
             raise LetterPublishError(topic, error, right=slot.right) from error
         slot.failures, slot.error = 0, None
         return producer
 
     def _create(self, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
         try:
-            producer = BareClient.create_producer(
-                self._client,
-                topic,
-                schema=schema,
-                send_timeout_millis=self._send_timeout_ms,
-                max_pending_messages=0,  # it counts chunks; the router bounds the letters
-                batching_enabled=False,
-                chunking_enabled=True,
-            )
+            producer = BareClient.create_producer(self._client, topic, **self._options(schema))
         except pulsar.IncompatibleSchema:
             if not fallback:
                 raise
@@ -162,6 +179,70 @@ class LetterProducers:
         ordered = self._one_thread and self._is_single(topic)
         name = str(raw.producer_name())
         return LetterProducer(raw, ordered=ordered, landed=self._landed, name=name)
+
+    def prove(
+        self,
+        topic: str,
+        key: Any,
+        schema: Callable[[], Any],
+        delay: float,
+        build: Callable[[str], Any],
+    ) -> bool:
+        """Publish a letter whose delay is longer than any before where it can hurt no other.
+
+        Call it after `get`. Blocks until there is a receipt; letters of shorter delays go on.
+
+        Args:
+            topic: The full topic name.
+            key: As for `get`.
+            schema: As for `get`.
+            delay: The letter's, in seconds.
+            build: Returns the raw message that a producer of this name is to publish.
+
+        Returns:
+            Whether it is published; else its delay needs no proof any more.
+
+        Raises:
+            LetterPublishError: it was not, or a moment ago one like it was not.
+        """
+        slot = self._slots[topic, key]
+        with slot.lock:
+            if self._new_client is None or delay <= slot.proven or slot.producer is None:
+                return False
+            now = self._clock()
+            if delay >= slot.refused and now < slot.refused_until:
+                raise LetterPublishError(topic, slot.refusal)
+            if now < slot.retry_at:
+                raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
+            options = {**self._options(schema()), "send_timeout_millis": 0}
+            producer = slot.producer.raw
+            try:
+                publish_alone(
+                    self._new_client,
+                    topic,
+                    options,
+                    build,
+                    is_reachable=producer.is_connected,
+                    timeout=self._send_timeout_ms / 1000,
+                )
+            except RefusedDelayError:
+                slot.refused, slot.refusal = delay, ConfigError(_REFUSED.format(delay=delay))
+                slot.refused_until = self._clock() + _REFUSED_FOR
+                raise LetterPublishError(topic, slot.refusal) from slot.refusal
+            except Exception as error:
+                slot.failed(error, self._clock())
+                raise LetterPublishError(topic, error) from error
+            slot.proven, slot.failures = delay, 0
+            return True
+
+    def _options(self, schema: Any) -> dict[str, Any]:
+        return {
+            "schema": schema,
+            "send_timeout_millis": self._send_timeout_ms,
+            "max_pending_messages": 0,  # it counts chunks; the router bounds the letters
+            "batching_enabled": False,
+            "chunking_enabled": True,
+        }
 
     def _is_single(self, topic: str) -> bool:
         """Tell whether *topic*, which exists by now, is known to have no partitions."""
@@ -175,6 +256,8 @@ class LetterProducers:
         slot = self._slots.get((topic, key))
         if slot is not None and slot.producer is producer:
             slot.producer = None
+            if slot.proven < math.inf:
+                slot.proven = 0.0  # perhaps there is a limit now
 
     def close(self) -> None:
         """Close every producer."""

@@ -181,3 +181,59 @@ def test_a_subscriber_publishes_its_verdict_again(client, topic, admin, refuse, 
         assert 0 == subscriber.stop().unsettled
     assert {1} == set(runs.values())
     assert 3 == admin.backlog(letters, "pulsar-retry" if dead else SUBSCRIPTION)
+
+
+def test_a_delay_above_the_namespaces_limit(client, namespace, topic, admin):
+    """It is refused soon, clearly and alone: letters under way go on, and others' messages stay."""
+    limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
+    admin.set_namespace_policy(namespace, "delayedDelivery", limit)
+    send(client, topic, 20)
+    bystander = client.subscribe(
+        topic, "bystander", pulsar.ConsumerType.Shared, initial_position=EARLIEST
+    )
+    held = [bystander.receive(SOON) for _ in range(20)]
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=EARLIEST,
+        enable_retry=True,
+    )
+    first, bad, *rest = [consumer.receive(SOON) for _ in range(20)]
+    consumer.reconsume_later(first, delay=30)
+    futures = [consumer.reconsume_later_async(each, delay=30) for each in rest]
+    began = time.monotonic()
+    with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
+        consumer.reconsume_later(bad, delay=61)
+    assert time.monotonic() - began < 25
+    for future in futures:
+        future.result(SOON / 1000)
+    bad = consumer.receive(SOON)
+    began = time.monotonic()
+    with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
+        consumer.reconsume_later(bad, delay=90)  # which is known by now
+    assert time.monotonic() - began < 5
+    consumer.reconsume_later(consumer.receive(SOON), delay=31)
+
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 0)
+    assert 20 == admin.backlog(retry, SUBSCRIPTION)
+    with pytest.raises(pulsar.Timeout):
+        bystander.receive(1000)
+    assert 20 == len(held)
+
+
+def test_properties_that_are_too_large(client, topic, admin, subscribe, publish):
+    """Are refused at once, and letters under way have their receipts."""
+    consumer = subscribe()
+    for number in range(10):
+        publish(b"%d" % number)
+    bad, *rest = [consumer.receive(SOON) for _ in range(10)]
+    consumer.reconsume_later(rest.pop(), delay=30)
+    futures = [consumer.reconsume_later_async(each, delay=30) for each in rest]
+    with pytest.raises(pr.LetterPublishError, match="properties"):
+        consumer.reconsume_later(bad, delay=30, properties={"large": "é" * (5 << 19)})
+    for future in futures:
+        future.result(SOON / 1000)
+    assert b"0" == consumer.receive(SOON).data()
+    assert 9 == admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer import producers
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.proving import RefusedDelayError
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -245,6 +246,88 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     with pytest.raises(pr.LetterPublishError, match=r"may not consume.*_name=None where"):
         get(letters, DLQ)
     assert [] == creations.asked
+
+
+@pytest.fixture
+def proving(
+    creations: Creations, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LetterProducers, list[Exception | None], list[str]]]:
+    """Return producers that prove delays, what proofs are to end with, and the proofs."""
+    ends: list[Exception | None] = []
+    asked: list[str] = []
+
+    def publish_alone(_client: Any, topic: str, *_: Any, **__: Any) -> None:
+        asked.append(topic)
+        if ends and (error := ends.pop(0)) is not None:
+            raise error
+
+    monkeypatch.setattr(producers, "publish_alone", publish_alone)
+    monkeypatch.setattr(RawProducer, "is_connected", lambda _: True, raising=False)
+    made = LetterProducers(
+        object(),
+        send_timeout=1,
+        prepare_dead_letters=lambda _: None,
+        one_thread=False,
+        clock=clock,
+        new_client=object,
+    )
+    get(made)
+    yield made, ends, asked
+    assert creations.asked
+
+
+def prove(letters: LetterProducers, delay: float) -> bool:
+    """Publish a letter of *delay*, if that is longer than any before."""
+    return letters.prove(RETRY, None, lambda: SCHEMA, delay, lambda _: None)
+
+
+def test_longer_delays_are_proved_once(proving: Any) -> None:
+    """A letter of a longer delay goes by itself; shorter ones need that no more."""
+    letters, _, asked = proving
+    assert letters.ready(RETRY, None) is not None
+    assert letters.ready(RETRY, None, 10) is None
+    assert prove(letters, 10)
+    assert not prove(letters, 9)
+    assert letters.ready(RETRY, None, 10) is not None
+    assert letters.ready(RETRY, None, 11) is None
+    assert 1 == len(asked)
+
+
+def test_a_refused_delay_is_known_for_a_while(proving: Any, clock: Clock) -> None:
+    """Shorter ones go on; after half a minute it is tried again."""
+    letters, ends, asked = proving
+    ends.append(RefusedDelayError())
+    for delay in (10, 10, 20):
+        with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
+            prove(letters, delay)
+    assert 1 == len(asked)
+    assert prove(letters, 5)
+    clock.now += 31
+    assert prove(letters, 20)
+    assert 3 == len(asked)
+
+
+def test_a_topic_that_does_not_answer_is_not_asked_for_each_letter(
+    proving: Any, clock: Clock
+) -> None:
+    """Within the backoff it fails at once."""
+    letters, ends, asked = proving
+    ends.append(pulsar.Timeout("t"))
+    for _ in range(3):
+        with pytest.raises(pr.LetterPublishError, match=r"t$"):
+            prove(letters, 10)
+    assert 1 == len(asked)
+    clock.now += 0.2
+    assert prove(letters, 10)
+
+
+def test_a_lost_producer_has_proved_nothing(proving: Any) -> None:
+    """There may be a limit now."""
+    letters, _, _ = proving
+    assert prove(letters, 10)
+    letters.lost(RETRY, None, letters.ready(RETRY, None))
+    get(letters)
+    assert letters.ready(RETRY, None, 10) is None
 
 
 def test_a_lost_producer_is_made_again(letters: LetterProducers, creations: Creations) -> None:
