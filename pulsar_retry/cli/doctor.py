@@ -14,7 +14,12 @@ from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]
 
-_MARKS = {"ok": ("ok", "green"), "warning": ("warning", "yellow"), "error": ("ERROR", "red")}
+_MARKS = {
+    "ok": ("ok", "green"),
+    "warning": ("warning", "yellow"),
+    "error": ("ERROR", "red"),
+    "unknown": ("unknown", "cyan"),
+}
 
 
 @click.command(
@@ -51,7 +56,7 @@ def command(
 ) -> int:
     """Look at SUBSCRIPTION of TOPIC and all that belongs to it, and change nothing.
 
-    Its type, delayed delivery, the retry and the dead-letter topic and who keeps their letters,
+    Its type, delayed delivery, what the broker may delete, the letter topics and who keeps them,
     names of other dialects, permissions, and how far back a seek reaches. Exit code 1: there is an
     error among the findings.
     """
@@ -69,7 +74,7 @@ def command(
         if not as_json:
             mark, colour = _MARKS[each.verdict]
             shown = click.style(f"{mark:<8}", fg=colour)
-            click.echo(f"{shown} {each.check:<17} {clean(each.text)}")
+            click.echo(f"{shown} {each.check:<19} {clean(each.text)}")
     if as_json:
         show_json([attrs.asdict(each) for each in findings])
     return int(any(each.verdict == "error" for each in findings))

@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
-import attrs
 import pulsar
 from pulsar import Client as BareClient
 
@@ -20,11 +19,11 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     UnreachableError,
 )
-from pulsar_retry.replay.redrive_source import all_stats, durable_subscriptions
+from pulsar_retry.replay import checkup_settings as settings
+from pulsar_retry.replay.finding import Finding
+from pulsar_retry.replay.redrive_source import SUBSCRIPTION, all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
-
-Verdict = Literal["ok", "warning", "error"]
 
 #: The broker's own default, for roles that may not ask it.
 _LOOKAHEAD = 50_000
@@ -32,21 +31,6 @@ _LOOKAHEAD = 50_000
 _LOOKS = 8
 #: The broker, too, takes due times for growing where they differ by less (a tick).
 _TICK = timedelta(seconds=1)
-
-
-@attrs.frozen
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        check: Its name.
-        verdict: ``ok``, ``warning`` or ``error``.
-        text: What was found, and what to do about it.
-    """
-
-    check: str
-    verdict: Verdict
-    text: str
 
 
 def check_up(subscription: Subscription) -> Iterator[Finding]:
@@ -80,7 +64,7 @@ def check_up(subscription: Subscription) -> Iterator[Finding]:
                     yield from check(subscription, admin, client)
                 except AdminForbiddenError as error:
                     name = check.__name__.strip("_").replace("_", " ")
-                    yield Finding(name, "warning", f"this role may not look: {error}")
+                    yield Finding(name, "unknown", f"this role may not look: {error}")
                 except AdminError as error:
                     yield Finding(check.__name__.strip("_").replace("_", " "), "error", str(error))
 
@@ -105,14 +89,40 @@ def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]
 
 
 def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
-    if not admin.topics.exists(it.retry_letter_topic):
-        return
-    policy = admin.topics.policy(it.retry_letter_topic, "delayedDelivery")
-    if policy is not None and not policy.get("active", True):
-        text = "off: retry letters come back at once (delayedDeliveryEnabled, or its policy)"
-        yield Finding("delayed delivery", "error", text)
-    else:
-        yield Finding("delayed delivery", "ok", "on")
+    if admin.topics.exists(it.retry_letter_topic):
+        policy = admin.topics.policy(it.retry_letter_topic, "delayedDelivery")
+        yield from settings.of_delays(it.retry_letter_topic, policy)
+
+
+def _quota(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    topics = [each for each in _topics(it) if admin.topics.exists(each)]
+    policy = admin.topics.policy
+    yield from settings.of_quota({each: policy(each, "backlogQuotaMap") for each in topics})
+
+
+def _inactivity(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    for topic in _topics(it):
+        if admin.topics.exists(topic):
+            policy = admin.topics.policy(topic, "inactiveTopicPolicies")
+            kept = bool(durable_subscriptions(admin, topic))
+            yield from settings.of_inactivity(topic, policy, kept=kept)
+
+
+def _broker(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    namespace = "/".join(_namespace(it.topic))
+    found = None
+    with contextlib.suppress(AdminForbiddenError):
+        found = admin.broker_configuration()
+    minutes = None if found is None else int(found.get("subscriptionExpirationTimeMinutes", 0))
+    with contextlib.suppress(AdminForbiddenError):
+        said = admin.namespaces.policy(namespace, "subscriptionExpirationTime")
+        minutes = minutes if said is None else int(said)
+    yield from settings.of_expiry(namespace, minutes)
+    yield from settings.of_broker(found, admin.broker_version())
+
+
+def _topics(it: Subscription) -> tuple[str, ...]:
+    return it.topic, it.retry_letter_topic, it.dead_letter_topic
 
 
 def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
@@ -189,22 +199,44 @@ def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Fi
 def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
     name, topic = "dead-letter topic", it.dead_letter_topic
     if not admin.topics.exists(topic):
-        text = f"{topic} does not exist yet; say initial_subscription_name, so letters are kept"
-        yield Finding(name, "ok", text)
+        text = (
+            f"{topic} does not exist: there was no dead letter, or it is called otherwise "
+            "(--dead-letter-topic), or was deleted because nobody had subscribed; consumers of "
+            f"this package make it with the subscription {SUBSCRIPTION}"
+        )
+        yield Finding(name, "unknown", text)
         return
     names = durable_subscriptions(admin, topic)
-    if names:
-        yield Finding(name, "ok", f"{topic}, kept for {', '.join(names)}")
+    others = [each for each in names if each != SUBSCRIPTION]
+    if others and SUBSCRIPTION in names:
+        text = (
+            f"{topic} is kept for {', '.join(others)} and for {SUBSCRIPTION}, which is read by "
+            "redrives alone: letters that the former are done with stay on disk until they are "
+            "redriven; initial_subscription_name can name another subscription, or none"
+        )
+        yield Finding(name, "warning", text)
+    elif others:
+        text = (
+            f"{topic}, kept for {', '.join(others)}; consumers whose policy names no other "
+            f"initial_subscription_name make {SUBSCRIPTION} too, which keeps letters until they "
+            "are redriven"
+        )
+        yield Finding(name, "ok", text)
+    elif names:
+        yield Finding(name, "ok", f"{topic}, kept for {SUBSCRIPTION}")
     elif admin.topics.retention(topic).keeps_nothing:
         text = f"{topic} has no subscription and no retention: the broker deletes dead letters"
         yield Finding(name, "error", text)
     else:
         text = f"{topic} has no subscription: letters are kept as long as the retention says"
         yield Finding(name, "warning", text)
-    expiry = admin.topics.policy(topic, "messageTTL")
-    if expiry:
-        text = f"dead letters expire after {expiry} s, read or not (messageTTL)"
-        yield Finding("expiry", "warning", text)
+
+
+def _expiry(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+    for topic in (it.retry_letter_topic, it.dead_letter_topic):
+        if admin.topics.exists(topic) and (expiry := admin.topics.policy(topic, "messageTTL")):
+            text = f"letters in {topic} expire after {expiry} s, read or not (messageTTL)"
+            yield Finding("expiry", "warning", text)
 
 
 def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
@@ -259,9 +291,13 @@ def _namespace(topic: str) -> tuple[str, str]:
 _CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[Finding]], ...] = (
     _topic,
     _delays,
+    _quota,
+    _inactivity,
+    _broker,
     _waiting_letters,
     _retry_topic,
     _dead_letter_topic,
+    _expiry,
     _dialect,
     _permissions,
     _retention,

@@ -19,6 +19,8 @@ from pyarrow import parquet
 from reading import SUBSCRIPTION, eventually
 from redriving import received
 
+from pulsar_retry.admin.transport import Transport
+
 PUSH = ("--topic", "{topic}", "--subscription", "s", "--endpoint", "http://127.0.0.1:9")
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 
@@ -330,12 +332,26 @@ def test_doctor(dead, run, run_json) -> None:
         "waiting letters",
         "retry topic",
         "dead-letter topic",
+        "backlog quota",
+        "subscription expiry",
+        "batches",
+        "delay tracker",
         "names",
         "permissions",
         "retention",
     } == set(verdicts)
-    consumer.close()
+    assert "unknown" not in verdicts.values()
     rest = dead.cluster.admin()
+    rest.subscriptions.create(dead.dlq, "pulsar-retry", at="earliest")
+    (found,) = [
+        each
+        for each in run_json("doctor", dead.topic, SUBSCRIPTION)
+        if each["check"] == "dead-letter topic"
+    ]
+    assert "warning" == found["verdict"]
+    assert "is kept for keep and for pulsar-retry" in found["text"]
+    rest.subscriptions.delete(dead.dlq, "pulsar-retry")
+    consumer.close()
     rest.subscriptions.delete(dead.dlq, "keep")
     rest.subscriptions.delete(dead.retry, SUBSCRIPTION)
     rest.topics.create(dead.topic.rsplit("/", 1)[0] + f"/{SUBSCRIPTION}-DLQ")
@@ -344,6 +360,35 @@ def test_doctor(dead, run, run_json) -> None:
     assert "no subscription and no retention: the broker deletes dead letters" in output
     assert f"has no subscription {SUBSCRIPTION}: nobody reads its letters" in output
     assert "see which one the consumers use" in output
+
+
+def test_doctor_takes_no_dead_letter_topic_for_a_good_one(dead, run_json) -> None:
+    """It may never have been there, have another name, or be deleted already."""
+    dead.subscribe()
+    findings = {each["check"]: each for each in run_json("doctor", dead.topic, SUBSCRIPTION)}
+    assert "unknown" == findings["dead-letter topic"]["verdict"]
+
+
+def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> None:
+    """A namespace whose backlogs are evicted, whose subscriptions expire, and with short delays."""
+    dead.subscribe()
+    rest = Transport(dead.cluster)
+    quota = {"limitSize": 1 << 30, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    rest.json("POST", f"namespaces/{namespace}/backlogQuota", quota)
+    rest.json("POST", f"namespaces/{namespace}/subscriptionExpirationTime", 60)
+    delays = {"active": True, "tickTime": 5000, "maxDeliveryDelayInMillis": 60_000}
+    rest.json("POST", f"namespaces/{namespace}/delayedDelivery", delays)
+
+    def told() -> str:
+        code, output, _ = run("doctor", dead.topic, SUBSCRIPTION)
+        return output if code == 1 else ""
+
+    # Brokers see a namespace's new policies a moment later.
+    eventually(lambda: "the broker refuses delays above 1m" in told())
+    output = told()
+    assert "the broker deletes what is not acknowledged (backlog quota)" in output
+    assert "that nobody uses for 60 min are deleted" in output
+    assert "up to a tick of 5s early or late" in output
 
 
 def test_doctor_knows_an_exclusive_subscription(dead, run_json, client) -> None:

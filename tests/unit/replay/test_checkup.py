@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pulsar_retry.replay import checkup_settings as settings
 from pulsar_retry.replay.checkup import keeps_later_waiting
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -28,3 +29,66 @@ def test_the_broker_stops_behind_letters_of_one_delay(seconds, stops):
     dues = [None if each is None else NOW + timedelta(seconds=each) for each in seconds]
 
     assert stops == keeps_later_waiting(dues, NOW)
+
+
+TOPIC = "persistent://public/default/orders"
+#: What a broker with Pulsar's own settings answers.
+ON = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+NO_QUOTA = {"destination_storage": {"limitSize": -1, "limitTime": -1, "policy": "x"}}
+IDLE = {
+    "deleteWhileInactive": True,
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+}
+CAUGHT_UP = IDLE | {"inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up"}
+
+
+def quota(policy, **limits):
+    """Return the quotas of a topic that has one."""
+    return {TOPIC: {"destination_storage": {"limitSize": -1, "policy": policy} | limits}}
+
+
+def tracker(version, name="BucketDelayedDeliveryTrackerFactory", batches="true"):
+    """Return what is found with a delay tracker."""
+    found = {
+        "delayedDeliveryTrackerFactoryClassName": f"org.apache.pulsar.broker.delayed.{name}",
+        "acknowledgmentAtBatchIndexLevelEnabled": batches,
+    }
+    return settings.of_broker(found, version)
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdicts"),
+    [
+        (settings.of_delays(TOPIC, ON), ["ok"]),
+        (settings.of_delays(TOPIC, None), ["unknown"]),
+        (settings.of_delays(TOPIC, ON | {"active": False}), ["error"]),
+        (settings.of_delays(TOPIC, ON | {"tickTime": 5000}), ["warning"]),
+        (settings.of_delays(TOPIC, ON | {"maxDeliveryDelayInMillis": 60_000}), ["warning"]),
+        (settings.of_delays(TOPIC, ON | {"maxDeliveryDelayInMillis": 7_200_000}), ["ok"]),
+        (settings.of_quota({}), []),
+        (settings.of_quota({TOPIC: NO_QUOTA, "b": None}), ["ok"]),
+        (settings.of_quota(quota("consumer_backlog_eviction", limitSize=9)), ["error"]),
+        (settings.of_quota(quota("consumer_backlog_eviction", limitTime=9)), ["error"]),
+        (settings.of_quota(quota("producer_request_hold", limitSize=9)), ["warning"]),
+        (settings.of_inactivity(TOPIC, IDLE, kept=True), []),
+        (settings.of_inactivity(TOPIC, IDLE, kept=False), ["error"]),
+        (settings.of_inactivity(TOPIC, IDLE | {"deleteWhileInactive": False}, kept=False), []),
+        (settings.of_inactivity(TOPIC, CAUGHT_UP, kept=True), ["warning"]),
+        (settings.of_expiry("public/default", 0), ["ok"]),
+        (settings.of_expiry("public/default", 5), ["error"]),
+        (settings.of_expiry("public/default", None), ["unknown"]),
+        (settings.of_broker(None, "4.2.4"), ["unknown", "unknown"]),
+        (tracker("4.2.3"), ["ok", "error"]),
+        (tracker("4.2.4"), ["ok", "ok"]),
+        (tracker("4.0.12"), ["ok", "error"]),
+        (tracker("4.0.13-SNAPSHOT"), ["ok", "ok"]),
+        (tracker("4.1.9"), ["ok", "error"]),
+        (tracker("5.0.1"), ["ok", "ok"]),
+        (tracker("unknown"), ["ok", "error"]),
+        (tracker("4.2.3", "InMemoryDelayedDeliveryTrackerFactory", "false"), ["warning", "ok"]),
+    ],
+)
+def test_what_settings_mean(findings, verdicts):
+    """What loses letters is an error, what delays or refuses them a warning."""
+    assert verdicts == [each.verdict for each in findings]
