@@ -30,7 +30,7 @@ _SIZE = 4
 _MOST = 1 << 16
 
 
-def check_broker(service_url: str, endpoint: Endpoint) -> None:
+def check_broker(service_url: str, endpoint: Endpoint, *, validate_hostname: bool = False) -> None:
     """See that a broker answers at one of the hosts of a service URL. Blocks for 4 s at most.
 
     A broker that accepts connections and says nothing for now is taken for one.
@@ -38,6 +38,8 @@ def check_broker(service_url: str, endpoint: Endpoint) -> None:
     Args:
         service_url: What pulsar-client would connect to.
         endpoint: Which certificates are trusted, and who we are.
+        validate_hostname: Whether the certificate has to be for the host. pulsar-client does not
+            ask for that either, unless it is told to.
 
     Raises:
         UnreachableError: nothing is there, or no broker, or it refuses the token.
@@ -47,7 +49,7 @@ def check_broker(service_url: str, endpoint: Endpoint) -> None:
     scheme, _, rest = service_url.partition("://")
     hosts = rest.split("/", 1)[0].split(",")
     hello = _hello(endpoint.read_token()) if scheme.startswith("pulsar") else None
-    context = _tls(endpoint) if scheme in {"pulsar+ssl", "https"} else None
+    context = _tls(endpoint, validate_hostname) if scheme in {"pulsar+ssl", "https"} else None
     problem = ""
     for number, host in enumerate(hosts):
         left = max(0.1, (give_up - time.monotonic()) / (len(hosts) - number))
@@ -132,8 +134,11 @@ def _bytes(number: int, content: bytes) -> bytes:
     return bytes((number << 3 | 2,)) + bytes(length) + content
 
 
-def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+def _tls(endpoint: Endpoint, validate_hostname: bool) -> ssl.SSLContext:
+    """Return a context that accepts what pulsar-client accepts: it is less strict than Python."""
     context = tls_context(endpoint)
+    context.check_hostname = validate_hostname and not endpoint.tls_allow_insecure
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if endpoint.tls_trust_certs_file is None and not endpoint.tls_allow_insecure:
         context.load_verify_locations(certifi.where())  # which pulsar-client trusts
     return context

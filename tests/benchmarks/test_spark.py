@@ -250,10 +250,10 @@ def test_share_of_failed_rows(benchmark, broker, namespace, spark, tmp_path):
     whole = cached(failed_rows(spark, rows).withColumn("hundredth", hundredths))
 
     def job(percent: int) -> float:
-        good, failed = split(whole.drop("reason"), {"missing-city": f"hundredth >= {percent}"})
         options = options_for(broker, namespace)
 
-        def both() -> None:
+        def both() -> None:  # `split` judges every row at once
+            good, failed = split(whole.drop("reason"), {"missing-city": f"hundredth >= {percent}"})
             good.write.parquet(str(tmp_path / uuid.uuid4().hex))
             if percent:
                 write_failures(failed.drop("hundredth"), options)

@@ -280,7 +280,7 @@ def test_pulsar_sparks_columns_are_the_origin(spark):
 
     row = failures(frame, reason="late", payload="value").first()
 
-    assert ("t", b"\0") == (row.__topic, bytes(row.__messageId))
+    assert ("t", b"\0") == (row["__topic"], bytes(row["__messageId"]))
 
 
 def test_a_source_can_be_given(orders):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster
@@ -21,14 +24,20 @@ REFUSED = (
 
 
 @contextlib.contextmanager
-def serving(answer: bytes | None) -> Iterator[tuple[int, list[bytes]]]:
+def serving(
+    answer: bytes | None, secure: ssl.SSLContext | None = None
+) -> Iterator[tuple[int, list[bytes]]]:
     """Give a port where this is answered once; None: nothing, for as long as that is waited for."""
     heard: list[bytes] = []
     done = threading.Event()
 
     def serve() -> None:
         connection, _ = server.accept()
-        with connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(connection)
+            if secure is not None:
+                stack.enter_context(contextlib.suppress(OSError))  # the client may not like it
+                connection = stack.enter_context(secure.wrap_socket(connection, server_side=True))
             heard.append(connection.recv(4096))
             if answer is None:
                 done.wait(60)
@@ -81,6 +90,24 @@ def test_what_is_no_broker_or_refuses(answer: bytes, scheme: str, cause: str) ->
     ):
         check(port, scheme)
     assert isinstance(caught.value, pr.PulsarRetryError)
+
+
+def test_a_certificate_for_another_name_will_do_as_for_the_client(tmp_path: Path) -> None:
+    """pulsar-client does not compare names unless it is told to; then we do so, too."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("another.example").configure_cert(context)
+    trusted = {"tls_trust_certs_file": str(tmp_path / "ca.pem")}
+
+    with serving(CONNECTED, context) as (port, heard):
+        check(port, "pulsar+ssl", **trusted)
+    assert heard
+
+    with serving(CONNECTED, context) as (port, _):
+        url = f"pulsar+ssl://127.0.0.1:{port}"
+        with pytest.raises(pr.UnreachableError, match="no TLS connection"):
+            check_broker(url, Cluster(url, **trusted), validate_hostname=True)
 
 
 def test_one_host_of_several_will_do(free_port: Callable[[], int]) -> None:
