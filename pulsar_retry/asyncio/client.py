@@ -180,6 +180,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         hooks: Hooks | None = None,
         dedupe_letters: int = DEFAULT_MOST,
         max_unacked_messages: int = DEFAULT_LIMIT,
+        **newer: Any,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with the same arguments and more.
 
@@ -198,6 +199,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
             dedupe_letters: Letters from the retry topic that are remembered.
             max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``; 0: none.
+            **newer: Arguments that only a newer pulsar-client has; they are passed on to it.
 
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
@@ -205,6 +207,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
                 for old-style letter topics. What was open is closed again.
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
+        arguments.update(arguments.pop("newer"))
         if arguments.pop("is_pattern_topic"):
             if not isinstance(topic, str):
                 raise ConfigError.bad("topic", topic, "a str, for is_pattern_topic is True")

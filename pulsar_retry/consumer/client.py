@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -165,6 +165,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
         max_unacked_messages: int = DEFAULT_LIMIT,
+        **newer: Any,
     ) -> Consumer:
         """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
 
@@ -190,8 +191,11 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
             max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``, beyond which it
                 delivers nothing (0: there is none). The consumer warns when it comes near.
+            **newer: Arguments that a newer pulsar-client has and this signature does not list yet.
+                They are passed on to it, with `enable_retry` for both topics.
 
         Raises:
+            TypeError: the installed pulsar-client has no such argument. Nothing was opened.
             ConfigError: an argument is not acceptable. Nothing was opened.
             pulsar.PulsarException: the broker refused one of the two subscriptions, or the look-up
                 for old-style letter topics. What was open is closed again.
@@ -216,7 +220,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             max_unacked_messages=max_unacked_messages,
         )
         checked_sources(plan)
+        check_newer(newer)
         common = {
+            **newer,
             "schema": schema,
             "receiver_queue_size": receiver_queue_size,
             "max_total_receiver_queue_size_across_partitions": (
@@ -347,6 +353,21 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     ) -> None:
         with contextlib.suppress(pulsar.AlreadyClosed):
             self.close()
+
+
+def check_newer(arguments: Mapping[str, Any]) -> None:
+    """Check arguments of `Client.subscribe` that its signature does not list.
+
+    Raises:
+        TypeError: the installed pulsar-client does not know one.
+    """
+    known = inspect.signature(pulsar.Client.subscribe).parameters if arguments else {}
+    for name in arguments:
+        if name not in known:
+            raise TypeError(
+                f"subscribe() got an unexpected keyword argument {name!r}, which pulsar-client "
+                f"{pulsar.__version__} does not have either"
+            )
 
 
 def _shut_down(pid: int, raw: Any, timer: Timer) -> None:
