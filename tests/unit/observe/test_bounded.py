@@ -15,7 +15,9 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.observe import bounded
+from pulsar_retry.push.pacer import Pacer
 from pulsar_retry.push.serving import Orders, Server
+from pulsar_retry.push.window import Window
 
 SLOW = 140
 
@@ -23,7 +25,7 @@ SLOW = 140
 @contextlib.contextmanager
 def push_server() -> Iterator[int]:
     """Give the port of a dispatcher's server."""
-    pace = SimpleNamespace(paused=False, window=4, outstanding=0, delay=0.0, latency=0.0)
+    pace = Pacer(Window()).pace()
     told: Any = SimpleNamespace(running=True, pace=pace, endpoint="https://example.com")
     told.metrics = SimpleNamespace(text=lambda: b"x" * 50_000_000)
     with Server(Orders(told)) as server:
@@ -114,8 +116,8 @@ def test_who_does_not_read_the_answer_is_left(monkeypatch, capsys) -> None:
 @SERVERS
 def test_the_end_waits_for_nobody(serve: Serve) -> None:
     """Connections that are open are broken off."""
-    with serve() as port:
-        slow = socket.create_connection(("127.0.0.1", port))
-        assert is_healthy(port)
-    with slow:
+    with contextlib.ExitStack() as stack:
+        with serve() as port:
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            assert is_healthy(port)
         assert has_ended(slow)
