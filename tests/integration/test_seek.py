@@ -331,6 +331,22 @@ def test_late_acknowledgements_without_a_retry_topic(subscription, late):
     assert firsts(*map(str, range(20))) == delivered(consumer)
 
 
+def test_without_grace(admin, topic, subscription, consumer, publish):
+    """Nothing is waited for: all that was in hand gets letters, and comes twice at most."""
+    for name in (b"1", b"2", b"3"):
+        publish(name)
+    for _ in range(3):
+        consumer.receive(SOON)
+
+    report = seek(subscription, "earliest", grace=0)
+
+    assert 3 == report.letters.late
+    names = [name for name, _ in delivered(consumer)]
+    assert {b"1", b"2", b"3"} == set(names)
+    assert 6 >= len(names)
+    drained(admin, topic)
+
+
 def test_dry_run(admin, topic, subscription, consumer, publish):
     """A preview counts, and changes nothing."""
     for name in (b"1", b"2", b"3"):
