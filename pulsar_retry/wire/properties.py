@@ -89,7 +89,8 @@ RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
 #: How pulsar-client prints a message id.
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
-_COUNT = re.compile(r"\+?[0-9]{1,10}", re.ASCII)
+_COUNT = re.compile(r"\+?0*([0-9]*)", re.ASCII)
+_MOST_DIGITS = 10
 _SMALL = {str(count): count for count in range(100)}
 _MAX_COUNT = 2**31 - 1  # Java reads an int
 _DELAY = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -154,15 +155,19 @@ def origin_message_id(properties: Mapping[str, str]) -> str | None:
 
 
 def count_of(text: str | None) -> int | None:
-    """Return a count as Java reads it; None when it is absent or garbage."""
+    """Return a count; None when it is absent or garbage.
+
+    One that is too large for Java's int is read as the largest int, not as 0: it would begin anew.
+    """
     if text is None:
         return None
     if (small := _SMALL.get(text)) is not None:  # read several times per letter
         return small
-    if not _COUNT.fullmatch(text):
+    found = _COUNT.fullmatch(text)
+    if found is None or not text[-1:].isdigit():
         return None
-    count = int(text)
-    return count if count <= _MAX_COUNT else None
+    digits = found[1]
+    return _MAX_COUNT if len(digits) > _MOST_DIGITS else min(int(digits or 0), _MAX_COUNT)
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
@@ -246,7 +251,10 @@ def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
 
     Only TDMQ's dialects write a level (-1: an explicit delay); None: not written.
     """
-    texts = {RECONSUMETIMES: str(count), DELAY_TIME: str(round(delay * 1000))}  # ms on the wire
+    texts = {
+        RECONSUMETIMES: str(min(count, _MAX_COUNT)),
+        DELAY_TIME: str(round(delay * 1000)),
+    }  # ms on the wire
     return texts if level is None else {**texts, DELAY: str(level)}
 
 

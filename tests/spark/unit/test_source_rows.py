@@ -168,7 +168,7 @@ def test_any_clients_origin_is_read(carried, origin):
         {"RECONSUMETIMES": "lots"},
         {"RECONSUMETIMES": "-1"},
         {"RECONSUMETIMES": ""},
-        {"RECONSUMETIMES": "2147483648"},
+        {"RECONSUMETIMES": "+"},
         {"RECONSUMETIMES": "٣"},  # a digit, but not Java's
         {"DELAY_TIME": "9223372036854775808"},
         {"DELAY_TIME": "1.5"},
