@@ -15,6 +15,7 @@ from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.board import HANDLED_BY, Board, Item, Slot
 from pulsar_retry.pull.ending import ENDS, Ending
+from pulsar_retry.pull.guarding import SLOT
 from pulsar_retry.pull.settling import Settler
 from pulsar_retry.pull.valve import Valve
 
@@ -150,6 +151,7 @@ class LoopWorkers:
             self._clock.end(slot)
 
     async def _handle_until_closed(self, slot: Slot) -> None:
+        SLOT.set(slot)
         board, loop = self._board, asyncio.get_running_loop()
         awake = asyncio.Event()
 

@@ -72,6 +72,7 @@ class Slot:
         watched: What it handles if that has a lease: it has been at it for a while.
         expired: What it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler where that can be done.
+        leave: Called when a lease has expired, to forget that the message is being handled.
         retired: Whether another worker has taken its place: it ends when its handler returns.
     """
 
@@ -79,6 +80,7 @@ class Slot:
         "done",
         "expired",
         "interrupt",
+        "leave",
         "lock",
         "retired",
         "seen",
@@ -95,6 +97,7 @@ class Slot:
         self.watched: Item | None = None
         self.expired: Item | None = None
         self.interrupt: Callable[[], None] | None = None
+        self.leave: Callable[[], None] | None = None
         self.retired = False
         self.lock = threading.Lock()  # guards the moment in which work ends or expires
         self.seen: Item | None = None
@@ -115,6 +118,8 @@ class Slot:
             if self.work is not work:
                 return False
             self.expired = work
+            if self.leave is not None:
+                self.leave()
             if interrupts and self.interrupt is not None:
                 self.interrupt()
             return True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.pull.board import Board, Slot
-from pulsar_retry.pull.guarding import guarded, guarded_async
+from pulsar_retry.pull.guarding import Guard
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.returned import Finisher
 from pulsar_retry.pull.settling import LETTERS, Settler
@@ -43,6 +43,10 @@ class Crew:
         self._settler = settler
         self._clock = clock
         self._finisher = Finisher(board, options.loop, lost)
+        self._guard = None
+        if options.quarantine is not None:
+            counts = options.redelivery == LETTERS
+            self._guard = Guard(options.quarantine, board, clock, counts_redeliveries=counts)
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None
@@ -90,8 +94,15 @@ class Crew:
         self.threads.append(worker.thread)
         worker.thread.start()
 
+    def stopping(self) -> None:
+        """Take note that the process may end: that is no message's fault any more."""
+        if self._guard is not None:
+            self._guard.close()
+
     def close(self) -> None:
         """Let go of what they shared, once the board is closed."""
+        if self._guard is not None:
+            self._guard.end()
         self._finisher.close()
 
     def _start_on_loop(self, lost: Callable[[], None]) -> None:
@@ -100,12 +111,8 @@ class Crew:
         options, handler = self._options, self._handler
         if options.valve is None:  # a dispatcher's returns nothing
             handler = self._finisher.finishing_async(handler)
-        if options.quarantine is not None:
-            handler = guarded_async(
-                handler,
-                options.quarantine,
-                counts_redeliveries=options.redelivery == LETTERS,
-            )
+        if self._guard is not None:
+            handler = self._guard.guarded_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
@@ -147,11 +154,9 @@ class Crew:
 
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* within what is to be done before and after it."""
-        options, spans = self._options, spans_of(self._options.subscription)
-        if options.quarantine is not None or spans is not None:
+        spans = spans_of(self._options.subscription)
+        if self._guard is not None or spans is not None:
             handler = self._finisher.finishing(handler, slot)  # they end when all is done
-        if options.quarantine is not None:
-            handler = guarded(
-                handler, options.quarantine, counts_redeliveries=options.redelivery == LETTERS
-            )
+        if self._guard is not None:
+            handler = self._guard.guarded(handler, slot)
         return handler if spans is None else spans.traced(handler)

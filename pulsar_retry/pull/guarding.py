@@ -2,68 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import atexit
+import contextlib
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
-from pulsar_retry.policy.outcomes import Reject
-from pulsar_retry.pull.letters import chain_key
-from pulsar_retry.pull.quarantine import CRASH_LOOP, ClaimStore, Quarantine, crashes_of
+from pulsar_retry.consumer.clock import Clock
+from pulsar_retry.policy.outcomes import Defer, Reject
+from pulsar_retry.pull.board import Board, Slot
+from pulsar_retry.pull.letters import origin_key
+from pulsar_retry.pull.quarantine import CRASH_LOOP, Quarantine, crashes_of
+from pulsar_retry.pull.ward import Ward
+
+#: The slot of the worker that runs on an event loop.
+SLOT: ContextVar[Slot] = ContextVar("SLOT")
 
 
-def guarded(
-    handler: Callable[[Any], Any], quarantine: Quarantine, *, counts_redeliveries: bool
-) -> Callable[[Any], Any]:
-    """Return *handler* such that it is not called with messages that are quarantined.
+class Guard:
+    """Keeps a subscriber's handlers from messages that are quarantined. Thread-safe.
 
-    Args:
-        handler: The handler.
-        quarantine: What is quarantined.
-        counts_redeliveries: Whether the broker's redeliveries are not the attempts themselves.
+    With a store, a message is claimed as long as it is handled, and a suspect is handled alone. A
+    claim ends with its lease, and all of them when the subscriber is to stop: what is killed after
+    that was killed for another reason than its messages.
     """
 
-    def handle(message: Any) -> Any:
-        key = _claimed(message, quarantine, counts_redeliveries=counts_redeliveries)
+    def __init__(
+        self, quarantine: Quarantine, board: Board, clock: Clock, *, counts_redeliveries: bool
+    ) -> None:
+        """Make one.
+
+        Args:
+            quarantine: What is quarantined.
+            board: Where the messages come from.
+            clock: What waiting threads wait on.
+            counts_redeliveries: Whether the broker's redeliveries are not the attempts themselves.
+        """
+        self._quarantine = quarantine
+        self._board = board
+        self._clock = clock
+        self._counts_redeliveries = counts_redeliveries
+        self._ward = Ward()
+        self._lock = threading.Lock()
+        self._claimed: Counter[str] = Counter()
+        self._is_closed = False
+        _guards.add(self)
+
+    def guarded(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
+        """Return *handler* such that it is not called with what is quarantined; for one worker."""
+
+        def handle(message: Any) -> Any:
+            if self._quarantine.store is None:
+                self._check(message, 0)
+                return handler(message)
+            key, claims = self._begin(message)
+            gate = self._clock.lock()
+            gate.acquire()
+            if not self._is_let_in(claims, gate.release):
+                with self._waiting(slot, key, claims):
+                    gate.acquire()
+            with self._inside(slot, key):
+                return handler(message)
+
+        return handle
+
+    def guarded_async(
+        self, handler: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Any], Awaitable[Any]]:
+        """Return what `guarded` returns, for a handler that is ``async def``."""
+        import asyncio  # noqa: PLC0415 - only those need it
+
+        async def handle(message: Any) -> Any:
+            if self._quarantine.store is None:
+                self._check(message, 0)
+                return await handler(message)
+            key, claims = self._begin(message)
+            slot, gate, loop = SLOT.get(), asyncio.Event(), asyncio.get_running_loop()
+
+            def wake() -> None:
+                self._clock.begin(slot)
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    loop.call_soon_threadsafe(gate.set)
+
+            if not self._is_let_in(claims, wake):
+                with self._waiting(slot, key, claims):
+                    self._clock.end(slot)
+                    await gate.wait()
+            with self._inside(slot, key):
+                return await handler(message)
+
+        return handle
+
+    def close(self) -> None:
+        """Forget all claims, and make no more. Handlers go on."""
+        with self._lock:
+            self._is_closed = True
+            keys = list(self._claimed)
+            self._claimed.clear()
+        for key in keys:
+            self._settle(key)
+
+    def end(self) -> None:
+        """Let nobody wait any longer: the board is closed."""
+        self.close()
+        self._ward.empty()
+
+    def _begin(self, message: Any) -> tuple[str, int]:
+        """Claim a message; return its key and the claims that were never settled.
+
+        Raises:
+            Reject: it is quarantined.
+        """
+        key = origin_key(message)
+        claims = self._claim(key)
         try:
-            return handler(message)
-        finally:
-            _settled(quarantine.store, key)
+            self._check(message, claims)
+        except Reject:
+            self._ended(key)
+            raise
+        return key, claims
 
-    return handle
+    def _check(self, message: Any, claims: int) -> None:
+        if self._quarantine.holds(
+            claims=claims,
+            worker_crashes=crashes_of(message.properties()),
+            redeliveries=message.redelivery_count() if self._counts_redeliveries else 0,
+        ):
+            raise Reject(CRASH_LOOP)
 
+    def _is_let_in(self, claims: int, wake: Callable[[], object]) -> bool:
+        return self._ward.enter(alone=self._quarantine.is_suspect(claims), wake=wake)
 
-def guarded_async(
-    handler: Callable[[Any], Awaitable[Any]], quarantine: Quarantine, *, counts_redeliveries: bool
-) -> Callable[[Any], Awaitable[Any]]:
-    """Return what `guarded` returns, for a handler that is ``async def``."""
+    @contextlib.contextmanager
+    def _waiting(self, slot: Slot, key: str, claims: int) -> Iterator[None]:
+        """Wait outside: without a lease, and without the claim, for it is not being handled."""
+        item, slot.work = slot.work, None
+        self._ended(key)
+        if self._quarantine.store is not None:
+            for _ in range(claims):
+                self._quarantine.store.claim(key)
+        yield
+        slot.work = item
+        if self._board.closed and item is not None:
+            slot.expire(item, interrupts=False)  # it was never begun: it comes back
+            raise Defer(0)
+        self._claim(key)
 
-    async def handle(message: Any) -> Any:
-        key = _claimed(message, quarantine, counts_redeliveries=counts_redeliveries)
+    @contextlib.contextmanager
+    def _inside(self, slot: Slot, key: str) -> Iterator[None]:
+        has_left = threading.Lock()
+
+        def leave() -> None:
+            if has_left.acquire(blocking=False):
+                self._ended(key)
+                self._ward.leave()
+
+        slot.leave = leave
         try:
-            return await handler(message)
+            yield
         finally:
-            _settled(quarantine.store, key)
+            slot.leave = None
+            leave()
 
-    return handle
+    def _claim(self, key: str) -> int:
+        store = self._quarantine.store
+        with self._lock:
+            if self._is_closed or store is None:
+                return 0
+            self._claimed[key] += 1
+            if self._claimed[key] > 1:
+                return 0  # this very process has it in hand twice
+        return store.claim(key)
+
+    def _ended(self, key: str) -> None:
+        with self._lock:
+            if key not in self._claimed:
+                return
+            self._claimed[key] -= 1
+            if self._claimed[key]:
+                return
+            del self._claimed[key]
+        self._settle(key)
+
+    def _settle(self, key: str) -> None:
+        if self._quarantine.store is not None:
+            self._quarantine.store.settle(key)
 
 
-def _claimed(message: Any, quarantine: Quarantine, *, counts_redeliveries: bool) -> str:
-    """Claim a message and return its key.
-
-    Raises:
-        Reject: it is quarantined.
-    """
-    key = chain_key(message)
-    claims = 0 if quarantine.store is None else quarantine.store.claim(key)
-    if quarantine.holds(
-        claims=claims,
-        worker_crashes=crashes_of(message.properties()),
-        redeliveries=message.redelivery_count() if counts_redeliveries else 0,
-    ):
-        _settled(quarantine.store, key)
-        raise Reject(CRASH_LOOP)
-    return key
+#: Those whose claims are forgotten when the process ends by itself.
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
-def _settled(store: ClaimStore | None, key: str) -> None:
-    if store is not None:
-        store.settle(key)
+@atexit.register
+def _close_all() -> None:
+    for guard in list(_guards):
+        with contextlib.suppress(Exception):
+            guard.close()

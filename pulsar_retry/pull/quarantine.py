@@ -100,7 +100,8 @@ class Quarantine:
     Attributes:
         max_crashes: So many crashes with the message in hand. Known are the worker processes that
             it killed, which its letters count, and with a *store* the deaths of whole subscriber
-            processes.
+            processes: at least two, for at the last of them the message was handled alone. So the
+            messages that a process happened to have in hand beside it are not condemned.
         max_redeliveries: So many redeliveries by the broker of one and the same letter or message,
             where retries go by letters; None: they do not matter. Hand-offs that failed are among
             them. Pulsar 4.2 does not count the deaths of consumers here, so with it this does not
@@ -122,4 +123,12 @@ class Quarantine:
         """
         if self.max_redeliveries is not None and redeliveries >= self.max_redeliveries:
             return True
-        return max(claims, worker_crashes) >= self.max_crashes
+        # The last of its claims was made when it was a suspect, and so alone.
+        return worker_crashes >= self.max_crashes or claims >= max(2, self.max_crashes)
+
+    def is_suspect(self, claims: int) -> bool:
+        """Tell whether one more claim that is never settled would condemn a message.
+
+        Then it is handled alone: when a process dies, each message that it had in hand may be why.
+        """
+        return claims >= max(1, self.max_crashes - 1)

@@ -298,6 +298,8 @@ class Subscriber:
         """Do what `stop` does, but wait for nothing."""
         now = self._clock.monotonic()
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
+        if self._crew is not None:
+            self._crew.stopping()
         if self._options.valve is not None:
             self._options.valve.shut()
         self._board.notify()

@@ -1,0 +1,57 @@
+"""Who may be handled beside whom: a suspect is handled alone. Pure, but for its lock."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+
+class Ward:
+    """Lets handlers in, in the order in which they come: many at a time, or one alone.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._is_alone = False
+        self._waiting: deque[tuple[bool, Callable[[], object]]] = deque()
+
+    def enter(self, *, alone: bool, wake: Callable[[], object]) -> bool:
+        """Tell whether one may begin now; else *wake* is called when it is inside, later."""
+        with self._lock:
+            if not self._waiting and self._has_room(alone=alone):
+                self._admit(alone=alone)
+                return True
+            self._waiting.append((alone, wake))
+            return False
+
+    def leave(self) -> None:
+        """Take note that one has ended, and let in who may begin now."""
+        admitted = []
+        with self._lock:
+            self._inside -= 1
+            self._is_alone = False
+            while self._waiting and self._has_room(alone=self._waiting[0][0]):
+                alone, wake = self._waiting.popleft()
+                self._admit(alone=alone)
+                admitted.append(wake)
+        for wake in admitted:
+            wake()
+
+    def empty(self) -> None:
+        """Wake all who wait, though they are not inside: nothing is begun any more."""
+        with self._lock:
+            waiting = [wake for _, wake in self._waiting]
+            self._waiting.clear()
+        for wake in waiting:
+            wake()
+
+    def _has_room(self, *, alone: bool) -> bool:
+        return not self._is_alone and not (alone and self._inside)
+
+    def _admit(self, *, alone: bool) -> None:
+        self._inside += 1
+        self._is_alone = alone
