@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from typing import Any
+
 import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.plan import topic_list
+from pulsar_retry.consumer.results import error_of
 from pulsar_retry.pull.options import Options
 
 SHARED = pulsar.ConsumerType.Shared
@@ -73,3 +78,25 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         dedupe_letters=options.dedupe_letters,
         hooks=options.hooks,
     )
+
+
+def probe(client: Client, topic: Any) -> Future[None]:
+    """Ask the broker for the topics, one after the other; the future has the first error."""
+    answer: Future[None] = Future()
+    topics = iter(topic_list(topic))
+    ask = client._client.get_topic_partitions_async  # noqa: SLF001 - it has no callbacks
+
+    def told(result: pulsar.Result, _partitions: object = None) -> None:
+        try:
+            each = next(topics, None)
+            if result != pulsar.Result.Ok:
+                answer.set_exception(error_of(result))
+            elif each is None:
+                answer.set_result(None)
+            else:
+                ask(each, told)
+        except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
+            answer.set_exception(error)
+
+    told(pulsar.Result.Ok)
+    return answer

@@ -14,8 +14,6 @@ import pulsar
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
-from pulsar_retry.consumer.plan import topic_list
-from pulsar_retry.consumer.results import error_of
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
@@ -28,7 +26,7 @@ from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.gauges import Gauges
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.intake import Intake
-from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription
+from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
@@ -395,7 +393,7 @@ class Subscriber:
             lane_limits=options.lanes,
             switch=switch,
             valve=options.valve,
-            probe=self._probe,
+            probe=lambda: probe(self._client, options.topic),
             supervise=self._supervise,
             clock=clock,
         )
@@ -426,27 +424,6 @@ class Subscriber:
         self._opened.set()
         if not self._opening.done():
             self._opening.set_result(None)
-
-    def _probe(self) -> Future[None]:
-        """Ask the broker for the topics, one after the other; the future has the first error."""
-        answer: Future[None] = Future()
-        topics = iter(topic_list(self._options.topic))
-        ask = self._client._client.get_topic_partitions_async  # noqa: SLF001 - it has no callbacks
-
-        def told(result: pulsar.Result, _partitions: object = None) -> None:
-            try:
-                topic = next(topics, None)
-                if result != pulsar.Result.Ok:
-                    answer.set_exception(error_of(result))
-                elif topic is None:
-                    answer.set_result(None)
-                else:
-                    ask(topic, told)
-            except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
-                answer.set_exception(error)
-
-        told(pulsar.Result.Ok)
-        return answer
 
     def _wind_up(self, intake: Intake) -> int:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
