@@ -41,6 +41,11 @@ _TOO_LARGE = (
     "payload (maxMessageSize: 5 MiB)"
 )
 
+_UNREADABLE = (
+    "the message could not be decrypted, and without its encryption context, which a letter cannot "
+    "carry, nobody could ever read it: give subscribe the crypto_key_reader that has its key"
+)
+
 _NOT_KEPT = (
     "%s gets no subscription (initial_subscription_name=None): if it has none of yours, a broker "
     "with default settings deletes it after a minute, with its dead letters"
@@ -234,6 +239,9 @@ class LetterRouter:
     def _build(self, raw: Any, letter: Letter, producer: str | None) -> Any:
         if size := excess(letter.properties):
             raise ConfigError(_TOO_LARGE.format(size=size))
+        context = raw.encryption_context()
+        if context is not None and context.is_decryption_failed():
+            raise ConfigError(_UNREADABLE)
         return build_letter(raw, letter, self._new_message(), self.clock.time, producer=producer)
 
     def landed(self, flights: list[Flight]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from cryptography.hazmat.primitives import serialization as pem
+from cryptography.hazmat.primitives.asymmetric import rsa
 from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
@@ -237,3 +239,36 @@ def test_properties_that_are_too_large(client, topic, admin, subscribe, publish)
         future.result(SOON / 1000)
     assert b"0" == consumer.receive(SOON).data()
     assert 9 == admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION)
+
+
+def test_a_message_that_could_not_be_decrypted(client, topic, admin, tmp_path):
+    """It is not handed on, for nobody could read its letter, and comes back."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
+    private.write_bytes(
+        key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
+    )
+    reader = pulsar.CryptoKeyReader(str(public), str(private))
+    send(client, topic, 1, encryption_key="orders", crypto_key_reader=reader)
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        initial_position=EARLIEST,
+        enable_retry=True,
+        crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
+    )
+    for hand_on in (consumer.dead_letter, consumer.reconsume_later):
+        with pytest.raises(pr.LetterPublishError, match="could not be decrypted"):
+            hand_on(consumer.receive(SOON))
+    assert b"0" != consumer.receive(SOON).data()
+    consumer.close()
+
+    able = client.subscribe(
+        topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, crypto_key_reader=reader, enable_retry=True
+    )
+    able.dead_letter(able.receive(SOON))
+    assert 1 == admin.backlog(f"{topic}-{SUBSCRIPTION}-DLQ", "pulsar-retry")
