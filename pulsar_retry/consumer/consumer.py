@@ -152,6 +152,7 @@ class Consumer(WatchedConsumer):
 
         Raises:
             ConfigError: an argument is not acceptable, or ``enable_retry`` is off; nothing is sent.
+            AlreadySettledError: the message was acknowledged; nothing is sent.
             LetterPublishError: the letter was not published; the original will be redelivered.
             AcknowledgeError: it was, but the original will be redelivered too.
             BatchSettleError: messages of a list failed; the others are settled.

@@ -10,6 +10,7 @@ from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.letter import Letter, Told, Wish, dead_lettered, reconsumed
 from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.consumer.raw import publish_time, whole_of
+from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
@@ -45,10 +46,11 @@ class LetterMaker:
         """Return the raw *message* and the letter that `Consumer.reconsume_later` makes of it.
 
         Raises:
+            AlreadySettledError: the message was acknowledged.
             ConfigError: an argument is not acceptable.
         """
         wish = self.wish(delay, level)
-        raw = whole_of(message)
+        raw = _unsettled(message)
         letter = reconsumed(self._plan, wish, raw.properties(), self.origin(raw), properties)
         return raw, settling(letter, message, self._plan.subscription)
 
@@ -62,10 +64,11 @@ class LetterMaker:
         """Return the raw *message* and the letter that `Consumer.dead_letter` makes of it.
 
         Raises:
+            AlreadySettledError: the message was acknowledged.
             ConfigError: an argument is not acceptable.
         """
-        raw = whole_of(message)
-        told = Told(error, attempt_of(raw), self._clock.now(), publish_time(raw))
+        raw = _unsettled(message)
+        told = Told(_checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw))
         carried, origin = raw.properties(), self.origin(raw)
         letter = dead_lettered(
             self._plan, carried, origin, custom=properties, reason=reason, told=told
@@ -83,3 +86,30 @@ class LetterMaker:
     def origin(self, raw: Any) -> Origin:
         """Return where *raw* was delivered from."""
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
+
+
+def _checked_error(error: Any) -> BaseException | None:
+    """Return *error*.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if error is not None and not isinstance(error, BaseException):
+        accepted = "an exception or None; a text belongs into reason or properties"
+        raise ConfigError.bad("error", error, accepted)
+    return error
+
+
+def _unsettled(message: Any) -> Any:
+    """Return the raw *message*, which is still to be settled, as far as it knows itself.
+
+    Raises:
+        AlreadySettledError: it was acknowledged; its letter would make it live on.
+        ConfigError: it is no message.
+    """
+    raw = whole_of(message)
+    if getattr(message, "_settled", False):
+        raise AlreadySettledError(
+            "the message was acknowledged already, so no letter is made of it"
+        )
+    return raw

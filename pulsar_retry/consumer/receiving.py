@@ -289,6 +289,7 @@ class RetryConsumer(CountingConsumer):
         if getattr(message, "_letter", None) is False:
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
+            message._settled = True  # noqa: SLF001 - see `LetterMaker`
             self._settled += 1
             if self._nacked:
                 self._take_back(raw)
@@ -303,6 +304,8 @@ class RetryConsumer(CountingConsumer):
         else:
             super()._acknowledge_raw(message)
             self._counted(raw_of(message))
+        if isinstance(message, Message):
+            message._settled = True  # noqa: SLF001 - see `LetterMaker`
 
     def _acknowledge_raw(self, message: Any) -> None:
         if self._is_letter(message):

@@ -20,8 +20,13 @@ class WatchedConsumer(NackingConsumer):
 
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message, or its id."""
-        raw = message._message if isinstance(message, pulsar.Message) else raw_of(message)  # noqa: SLF001
-        self._consumer.acknowledge(raw)
+        if isinstance(message, pulsar.Message):
+            raw = message._message  # noqa: SLF001
+            self._consumer.acknowledge(raw)
+            message._settled = True  # noqa: SLF001 - see `LetterMaker`
+        else:
+            raw = raw_of(message)
+            self._consumer.acknowledge(raw)
         self._settled += 1
         if self._nacked:
             self._take_back(raw)

@@ -96,6 +96,9 @@ _MAX_COUNT = 2**31 - 1  # Java reads an int
 _DELAY = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MAX_DELAY_TIME = 2**63 - 1  # and a long
 
+#: What a function of a message takes.
+_A_MESSAGE = "a message as it was received"
+
 _log = logging.getLogger("pulsar_retry")
 _garbage_seen = False
 
@@ -326,8 +329,16 @@ class RetryProperties:
 
     @classmethod
     def of(cls, message: WireMessage) -> RetryProperties:
-        """Read the properties of *message*."""
-        return cls.read(message.properties())
+        """Read the properties of *message*.
+
+        Raises:
+            ConfigError: it is no message.
+        """
+        try:
+            properties = message.properties()
+        except AttributeError:
+            raise ConfigError.bad("message", message, _A_MESSAGE) from None
+        return cls.read(properties)
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> RetryProperties:
@@ -349,8 +360,15 @@ def attempt_of(message: WireMessage) -> int:
     and survives everything. The second is the broker's memory: it starts anew when the topic is
     unloaded, the broker restarts or the subscription's last consumer leaves, and it is always 0
     on Exclusive and Failover subscriptions.
+
+    Raises:
+        ConfigError: it is no message.
     """
-    return 1 + reconsume_times(message.properties()) + message.redelivery_count()
+    try:
+        properties, redeliveries = message.properties(), message.redelivery_count()
+    except AttributeError:
+        raise ConfigError.bad("message", message, _A_MESSAGE) from None
+    return 1 + reconsume_times(properties) + redeliveries
 
 
 def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:

@@ -156,8 +156,17 @@ async def test_what_is_not_accepted(client, topic):
         await consumer.negative_acknowledge(message, delay=-1)
     with pytest.raises(pr.ConfigError, match="timeout_millis="):
         await consumer.receive(1.5)
+    with pytest.raises(pr.ConfigError, match="error='no such shop'"):
+        await consumer.dead_letter(message, error="no such shop")
     await consumer.reconsume_later(message)
-    assert [b"a"] == await receive_all(consumer, 1)
+    letter = await consumer.receive(SOON)
+    await consumer.acknowledge(letter)
+    await consumer.acknowledge(letter)  # as pulsar-client allows
+    with pytest.raises(pr.AlreadySettledError):
+        await consumer.reconsume_later(letter)
+    with pytest.raises(pr.AlreadySettledError):
+        await consumer.dead_letter(letter)
+    await nothing_comes(consumer)
 
 
 @on_both_shells

@@ -424,3 +424,11 @@ def test_a_message_id_reads_as_javas(printed: str, expected: str) -> None:
             return printed
 
     assert expected == message_id_text(Id())
+
+
+@pytest.mark.parametrize("message", [b"x", "x", None, 7])
+def test_what_is_no_message(message: object) -> None:
+    """The error says what is expected."""
+    for read in (pr.attempt_of, pr.RetryProperties.of):
+        with pytest.raises(pr.ConfigError, match="a message as it was received"):
+            read(message)  # type: ignore[arg-type]  # which is what is tested
