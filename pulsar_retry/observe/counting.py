@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 import weakref
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 #: Acknowledgements of which one is looked at, when there are very many.
@@ -24,6 +25,9 @@ _PACE = 0.01
 #: What becomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
 NACKED, DROPPED, SUPERSEDED = "nacked", "dropped", "superseded"
+
+#: Seconds for which the counts of a subscription stay after its last consumer here was closed.
+KEPT = 600.0
 
 #: How messages are brought back: by a letter, by the broker, or in their lane.
 LETTER: Final = "letter"
@@ -106,6 +110,7 @@ class Ledger:
         self._ages = Buckets(CRITICAL_BOUNDS)
         self._buckets = {"attempts": self._attempts, "critical_seconds": self._ages}
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
+        self._idle_since: float | None = None
 
     # -- telling ----------------------------------------------------------------------------------
 
@@ -185,6 +190,15 @@ class Ledger:
         with self.lock:
             self._sources.discard(source)
 
+    def is_over(self, now: float) -> bool:
+        """Tell whether nothing has been attached for `KEPT` seconds, as far as was looked."""
+        with self.lock:
+            if self._sources:
+                self._idle_since = None
+            elif self._idle_since is None:
+                self._idle_since = now
+            return self._idle_since is not None and now - self._idle_since > KEPT
+
     # -- being asked ------------------------------------------------------------------------------
 
     def counts(self, metric: str) -> dict[str, int]:
@@ -214,10 +228,18 @@ class Ledger:
 
 
 class Book:
-    """The ledgers of this process, kept for good: a counter never goes back. Thread-safe."""
+    """The ledgers of this process. Thread-safe.
 
-    def __init__(self) -> None:
+    A ledger is kept as long as somebody uses it, and for `KEPT` seconds after, so that its last
+    counts are scraped, too. What begins again later begins at 0, as after a restart.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._ledgers: dict[tuple[str, str], Ledger] = {}
+        # What is over, but for those who still hold it.
+        self._over: weakref.WeakValueDictionary[tuple[str, str], Ledger]
+        self._over = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def ledger(self, topic: str, subscription: str) -> Ledger:
@@ -226,17 +248,27 @@ class Book:
             key = (topic, subscription)
             ledger = self._ledgers.get(key)
             if ledger is None:
-                ledger = self._ledgers[key] = Ledger(topic, subscription)
+                self._sort_out()
+                ledger = self._over.pop(key, None) or Ledger(topic, subscription)
+                self._ledgers[key] = ledger
             return ledger
 
     def ledgers(self) -> list[Ledger]:
         """Return all of them."""
         with self._lock:
-            return list(self._ledgers.values())
+            self._sort_out()
+            return [*self._ledgers.values(), *self._over.values()]
+
+    def _sort_out(self) -> None:
+        """Keep what is over no longer. Call with the lock held."""
+        now = self._clock()
+        for key, ledger in list(self._ledgers.items()):
+            if ledger.is_over(now):
+                self._over[key] = self._ledgers.pop(key)
 
     def clear(self) -> None:
         """Begin anew, with new locks: in a forked child, where nothing was done yet."""
-        self.__init__()  # type: ignore[misc]  # as it is in a new process
+        self.__init__(self._clock)  # type: ignore[misc]  # as it is in a new process
 
 
 #: What this process has done.
