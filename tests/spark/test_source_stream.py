@@ -13,7 +13,7 @@ from sourcing import Query
 NAME = "pulsar-failures"
 
 #: Seconds for what takes a few micro-batches of a slow machine.
-PATIENCE = 90
+PATIENCE = 150
 
 
 @pytest.fixture
