@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import inspect
+import logging
 import os
 import re
 import weakref
@@ -19,6 +20,7 @@ import pulsar
 from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.bursts import CLIENT_DELAY_MS
+from pulsar_retry.consumer.client_log import logger_of
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
@@ -86,8 +88,10 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
+        if isinstance(arguments.get("logger"), logging.Logger):
+            arguments["logger"] = logger_of(arguments["logger"])
+        super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
         # Without the logger, of which a process has one.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
