@@ -34,7 +34,7 @@ def build_letter(
         builder.set_null_value()
     else:
         builder.content(raw.data())
-    builder.properties(with_identity(letter.properties, raw, None if letter.dead else producer))
+    builder.properties(with_identity(letter.properties, raw, producer))
     try:
         key, ordering_key = raw.partition_key(), raw.ordering_key()
     except UnicodeDecodeError:

@@ -15,6 +15,7 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.identity import new_producer_name
 from pulsar_retry.consumer.proving import RefusedDelayError, publish_alone
 from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
@@ -79,9 +80,10 @@ class _Slot:
 
 
 class LetterProducers:
-    """Keeps one unbatched, chunking, unnamed producer per topic and schema. Thread-safe.
+    """Keeps one unbatched, chunking producer per topic and schema. Thread-safe.
 
-    No fixed producer name: two consumers of one name would fence each other off.
+    Those of retry letters have names that no other producer has, by which letters are known
+    (`identity`). No fixed name: two consumers of one name would fence each other off.
     """
 
     def __init__(
@@ -160,25 +162,27 @@ class LetterProducers:
                 self._prepare_dead_letters(topic)
                 slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"
-            producer = slot.producer or self._create(topic, schema(), fallback=dead)
+            producer = slot.producer or self._create(topic, schema(), dead=dead)
         except Exception as error:
             slot.failed(error, self._clock())
             raise LetterPublishError(topic, error, right=slot.right) from error
         slot.failures, slot.error = 0, None
         return producer
 
-    def _create(self, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
+    def _create(self, topic: str, schema: Any, *, dead: bool) -> LetterProducer:
+        options = self._options(schema, dead=dead)
         try:
-            producer = BareClient.create_producer(self._client, topic, **self._options(schema))
+            producer = BareClient.create_producer(self._client, topic, **options)
         except pulsar.IncompatibleSchema:
-            if not fallback:
+            if not dead or isinstance(schema, pulsar.schema.BytesSchema):
                 raise
             _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
-            return self._create(topic, pulsar.schema.BytesSchema(), fallback=False)
+            return self._create(topic, pulsar.schema.BytesSchema(), dead=dead)
         raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
         ordered = self._one_thread and self._is_single(topic)
-        name = str(raw.producer_name())
-        return LetterProducer(raw, ordered=ordered, landed=self._landed, name=name)
+        return LetterProducer(
+            raw, ordered=ordered, landed=self._landed, name=options["producer_name"]
+        )
 
     def prove(
         self,
@@ -214,7 +218,7 @@ class LetterProducers:
                 raise LetterPublishError(topic, slot.refusal)
             if now < slot.retry_at:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
-            options = {**self._options(schema()), "send_timeout_millis": 0}
+            options = {**self._options(schema(), dead=False), "send_timeout_millis": 0}
             producer = slot.producer.raw
             try:
                 publish_alone(
@@ -235,8 +239,9 @@ class LetterProducers:
             slot.proven, slot.failures = delay, 0
             return True
 
-    def _options(self, schema: Any) -> dict[str, Any]:
+    def _options(self, schema: Any, *, dead: bool) -> dict[str, Any]:
         return {
+            "producer_name": None if dead else new_producer_name(),
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
             "max_pending_messages": 0,  # it counts chunks; the router bounds the letters

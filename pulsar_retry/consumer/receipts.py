@@ -56,7 +56,7 @@ class LetterProducer:
 
     Attributes:
         raw: The producer.
-        name: Its name, which no other producer has.
+        name: Its name, where it was given one that no other producer has.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ import pytest
 from reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
 
 import pulsar_retry as pr
+from pulsar_retry.consumer.identity import new_producer_name
 from pulsar_retry.replay import seek
 
 COUNT = 100
@@ -33,13 +34,12 @@ def letters(client: pr.Client, topic: str) -> Callable[..., None]:
     """Return a function that publishes equal letters of one message."""
 
     def letters(count: int = 2, due: float = 2.5, **properties: str) -> None:
-        producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY")
+        producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY", new_producer_name())
         letter = {
             "REAL_TOPIC": topic,
             "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
             "ORIGIN_MESSAGE_ID": "12:34:-1",
             "RECONSUMETIMES": "1",
-            "LETTER_ID": f"{producer.producer_name()}/12:34:-1:0",
             **properties,
         }
         for _ in range(count):
@@ -204,7 +204,7 @@ def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription
 def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters):
     """The properties may have been copied from one message to several."""
     consumer = subscribe()
-    letters(LETTER_ID="another-producer/12:34:-1:0")
+    letters(LETTER_ID="another-producer/12:34:-1")
     assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
     assert 0 == consumer.dropped_duplicates
 
@@ -221,8 +221,10 @@ def test_copies_of_a_letter_are_messages_of_their_own(subscribe, client, topic, 
         producer.send_async(b"item", lambda *_: None, properties=letter.properties())
     producer.flush()
     consumer.acknowledge(letter)
-    for delay in (0.5, 1.5):  # so that the first is settled before the second is received
-        consumer.reconsume_later(consumer.receive(SOON), delay=delay)
+    items = [consumer.receive(SOON) for _ in range(2)]
+    for item, delay in zip(items, (2.5, 4), strict=True):
+        # so that the first is settled before the second is received
+        consumer.reconsume_later(item, delay=delay)
     assert [b"item", b"item"] == receive_all(consumer, SOON // 4)
     assert 0 == consumer.dropped_duplicates
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
 from pulsar_retry.consumer.identity import identity_of, with_identity
+from pulsar_retry.wire.properties import message_id_text
 
 TOPIC = "persistent://public/default/orders"
 
@@ -193,7 +194,6 @@ class Raw:
     producer: str
     topic: str = TOPIC
     place: tuple[int, int, int] = (12, 34, -1)
-    published: int = 990_000
 
     def producer_name(self) -> str:
         """Return who has published it."""
@@ -202,10 +202,6 @@ class Raw:
     def topic_name(self) -> str:
         """Return where it is."""
         return self.topic
-
-    def publish_timestamp(self) -> int:
-        """Return when it was published, in milliseconds."""
-        return self.published
 
     def message_id(self) -> Any:
         """Return its id."""
@@ -224,7 +220,7 @@ def letter(**changes: str | None) -> dict[str, str]:
         "RETRY_TOPIC": f"{TOPIC}-billing-RETRY",
         "RECONSUMETIMES": "2",
         "DELAY_TIME": "1000",
-        "LETTER_ID": "ours-1/12:34:-1:990000",
+        "LETTER_ID": "ours-1/12:34:-1",
         **changes,
     }
     return {name: text for name, text in properties.items() if text is not None}
@@ -266,7 +262,7 @@ def test_what_tells_of_the_failure_does_not_count(changes: dict[str, str]) -> No
         {"REDRIVEN_FROM": "a 1:2:-1"},
         {"DEDUPE_ID": "7"},
         origin("12:35:-1"),
-        {"LETTER_ID": "ours-1/12:35:-1:990000"},
+        {"LETTER_ID": "ours-1/12:35:-1"},
     ],
 )
 def test_all_else_counts(changes: dict[str, str]) -> None:
@@ -299,8 +295,8 @@ def test_payload_and_keys_count() -> None:
         {"RECONSUMETIMES": "many"},
         {"LETTER_ID": None},
         {"LETTER_ID": "ours-1"},
-        {"LETTER_ID": "/12:34:-1:990000"},
-        {"LETTER_ID": "theirs-1/12:34:-1:990000"},
+        {"LETTER_ID": "/12:34:-1"},
+        {"LETTER_ID": "theirs-1/12:34:-1"},
     ],
 )
 def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any]) -> None:
@@ -308,36 +304,59 @@ def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any
     assert print_of(letter(**changes)) is None
 
 
+OURS = "pulsar-retry-1"
+
+
+def letter_of(raw: Raw, carried: dict[str, str] | None = None, producer: str = OURS) -> Any:
+    """Return the properties of a letter that *producer* makes of *raw*."""
+    properties = origin(message_id_text(raw.message_id())) | (carried or {})
+    return with_identity(properties, raw, producer)
+
+
 def test_letters_made_of_one_delivery_have_one_identity() -> None:
     """By whichever process, and along its whole way through the retry topic."""
     message = Raw("application-1")
-    first = with_identity({"a": "b"}, message, "ours-1")
-    second = with_identity({"a": "b"}, message, "ours-2")
-    next_one = with_identity(first, Raw("ours-1", place=(20, 1, -1)), "ours-3")
-    assert {"a": "b", "LETTER_ID": "ours-1/12:34:-1:990000"} == first
-    assert [identity_of(Raw("ours-1"), first)] * 2 == [
-        identity_of(Raw("ours-2"), second),
-        identity_of(Raw("ours-3"), next_one),
+    first = letter_of(message)
+    second = letter_of(message, producer="pulsar-retry-2")
+    next_one = letter_of(Raw(OURS, place=(20, 1, -1)), first, "pulsar-retry-3")
+    assert ["12:34:-1"] * 3 == [
+        identity_of(Raw(OURS), first),
+        identity_of(Raw("pulsar-retry-2"), second),
+        identity_of(Raw("pulsar-retry-3"), next_one),
     ]
 
 
-@pytest.mark.parametrize(
-    "copy", [{"place": (12, 35, -1)}, {"place": (12, 34, 1)}, {"published": 990_001}]
-)
-def test_letters_of_copies_have_identities_of_their_own(copy: dict[str, Any]) -> None:
+def test_the_origin_is_the_identity_where_it_is_the_letters_own() -> None:
+    """So usual letters carry nothing that those of other clients do not."""
+    assert origin("12:34:-1") == letter_of(Raw("application-1"))
+
+
+@pytest.mark.parametrize("carried", [{}, {"LETTER_ID": "pulsar-retry-1/12:34:-1"}])
+def test_letters_of_copies_have_identities_of_their_own(carried: dict[str, str]) -> None:
     """Whatever properties the copies have inherited."""
-    inherited = with_identity({}, Raw("application-1"), "ours-1")
-    one = with_identity(inherited, Raw("application-2"), "ours-1")
-    another = with_identity(inherited, Raw("application-2", **copy), "ours-1")
-    assert one["LETTER_ID"] != another["LETTER_ID"]
+    inherited = letter_of(Raw("application-1")) | carried
+    places = [(12, 35, -1), (12, 36, -1), (12, 36, 1)]
+    copies = [letter_of(Raw("application-2", place=place), inherited) for place in places]
+    assert ["12:35:-1", "12:36:-1", "12:36:-1:1"] == [
+        identity_of(Raw(OURS), each) for each in copies
+    ]
+
+
+def test_letters_of_other_clients_have_no_identity() -> None:
+    """Their origin may be inherited. What is made of them has one."""
+    theirs = letter_of(Raw("application-1"))
+    assert identity_of(Raw("standalone-7"), theirs) is None
+    ours = letter_of(Raw("standalone-7", place=(20, 1, -1)), theirs)
+    assert "20:1:-1" == identity_of(Raw(OURS), ours)
 
 
 def test_dead_letters_and_those_of_non_persistent_topics_have_no_identity() -> None:
     """Nobody looks for it there; and ids of non-persistent topics are all alike."""
-    inherited = with_identity({"a": "b"}, Raw("application-1"), "ours-1")
+    inherited = {"a": "b", "LETTER_ID": "ours-1/12:34:-1"}
     assert {"a": "b"} == with_identity(inherited, Raw("ours-1"), None)
-    fleeting = Raw("application-1", topic=TOPIC.replace("persistent", "non-persistent"))
-    assert {"a": "b"} == with_identity(inherited, fleeting, "ours-1")
+    topic = TOPIC.replace("persistent", "non-persistent")
+    assert {"a": "b"} == with_identity(inherited, Raw("application-1", topic=topic), "ours-1")
+    assert identity_of(Raw(OURS, topic=topic), origin("-1:-1:-1")) is None
 
 
 @given(

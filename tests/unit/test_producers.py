@@ -105,21 +105,32 @@ def get(letters: LetterProducers, topic: str = RETRY, key: Any = None) -> Any:
     return letters.get(topic, key, lambda: SCHEMA, dead=topic == DLQ)
 
 
-def test_a_producer_is_unbatched_unnamed_and_chunks(
-    letters: LetterProducers, creations: Creations
-) -> None:
+def test_a_producer_is_unbatched_and_chunks(letters: LetterProducers, creations: Creations) -> None:
     """Delays need single messages, big ones need chunks, and a fixed name would collide."""
     get(letters)
+    get(letters, f"{RETRY}-2")
+    names = {each["producer_name"] for each in creations.asked}
+    assert 2 == len(names)
+    assert all(name.startswith("pulsar-retry-") for name in names)
     assert [
         {
             "topic": RETRY,
+            "producer_name": creations.asked[0]["producer_name"],
             "schema": SCHEMA,
             "send_timeout_millis": 2500,
             "max_pending_messages": 0,
             "batching_enabled": False,
             "chunking_enabled": True,
         }
-    ] == creations.asked
+    ] == creations.asked[:1]
+
+
+def test_dead_letters_are_of_unnamed_producers(
+    letters: LetterProducers, creations: Creations
+) -> None:
+    """They have no identity: who consumes them as messages makes letters of their own."""
+    get(letters, DLQ)
+    assert creations.asked[0]["producer_name"] is None
 
 
 def test_a_producer_is_made_on_first_use_and_kept(

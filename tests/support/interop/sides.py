@@ -10,11 +10,6 @@ import attrs
 from reading import SOON, SUBSCRIPTION
 
 
-def _without_identity(properties: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what only our own letters carry, and what means nothing to other clients."""
-    return {name: text for name, text in properties.items() if name != "LETTER_ID"}
-
-
 @attrs.frozen
 class Seen:
     """A message as one of the clients shows it.
@@ -31,7 +26,7 @@ class Seen:
     handle: Any = attrs.field(eq=False)
     topic: str = attrs.field(eq=False)
     data: bytes
-    properties: dict[str, str] = attrs.field(converter=_without_identity)
+    properties: dict[str, str]
     key: str
     ordering_key: bytes
     event_time: int
