@@ -89,8 +89,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         arguments = _SIGNATURE.bind(self, *args, **kwargs).arguments
-        if isinstance(arguments.get("logger"), logging.Logger):
-            arguments["logger"] = logger_of(arguments["logger"])
+        logger = arguments.get("logger") or logging.getLogger("pulsar")
+        if isinstance(logger, logging.Logger):
+            arguments["logger"] = logger_of(logger)
         super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
         # Without the logger, of which a process has one.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}

@@ -32,6 +32,16 @@ def test_pulsar_client_s_lines_go_to_a_python_logger():
     assert all(each.startswith("pulsar-client ") for each in lines)
 
 
+def test_without_a_logger_they_go_to_the_one_called_pulsar():
+    """And not to the console, where nobody has asked for them."""
+    fails = _FAILS.replace(', logger=logging.getLogger("pulsar-client")', "")
+    code, said = end_of(_LOGGED.format(level="INFO"), f"{fails}\nclient.close()")
+
+    assert code == 0
+    assert any(each.startswith("pulsar ERROR ") for each in said.splitlines())
+    assert all(each.startswith("pulsar ") for each in said.splitlines())
+
+
 def test_lines_below_the_logger_s_level_are_not_written():
     """They would cost something, and be thrown away."""
     code, said = end_of(_LOGGED.format(level="ERROR"), _FAILS)
