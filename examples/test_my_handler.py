@@ -7,6 +7,7 @@ milliseconds.
 from __future__ import annotations
 
 import pulsar
+import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker, assert_dead_lettered, assert_retried
@@ -76,7 +77,7 @@ def test_a_crash_loses_nothing(memory_broker: MemoryBroker) -> None:
     till.outages = 1
     memory_broker.faults.crash_after_send("orders-billing-RETRY")
     doomed = memory_broker.client().subscriber("orders", "billing", till.handle)
-    with doomed:
+    with pytest.raises(pulsar.AlreadyClosed), doomed:
         memory_broker.send("orders", b"order 1")
         memory_broker.clock.settle()
     successor = memory_broker.client().subscriber("orders", "billing", till.handle)

@@ -109,8 +109,9 @@ def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
     plan = stage.ended(stage.jobs.look(WISHES))
     redrive = stage.jobs.confirm(plan.id)
     another = stage.jobs.look(WISHES)
+    redrive.cancel()
+    another.cancel()
     for each in (redrive, another):
-        each.cancel()
         assert "cancelled" == stage.ended(each).progress.state
     with pytest.raises(ConfigError, match="dry run"):
         stage.jobs.confirm(another.id)
