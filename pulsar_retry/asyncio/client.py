@@ -180,6 +180,8 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         hooks: Hooks | None = None,
         dedupe_letters: int = DEFAULT_MOST,
         max_unacked_messages: int = DEFAULT_LIMIT,
+        letter_encryption_key: str | None = None,
+        plain_letters: bool = False,
         **newer: Any,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with the same arguments and more.
@@ -199,6 +201,8 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
             dedupe_letters: Letters from the retry topic that are remembered.
             max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``; 0: none.
+            letter_encryption_key: The name of the key that letters are encrypted with.
+            plain_letters: Publish the letters of decrypted messages unencrypted.
             **newer: Arguments that only a newer pulsar-client has; they are passed on to it.
 
         Raises:

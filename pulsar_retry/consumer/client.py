@@ -170,6 +170,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
         max_unacked_messages: int = DEFAULT_LIMIT,
+        letter_encryption_key: str | None = None,
+        plain_letters: bool = False,
         **newer: Any,
     ) -> Consumer:
         """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
@@ -196,6 +198,10 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
             max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``, beyond which it
                 delivers nothing (0: there is none). The consumer warns when it comes near.
+            letter_encryption_key: The name of the key that letters are encrypted with; its public
+                key is the *crypto_key_reader*'s. With a reader and letters this, or
+                *plain_letters*, must be given.
+            plain_letters: Publish the letters of decrypted messages unencrypted.
             **newer: Arguments that a newer pulsar-client has and this signature does not list yet.
                 They are passed on to it, with `enable_retry` for both topics.
 
@@ -223,6 +229,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             dedupe_letters=dedupe_letters,
             hooks=self._hooks if hooks is None else hooks,
             max_unacked_messages=max_unacked_messages,
+            crypto_key_reader=crypto_key_reader,
+            letter_encryption_key=letter_encryption_key,
+            plain_letters=plain_letters,
         )
         checked_sources(plan)
         check_newer(newer)

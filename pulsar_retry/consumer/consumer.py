@@ -85,6 +85,7 @@ class Consumer(WatchedConsumer):
                 one_thread=client._io_threads == 1,  # noqa: SLF001
                 clock=self._clock,
                 new_message=client._new_message,  # noqa: SLF001
+                producer_options=plan.letter_options,
             )
         fork.guard(self, "_consumer", "_router", "_timer", "_nacks")
 

@@ -7,7 +7,7 @@ at-least-once delivery permits anyway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -85,6 +85,7 @@ class LetterRouter:
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
         watch: Watch | None = None,
+        producer_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Make the router of one consumer.
 
@@ -103,6 +104,7 @@ class LetterRouter:
             clock: Tells the time.
             new_message: Makes what builds a raw message.
             watch: Is told what became of messages; None: nobody is.
+            producer_options: See `LetterProducers`.
         """
         self.clock = clock
         self._new_message = new_message
@@ -130,6 +132,7 @@ class LetterRouter:
             landed=_landed,
             clock=clock.monotonic,
             new_client=getattr(client, "_new_client", None),
+            options=producer_options,
         )
 
     def hand_on(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -43,6 +43,7 @@ class Plan:
         dedupe_letters: Letters that are remembered to tell duplicates; 0: none.
         hooks: Who wants to be told what becomes of messages.
         max_unacked_messages: The broker's limit to be warned of; 0: none.
+        letter_options: Arguments of `create_producer` that the letters' producers get.
     """
 
     topic: Any
@@ -60,6 +61,7 @@ class Plan:
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     max_unacked_messages: int = 0
+    letter_options: Mapping[str, Any] = attrs.Factory(dict)
 
     @property
     def limit(self) -> int | None:
@@ -102,6 +104,9 @@ def make_plan(
     dedupe_letters: Any = DEFAULT_MOST,
     hooks: Any = None,
     max_unacked_messages: Any = 0,
+    crypto_key_reader: Any = None,
+    letter_encryption_key: Any = None,
+    plain_letters: Any = False,
 ) -> Plan:
     """Check the arguments of `Client.subscribe` and work out the plan.
 
@@ -151,7 +156,36 @@ def make_plan(
         hooks=checked_hooks(hooks),
         # The broker limits no other subscriptions, and what it takes back is not told.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
+        letter_options=_encryption(policy, crypto_key_reader, letter_encryption_key, plain_letters),
     )
+
+
+def _encryption(
+    policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
+) -> Mapping[str, Any]:
+    """Return the options by which letters are encrypted, as the messages they are made of are."""
+    if not isinstance(plain, bool):
+        raise ConfigError.bad("plain_letters", plain, "a bool")
+    if key is not None and (not isinstance(key, str) or not key):
+        raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
+    if key is not None and plain:
+        raise ConfigError.bad("plain_letters", plain, "False with a letter_encryption_key")
+    if key is not None and (reader is None or policy is None):
+        raise ConfigError.bad(
+            "letter_encryption_key",
+            key,
+            "None without a crypto_key_reader, and without enable_retry or a dead_letter_policy",
+        )
+    if reader is None or policy is None or plain:
+        return {}
+    if key is None:
+        raise ConfigError.bad(
+            "letter_encryption_key",
+            key,
+            "the name of the key that encrypts the letters, for there is a crypto_key_reader; "
+            "or say plain_letters=True, and letters are readable at the broker",
+        )
+    return {"encryption_key": key, "crypto_key_reader": reader}
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import _pulsar
@@ -96,6 +96,7 @@ class LetterProducers:
         landed: Landed = each_landed,
         clock: Callable[[], float] = time.monotonic,
         new_client: Callable[[], pulsar.Client] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         """Make an empty set.
 
@@ -108,8 +109,10 @@ class LetterProducers:
             landed: Takes receipts; see `LetterProducer`.
             clock: Tells the time in seconds.
             new_client: Makes another client like *client*; None: delays are not proved.
+            options: More arguments of `create_producer`, such as those of encryption.
         """
         self._new_client = new_client
+        self._more = dict(options or {})
         self._client = client
         self._one_thread = one_thread
         self._landed = landed
@@ -241,6 +244,7 @@ class LetterProducers:
 
     def _options(self, schema: Any, *, dead: bool) -> dict[str, Any]:
         return {
+            **self._more,
             "producer_name": None if dead else new_producer_name(),
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,

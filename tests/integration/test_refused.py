@@ -10,8 +10,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from cryptography.hazmat.primitives import serialization as pem
-from cryptography.hazmat.primitives.asymmetric import rsa
+from encrypting import key_files
 from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
@@ -243,15 +242,7 @@ def test_properties_that_are_too_large(client, topic, admin, subscribe, publish)
 
 def test_a_message_that_could_not_be_decrypted(client, topic, admin, tmp_path):
     """It is not handed on, for nobody could read its letter, and comes back."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    public, private = tmp_path / "public.pem", tmp_path / "private.pem"
-    private.write_bytes(
-        key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
-    )
-    public.write_bytes(
-        key.public_key().public_bytes(pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
-    )
-    reader = pulsar.CryptoKeyReader(str(public), str(private))
+    reader = pulsar.CryptoKeyReader(*key_files(tmp_path))
     send(client, topic, 1, encryption_key="orders", crypto_key_reader=reader)
     consumer = client.subscribe(
         topic,
@@ -268,7 +259,12 @@ def test_a_message_that_could_not_be_decrypted(client, topic, admin, tmp_path):
     consumer.close()
 
     able = client.subscribe(
-        topic, SUBSCRIPTION, pulsar.ConsumerType.Shared, crypto_key_reader=reader, enable_retry=True
+        topic,
+        SUBSCRIPTION,
+        pulsar.ConsumerType.Shared,
+        crypto_key_reader=reader,
+        enable_retry=True,
+        letter_encryption_key="orders",
     )
     able.dead_letter(able.receive(SOON))
     assert 1 == admin.backlog(f"{topic}-{SUBSCRIPTION}-DLQ", "pulsar-retry")

@@ -24,8 +24,7 @@ import pulsar
 import pytest
 from cell_worker import KEY, RETRIES, schema
 from cells import AXES, SENSELESS, Cell, pairwise
-from cryptography.hazmat.primitives import serialization as pem
-from cryptography.hazmat.primitives.asymmetric import rsa
+from encrypting import key_files
 from reading import SUBSCRIPTION, eventually
 
 pytestmark = [
@@ -49,14 +48,7 @@ MOST_UNSETTLED = 40
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the files of a public and a private key."""
-    folder = tmp_path_factory.mktemp("keys")
-    private = rsa.generate_private_key(65537, 2048)
-    files = [folder / "public.pem", folder / "private.pem"]
-    public_form = (pem.Encoding.PEM, pem.PublicFormat.SubjectPublicKeyInfo)
-    private_form = (pem.Encoding.PEM, pem.PrivateFormat.TraditionalOpenSSL, pem.NoEncryption())
-    files[0].write_bytes(private.public_key().public_bytes(*public_form))
-    files[1].write_bytes(private.private_bytes(*private_form))
-    return [str(file) for file in files]
+    return key_files(tmp_path_factory.mktemp("keys"))
 
 
 @attrs.define

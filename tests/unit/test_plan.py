@@ -18,6 +18,7 @@ A_TOPIC = "a topic: t, tenant/namespace/t or persistent://tenant/namespace/t"
 LEVELS = 'levels such as "1s 5s 10s 1m 2h" of at most 864000 s each'
 PATTERN = re.compile("public/default/o.*")
 NOTHING = object()
+READER = object()
 
 
 def policy(**names: str) -> pr.DeadLetterPolicy:
@@ -105,6 +106,30 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ({"dedupe_letters": -1}, "dedupe_letters=-1: expected 0 or more"),
         ({"dedupe_letters": True}, "dedupe_letters=True: expected 0 or more"),
         ({"dedupe_letters": None}, "dedupe_letters=None: expected 0 or more"),
+        (
+            {"crypto_key_reader": READER},
+            (
+                "letter_encryption_key=None: expected the name of the key that encrypts the "
+                "letters, for there is a crypto_key_reader; or say plain_letters=True, and letters "
+                "are readable at the broker"
+            ),
+        ),
+        (
+            {"crypto_key_reader": READER, "letter_encryption_key": ""},
+            "letter_encryption_key='': expected the name of a key, or None",
+        ),
+        (
+            {"crypto_key_reader": READER, "letter_encryption_key": "k", "plain_letters": True},
+            "plain_letters=True: expected False with a letter_encryption_key",
+        ),
+        (
+            {"letter_encryption_key": "k"},
+            (
+                "letter_encryption_key='k': expected None without a crypto_key_reader, and without "
+                "enable_retry or a dead_letter_policy"
+            ),
+        ),
+        ({"plain_letters": 1}, "plain_letters=1: expected a bool"),
         ({"letter_send_timeout": 0}, "letter_send_timeout=0: expected more than 0 seconds"),
         (
             {"letter_send_timeout": -1},
@@ -202,3 +227,18 @@ def test_any_object_with_a_delay_is_a_backoff(plan_of: Callable[..., Plan]) -> N
 def test_the_send_timeout_may_be_a_timedelta(plan_of: Callable[..., Plan]) -> None:
     """It is kept in seconds."""
     assert 90.0 == plan_of(letter_send_timeout=timedelta(minutes=1.5)).letter_send_timeout
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"letter_encryption_key": "k"}, {"encryption_key": "k", "crypto_key_reader": READER}),
+        ({"plain_letters": True}, {}),
+        ({"enable_retry": False}, {}),
+    ],
+)
+def test_letters_are_encrypted_or_somebody_has_said_that_they_are_not(
+    plan_of: Callable[..., Plan], changes: dict, expected: dict
+) -> None:
+    """A consumer without letters says nothing about them."""
+    assert expected == plan_of(crypto_key_reader=READER, **changes).letter_options

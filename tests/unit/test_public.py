@@ -119,6 +119,8 @@ def test_what_subscribe_adds_is_keyword_only_with_a_default() -> None:
         "dedupe_letters",
         "max_unacked_messages",
         "hooks",
+        "letter_encryption_key",
+        "plain_letters",
     } == set(added)
     assert {inspect.Parameter.KEYWORD_ONLY} == {each.kind for each in added.values()}
     assert inspect.Parameter.empty not in [each.default for each in added.values()]
