@@ -8,7 +8,6 @@ from typing import Any
 import _pulsar
 
 from pulsar_retry.consumer.clock import SYSTEM
-from pulsar_retry.consumer.identity import with_identity
 from pulsar_retry.consumer.letter import Letter
 
 
@@ -17,8 +16,6 @@ def build_letter(
     letter: Letter,
     builder: Any = None,
     clock: Callable[[], float] = SYSTEM.time,
-    *,
-    producer: str | None = None,
 ) -> Any:
     """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message.
 
@@ -27,14 +24,13 @@ def build_letter(
         letter: The letter.
         builder: Builds the raw message; None: pulsar-client's own builder.
         clock: Tells the time.
-        producer: The name of the letter's producer; None: the letter is to have no identity.
     """
     builder = builder or _pulsar.MessageBuilder()
     if raw.has_null_value():
         builder.set_null_value()
     else:
         builder.content(raw.data())
-    builder.properties(with_identity(letter.properties, raw, producer))
+    builder.properties(letter.properties)
     try:
         key, ordering_key = raw.partition_key(), raw.ordering_key()
     except UnicodeDecodeError:

@@ -25,7 +25,6 @@ from pulsar_retry.wire.properties import (
     DELAY,
     DELAY_TIME,
     FAILURE,
-    LETTER_ID,
     SYSTEM_PROPERTIES,
     reconsume_times,
 )
@@ -48,9 +47,8 @@ _SKEW = 0.5
 #: Letters of one message, by the same count, that are told from each other.
 _TWINS = 4
 
-#: What two letters of one delivery may differ in: they tell of failures at different times, and
-#: their identities of different producers.
-_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY, LETTER_ID}
+#: What two letters of one delivery may differ in: they tell of failures at different times.
+_VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
 
 
 def fingerprint(

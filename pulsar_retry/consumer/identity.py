@@ -2,14 +2,9 @@
 
 `ORIGIN_MESSAGE_ID` alone is no identity. It is put only where it is absent, as in the Java client,
 and applications copy properties from one message to others, the system's with them. So it counts
-only
-
-- on messages of our own retry producers, which have names that no other producer has;
-- if such a producer has written it itself. Where the message carried another origin already,
-  copied or from another client, its letters carry `LETTER_ID` instead: the name of the letter's
-  producer and the id of that message. It counts only on a message of that very producer.
-
-Letters of other clients have no identity.
+only where one of our producers has written it itself: retry letters of messages that carried no
+origin, or one that counts, are published by producers of unique names that begin with
+`pulsar-retry-`; those of copies, and of other clients' letters, by producers without such a name.
 """
 
 from __future__ import annotations
@@ -18,13 +13,13 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from pulsar_retry.wire.properties import LETTER_ID, ORIGIN_MESSAGE_ID, message_id_text
+from pulsar_retry.wire.properties import ORIGIN_MESSAGE_ID, message_id_text
 
 _PREFIX = "pulsar-retry-"
 
 
 def new_producer_name() -> str:
-    """Return a name for a retry producer, which no other producer has."""
+    """Return a name for a producer of letters with an identity, which no other producer has."""
     return f"{_PREFIX}{uuid.uuid4().hex}"
 
 
@@ -35,12 +30,9 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
         raw: The raw message.
         properties: Its properties, or those of a letter that is made of it.
     """
-    if (letter_id := properties.get(LETTER_ID)) is not None:
-        producer, _, identity = letter_id.rpartition("/")
-        return identity if producer and producer == raw.producer_name() else None
-    if raw.producer_name().startswith(_PREFIX) and not _is_fleeting(raw):
-        return properties.get(ORIGIN_MESSAGE_ID)
-    return None
+    if not raw.producer_name().startswith(_PREFIX) or _is_fleeting(raw):
+        return None
+    return properties.get(ORIGIN_MESSAGE_ID)
 
 
 def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
@@ -53,22 +45,15 @@ def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
     return identity_of(raw, properties) or _id_of(raw)
 
 
-def with_identity(properties: dict[str, str], raw: Any, producer: str | None) -> dict[str, str]:
-    """Return the properties of a letter of *raw*, with `LETTER_ID` only if the letter needs it.
+def gives_identity(raw: Any, properties: Mapping[str, str]) -> bool:
+    """Tell whether a letter of *raw* has an identity: whether its origin is that of *raw*.
 
     Args:
-        properties: The letter's, with what *raw* carries and its origin.
-        raw: The raw message that it is made of.
-        producer: The name of the letter's producer; None: it is to have no identity.
+        raw: The raw message that the letter is made of.
+        properties: The letter's.
     """
-    inherited = LETTER_ID in properties
-    identity = None if producer is None else of_message(raw, properties)
-    origin = properties.get(ORIGIN_MESSAGE_ID)
-    if identity is not None and (inherited or origin not in {None, identity}):
-        return {**properties, LETTER_ID: f"{producer}/{identity}"}
-    if inherited:
-        return {name: text for name, text in properties.items() if name != LETTER_ID}
-    return properties
+    identity = of_message(raw, properties)
+    return identity is not None and identity == properties.get(ORIGIN_MESSAGE_ID)
 
 
 def _id_of(raw: Any) -> str | None:

@@ -20,6 +20,7 @@ from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.flight import Flight, Keep
 from pulsar_retry.consumer.future import LetterFuture
+from pulsar_retry.consumer.identity import gives_identity
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.permits import Permits
 from pulsar_retry.consumer.producers import LetterProducers, WireSchema
@@ -199,7 +200,10 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if self.producers.ready(letter.topic, self._schema_key(raw), letter.delay) is None:
+        if (
+            self.producers.ready(letter.topic, self._producer_key(raw, letter), letter.delay)
+            is None
+        ):
             return None
         if not self.permits.take():
             return None
@@ -217,12 +221,15 @@ class LetterRouter:
         try:
             if not self._watched:
                 self._watch(self.patience)
-            key = self._schema_key(raw)
+            key = self._producer_key(raw, letter)
             producer = self.producers.ready(letter.topic, key, letter.delay)
             is_out = False
             if producer is None:
-                schema = partial(self._schema_for, key)
-                producer = self.producers.get(letter.topic, key, schema, dead=letter.dead)
+                schema_key, named = key
+                schema = partial(self._schema_for, schema_key)
+                producer = self.producers.get(
+                    letter.topic, key, schema, dead=letter.dead, named=named
+                )
                 build = partial(self._build, raw, letter)
                 if letter.delay > 0:
                     is_out = self.producers.prove(letter.topic, key, schema, letter.delay, build)
@@ -231,7 +238,7 @@ class LetterRouter:
             if is_out:
                 flight.published(_OK)
             else:
-                producer.send(self._build(raw, letter, producer.name), flight)
+                producer.send(self._build(raw, letter), flight)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:
@@ -239,13 +246,13 @@ class LetterRouter:
             raise
         return flight.future
 
-    def _build(self, raw: Any, letter: Letter, producer: str | None) -> Any:
+    def _build(self, raw: Any, letter: Letter) -> Any:
         if size := excess(letter.properties):
             raise ConfigError(_TOO_LARGE.format(size=size))
         context = raw.encryption_context()
         if context is not None and context.is_decryption_failed():
             raise ConfigError(_UNREADABLE)
-        return build_letter(raw, letter, self._new_message(), self.clock.time, producer=producer)
+        return build_letter(raw, letter, self._new_message(), self.clock.time)
 
     def landed(self, flights: list[Flight]) -> None:
         """Acknowledge the originals of letters that are out, and end their flights. Never raises.
@@ -284,6 +291,14 @@ class LetterRouter:
         for flight in plain:
             flight.succeed()
         self.permits.release(len(plain))  # last: who waits for all of them finds them done
+
+    def _producer_key(self, raw: Any, letter: Letter) -> tuple[Any, bool]:
+        """Return what tells the producer of a letter from others of its topic.
+
+        That is its schema, and whether its letters have an identity; dead ones need none.
+        """
+        named = not letter.dead and gives_identity(raw, letter.properties)
+        return self._schema_key(raw), named
 
     def _schema_key(self, raw: Any) -> Any:
         """Return what tells the schema that *raw* was written with from others."""

@@ -55,11 +55,13 @@ class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client i
 class _Slot:
     """The producer of one topic and schema, or when to try again.
 
-    *right* is what the role needed when the last try failed. *kept_until* is when the subscription
+    *named* is whether its producers have names of ours. *right* is what the role needed when the
+    last try failed. *kept_until* is when the subscription
     of a dead-letter topic is to be looked after again. *proven* is the longest delay that the topic
     has taken, *refused* the shortest that it has refused.
     """
 
+    named: bool
     lock: threading.Lock = attrs.Factory(threading.Lock)
     producer: LetterProducer | None = None
     failures: int = 0
@@ -82,8 +84,8 @@ class _Slot:
 class LetterProducers:
     """Keeps one unbatched, chunking producer per topic and schema. Thread-safe.
 
-    Those of retry letters have names that no other producer has, by which letters are known
-    (`identity`). No fixed name: two consumers of one name would fence each other off.
+    Those of letters with an identity have names that no other producer has. No fixed name: two
+    consumers of one name would fence each other off.
     """
 
     def __init__(
@@ -132,22 +134,31 @@ class LetterProducers:
         """Tell whether somebody may have deleted the subscription that keeps dead letters."""
         return slot.kept_until < math.inf and slot.kept_until <= self._clock()
 
-    def get(self, topic: str, key: Any, schema: Callable[[], Any], *, dead: bool) -> LetterProducer:
+    def get(
+        self,
+        topic: str,
+        key: Any,
+        schema: Callable[[], Any],
+        *,
+        dead: bool,
+        named: bool = False,
+    ) -> LetterProducer:
         """Return the producer, made now if need be. May block for the operation time-out.
 
         Args:
             topic: The full topic name.
-            key: What tells *schema* from others of this consumer.
+            key: What tells *schema* and *named* from others of this consumer.
             schema: Returns the schema to publish with.
             dead: Whether it is a dead-letter topic. There plain bytes are published where the
                 topic refuses the schema, so that nothing is ever too odd for it (the Java client
                 likewise does not validate there).
+            named: Whether its letters have an identity (`identity`); the same for each *key*.
 
         Raises:
             LetterPublishError: it could not be made, now or a moment ago.
         """
         slot = self._slots.setdefault(
-            (topic, key), _Slot(proven=math.inf if self._new_client is None else 0.0)
+            (topic, key), _Slot(named, proven=math.inf if self._new_client is None else 0.0)
         )
         with slot.lock:
             if slot.producer is None or self._is_due(slot):
@@ -165,27 +176,25 @@ class LetterProducers:
                 self._prepare_dead_letters(topic)
                 slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"
-            producer = slot.producer or self._create(topic, schema(), dead=dead)
+            producer = slot.producer or self._create(slot, topic, schema(), fallback=dead)
         except Exception as error:
             slot.failed(error, self._clock())
             raise LetterPublishError(topic, error, right=slot.right) from error
         slot.failures, slot.error = 0, None
         return producer
 
-    def _create(self, topic: str, schema: Any, *, dead: bool) -> LetterProducer:
-        options = self._options(schema, dead=dead)
+    def _create(self, slot: _Slot, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
+        options = self._options(schema, named=slot.named)
         try:
             producer = BareClient.create_producer(self._client, topic, **options)
         except pulsar.IncompatibleSchema:
-            if not dead or isinstance(schema, pulsar.schema.BytesSchema):
+            if not fallback:
                 raise
             _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
-            return self._create(topic, pulsar.schema.BytesSchema(), dead=dead)
+            return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
         ordered = self._one_thread and self._is_single(topic)
-        return LetterProducer(
-            raw, ordered=ordered, landed=self._landed, name=options["producer_name"]
-        )
+        return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def prove(
         self,
@@ -193,7 +202,7 @@ class LetterProducers:
         key: Any,
         schema: Callable[[], Any],
         delay: float,
-        build: Callable[[str], Any],
+        build: Callable[[], Any],
     ) -> bool:
         """Publish a letter whose delay is longer than any before where it can hurt no other.
 
@@ -204,7 +213,7 @@ class LetterProducers:
             key: As for `get`.
             schema: As for `get`.
             delay: The letter's, in seconds.
-            build: Returns the raw message that a producer of this name is to publish.
+            build: Returns the raw message.
 
         Returns:
             Whether it is published; else its delay needs no proof any more.
@@ -221,7 +230,7 @@ class LetterProducers:
                 raise LetterPublishError(topic, slot.refusal)
             if now < slot.retry_at:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
-            options = {**self._options(schema(), dead=False), "send_timeout_millis": 0}
+            options = {**self._options(schema(), named=slot.named), "send_timeout_millis": 0}
             producer = slot.producer.raw
             try:
                 publish_alone(
@@ -242,10 +251,10 @@ class LetterProducers:
             slot.proven, slot.failures = delay, 0
             return True
 
-    def _options(self, schema: Any, *, dead: bool) -> dict[str, Any]:
+    def _options(self, schema: Any, *, named: bool) -> dict[str, Any]:
         return {
             **self._more,
-            "producer_name": None if dead else new_producer_name(),
+            "producer_name": new_producer_name() if named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
             "max_pending_messages": 0,  # it counts chunks; the router bounds the letters

@@ -37,7 +37,7 @@ def publish_alone(
     new_client: Callable[[], pulsar.Client],
     topic: str,
     options: dict[str, Any],
-    build: Callable[[str], Any],
+    build: Callable[[], Any],
     *,
     is_reachable: Callable[[], bool],
     timeout: float,
@@ -48,7 +48,7 @@ def publish_alone(
         new_client: Makes the client.
         topic: The topic.
         options: Those of the producer.
-        build: Returns the raw message that a producer of this name is to publish.
+        build: Returns the raw message.
         is_reachable: Tells whether others are connected to the topic.
         timeout: Seconds to wait at most.
 
@@ -66,7 +66,7 @@ def publish_alone(
             answers.append(result)
             answered.set()
 
-        producer.send_async(build(producer.producer_name()), answer)
+        producer.send_async(build(), answer)
         deadline = time.monotonic() + timeout
         closed = 0
         while not answered.wait(_LOOK):

@@ -56,12 +56,9 @@ class LetterProducer:
 
     Attributes:
         raw: The producer.
-        name: Its name, where it was given one that no other producer has.
     """
 
-    def __init__(
-        self, raw: Any, *, ordered: bool, landed: Landed = each_landed, name: str | None = None
-    ) -> None:
+    def __init__(self, raw: Any, *, ordered: bool, landed: Landed = each_landed) -> None:
         """Wrap the producer *raw*.
 
         Args:
@@ -70,9 +67,7 @@ class LetterProducer:
                 a topic without partitions, and of a client with one I/O thread. With more of them,
                 the time-out of one letter might be told after the receipt of a later one.
             landed: See `Landed`. Called with flights in the order of their sends.
-            name: Its name; None: its letters are to have no identity.
         """
-        self.name = name
         self.raw = raw
         self._ordered = ordered
         self._was_ordered = ordered

@@ -11,7 +11,6 @@ from pulsar_retry.wire.codecs import READ, read_envelope
 from pulsar_retry.wire.envelope import Envelope
 from pulsar_retry.wire.properties import (
     DELAY,
-    LETTER_ID,
     REDRIVE_COUNT,
     REDRIVE_ID,
     REDRIVEN_FROM,
@@ -20,7 +19,7 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-_READ = READ | SYSTEM_PROPERTIES | {DELAY, LETTER_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM}
+_READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM}
 
 
 class DeadMessage(WireMessage, Protocol):

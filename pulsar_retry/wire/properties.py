@@ -26,9 +26,6 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
 #: TDMQ's level, -1 for an explicit delay. Only its dialects write it.
 DELAY = "DELAY"
-#: Whose letter a letter is, to tell duplicates: its producer's name, a slash, and the id of the
-#: message that the first letter was made of. On a message of any other producer it means nothing.
-LETTER_ID = "LETTER_ID"
 #: What every property about a failure starts with.
 FAILURE = "FAILURE_"
 FAILURE_REASON = "FAILURE_REASON"
@@ -83,7 +80,7 @@ SYSTEM_PROPERTIES = frozenset(
 
 #: What no property of a user's may be called, beside what starts with `FAILURE`.
 RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
-    *(DELAY, LETTER_ID, DEDUPE_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
+    *(DELAY, DEDUPE_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
 }
 
 #: How pulsar-client prints a message id.

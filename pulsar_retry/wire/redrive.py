@@ -19,7 +19,6 @@ from pulsar_retry.wire.properties import (
     FAILURE,
     FAILURE_CRASHES,
     FAILURE_WRITER,
-    LETTER_ID,
     REAL_SUBSCRIPTION,
     REAL_TOPIC,
     RECONSUMETIMES,
@@ -32,7 +31,7 @@ from pulsar_retry.wire.properties import (
 )
 
 #: What says when the last attempt was due, and by whom and with which damage it was made.
-_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, LETTER_ID, FAILURE_WRITER, FAILURE_CRASHES})
+_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_WRITER, FAILURE_CRASHES})
 #: What tells of failures in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +25,7 @@ from pulsar_retry.replay import seek
 COUNT = 100
 
 #: Seconds of a letter's delay in which those who were killed have others in their place.
-DELAY = 8.0
+DELAY = 15.0
 
 BATCHED = {"batching_enabled": True, "batching_max_publish_delay_ms": 50}
 
@@ -33,8 +34,11 @@ BATCHED = {"batching_enabled": True, "batching_max_publish_delay_ms": 50}
 def letters(client: pr.Client, topic: str) -> Callable[..., None]:
     """Return a function that publishes equal letters of one message."""
 
-    def letters(count: int = 2, due: float = 2.5, **properties: str) -> None:
-        producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY", new_producer_name())
+    def letters(
+        count: int = 2, due: float = 2.5, name: str | None = None, **properties: str
+    ) -> None:
+        name = name or new_producer_name()
+        producer = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY", name)
         letter = {
             "REAL_TOPIC": topic,
             "ORIGIN_MESSAGE_IDY_TIME": "12:34:-1",
@@ -204,7 +208,7 @@ def test_after_a_seek_a_message_is_retried_anew(subscribe, publish, subscription
 def test_letters_without_an_identity_of_their_own_are_delivered(subscribe, letters):
     """The properties may have been copied from one message to several."""
     consumer = subscribe()
-    letters(LETTER_ID="another-producer/12:34:-1")
+    letters(name=f"application-{uuid.uuid4().hex}")
     assert [b"order", b"order"] == receive_all(consumer, SOON // 4)
     assert 0 == consumer.dropped_duplicates
 

@@ -54,9 +54,13 @@ def python(broker: Any, namespace: str) -> Iterator[PythonSide]:
 
 @pytest.fixture
 def publish(python: PythonSide, topic: str) -> Any:
-    """Return a function that publishes to the test's topic, or another, and returns the id."""
+    """Return a function that publishes to the test's topic, or another, and returns the id.
+
+    A subscription keeps the topic while a peer starts up.
+    """
 
     def publish(content: bytes | None = b"order", *, topic: str = topic, **options: Any) -> str:
+        pulsar.Client.subscribe(python.client, topic, "keeps", receiver_queue_size=1).close()
         producer = python.client.create_producer(topic)
         sent = producer.send(content, **options)
         producer.close()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
-from pulsar_retry.consumer.identity import identity_of, with_identity
+from pulsar_retry.consumer.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
 
 TOPIC = "persistent://public/default/orders"
@@ -209,6 +209,10 @@ class Raw:
         return _pulsar.MessageId(-1, ledger, entry, index)
 
 
+#: The name of a producer whose letters have an identity.
+OURS = "pulsar-retry-1"
+
+
 def letter(**changes: str | None) -> dict[str, str]:
     """Return a letter's properties."""
     properties: dict[str, str | None] = {
@@ -220,7 +224,6 @@ def letter(**changes: str | None) -> dict[str, str]:
         "RETRY_TOPIC": f"{TOPIC}-billing-RETRY",
         "RECONSUMETIMES": "2",
         "DELAY_TIME": "1000",
-        "LETTER_ID": "ours-1/12:34:-1",
         **changes,
     }
     return {name: text for name, text in properties.items() if text is not None}
@@ -235,7 +238,7 @@ def print_of(
     properties: dict[str, str], content: bytes = b"x", key: str = "k"
 ) -> Fingerprint | None:
     """Return a fingerprint of what our producer of letters has published."""
-    identity = identity_of(Raw(producer="ours-1"), properties)
+    identity = identity_of(Raw(OURS), properties)
     return fingerprint(properties, content, (key,), identity)
 
 
@@ -262,7 +265,6 @@ def test_what_tells_of_the_failure_does_not_count(changes: dict[str, str]) -> No
         {"REDRIVEN_FROM": "a 1:2:-1"},
         {"DEDUPE_ID": "7"},
         origin("12:35:-1"),
-        {"LETTER_ID": "ours-1/12:35:-1"},
     ],
 )
 def test_all_else_counts(changes: dict[str, str]) -> None:
@@ -293,10 +295,7 @@ def test_payload_and_keys_count() -> None:
     [
         {"RECONSUMETIMES": None},
         {"RECONSUMETIMES": "many"},
-        {"LETTER_ID": None},
-        {"LETTER_ID": "ours-1"},
-        {"LETTER_ID": "/12:34:-1"},
-        {"LETTER_ID": "theirs-1/12:34:-1"},
+        {"ORIGIN_MESSAGE_ID": None},
     ],
 )
 def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any]) -> None:
@@ -304,70 +303,40 @@ def test_what_has_no_identity_of_its_own_is_never_dropped(changes: dict[str, Any
     assert print_of(letter(**changes)) is None
 
 
-OURS = "pulsar-retry-1"
-
-
-def letter_of(raw: Raw, carried: dict[str, str] | None = None, producer: str = OURS) -> Any:
-    """Return the properties of a letter that *producer* makes of *raw*."""
+def letter_of(raw: Raw, carried: dict[str, str] | None = None) -> tuple[dict[str, str], bool]:
+    """Return the properties of a letter of *raw*, and whether the letter has an identity."""
     properties = origin(message_id_text(raw.message_id())) | (carried or {})
-    return with_identity(properties, raw, producer)
+    return properties, gives_identity(raw, properties)
 
 
 def test_letters_made_of_one_delivery_have_one_identity() -> None:
     """By whichever process, and along its whole way through the retry topic."""
-    message = Raw("application-1")
-    first = letter_of(message)
-    second = letter_of(message, producer="pulsar-retry-2")
-    next_one = letter_of(Raw(OURS, place=(20, 1, -1)), first, "pulsar-retry-3")
-    assert ["12:34:-1"] * 3 == [
-        identity_of(Raw(OURS), first),
-        identity_of(Raw("pulsar-retry-2"), second),
-        identity_of(Raw("pulsar-retry-3"), next_one),
-    ]
+    first, named = letter_of(Raw("application-1"))
+    assert named
+    next_one, named = letter_of(Raw(OURS, place=(20, 1, -1)), first)
+    assert named
+    identities = [identity_of(Raw(OURS), each) for each in (first, next_one)]
+    assert ["12:34:-1"] * 2 == identities == [of_message(Raw("application-1"), {})] * 2
 
 
-def test_the_origin_is_the_identity_where_it_is_the_letters_own() -> None:
-    """So usual letters carry nothing that those of other clients do not."""
-    assert origin("12:34:-1") == letter_of(Raw("application-1"))
-
-
-@pytest.mark.parametrize("carried", [{}, {"LETTER_ID": "pulsar-retry-1/12:34:-1"}])
-def test_letters_of_copies_have_identities_of_their_own(carried: dict[str, str]) -> None:
-    """Whatever properties the copies have inherited."""
-    inherited = letter_of(Raw("application-1")) | carried
-    places = [(12, 35, -1), (12, 36, -1), (12, 36, 1)]
-    copies = [letter_of(Raw("application-2", place=place), inherited) for place in places]
-    assert ["12:35:-1", "12:36:-1", "12:36:-1:1"] == [
-        identity_of(Raw(OURS), each) for each in copies
-    ]
+@pytest.mark.parametrize("place", [(12, 35, -1), (12, 34, 1)])
+def test_letters_of_copies_have_no_identity(place: tuple[int, int, int]) -> None:
+    """Whatever properties the copies have inherited, and on all their way."""
+    inherited, _ = letter_of(Raw("application-1"))
+    copied, named = letter_of(Raw("application-2", place=place), inherited)
+    assert not named
+    assert not letter_of(Raw("standalone-7", place=(20, 1, -1)), copied)[1]
 
 
 def test_letters_of_other_clients_have_no_identity() -> None:
-    """Their origin may be inherited. What is made of them has one."""
-    theirs = letter_of(Raw("application-1"))
+    """Their origin may be inherited, and so may be that of the letters made of them."""
+    theirs, _ = letter_of(Raw("application-1"))
     assert identity_of(Raw("standalone-7"), theirs) is None
-    ours = letter_of(Raw("standalone-7", place=(20, 1, -1)), theirs)
-    assert "20:1:-1" == identity_of(Raw(OURS), ours)
+    assert not letter_of(Raw("standalone-7", place=(20, 1, -1)), theirs)[1]
 
 
-def test_dead_letters_and_those_of_non_persistent_topics_have_no_identity() -> None:
-    """Nobody looks for it there; and ids of non-persistent topics are all alike."""
-    inherited = {"a": "b", "LETTER_ID": "ours-1/12:34:-1"}
-    assert {"a": "b"} == with_identity(inherited, Raw("ours-1"), None)
-    topic = TOPIC.replace("persistent", "non-persistent")
-    assert {"a": "b"} == with_identity(inherited, Raw("application-1", topic=topic), "ours-1")
-    assert identity_of(Raw(OURS, topic=topic), origin("-1:-1:-1")) is None
-
-
-@given(
-    first=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3),
-    second=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3),
-    contents=st.tuples(st.binary(max_size=3), st.binary(max_size=3)),
-)
-def test_different_letters_have_different_fingerprints(
-    first: dict[str, str], second: dict[str, str], contents: tuple[bytes, bytes]
-) -> None:
-    """Whatever the properties hold."""
-    same = first == second and contents[0] == contents[1]
-    prints = [print_of(first | letter(), contents[0]), print_of(second | letter(), contents[1])]
-    assert same is (prints[0] == prints[1])
+def test_letters_of_non_persistent_topics_have_no_identity() -> None:
+    """Their ids are all alike."""
+    raw = Raw(OURS, topic=TOPIC.replace("persistent", "non-persistent"), place=(-1, -1, -1))
+    assert not letter_of(raw)[1]
+    assert identity_of(raw, origin("-1:-1:-1")) is None

@@ -107,8 +107,8 @@ def get(letters: LetterProducers, topic: str = RETRY, key: Any = None) -> Any:
 
 def test_a_producer_is_unbatched_and_chunks(letters: LetterProducers, creations: Creations) -> None:
     """Delays need single messages, big ones need chunks, and a fixed name would collide."""
-    get(letters)
-    get(letters, f"{RETRY}-2")
+    letters.get(RETRY, None, lambda: SCHEMA, dead=False, named=True)
+    letters.get(RETRY, 2, lambda: SCHEMA, dead=False, named=True)
     names = {each["producer_name"] for each in creations.asked}
     assert 2 == len(names)
     assert all(name.startswith("pulsar-retry-") for name in names)
@@ -125,11 +125,11 @@ def test_a_producer_is_unbatched_and_chunks(letters: LetterProducers, creations:
     ] == creations.asked[:1]
 
 
-def test_dead_letters_are_of_unnamed_producers(
+def test_letters_without_an_identity_are_of_unnamed_producers(
     letters: LetterProducers, creations: Creations
 ) -> None:
-    """They have no identity: who consumes them as messages makes letters of their own."""
-    get(letters, DLQ)
+    """The broker gives these a name."""
+    get(letters)
     assert creations.asked[0]["producer_name"] is None
 
 
