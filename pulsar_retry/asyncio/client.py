@@ -195,7 +195,8 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
             naming: How letters' topics are named where the policy does not name them.
             delay_levels: The table of `reconsume_later`'s levels.
             negative_ack_backoff: When nacked messages come back, by their redelivery count.
-            max_pending_letters: Letters in flight at most; then handing on waits.
+            max_pending_letters: Letters in flight at most; then handing on waits, as it does while
+                they have 64 MiB of payload or more.
             letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
                 failed.
             hooks: Functions that are told what becomes of messages. None: the client's `hooks`.

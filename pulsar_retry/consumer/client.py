@@ -189,7 +189,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             delay_levels: The table of `reconsume_later`'s levels.
             negative_ack_backoff: When nacked messages come back, by their redelivery count; wins
                 over *negative_ack_redelivery_delay_ms*.
-            max_pending_letters: Letters in flight at most, in the asynchronous calls.
+            max_pending_letters: Letters in flight at most, in the asynchronous calls. While those
+                in flight have 64 MiB of payload or more, a further letter waits, too.
             letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
                 failed.
             dedupe_letters: Letters from the retry topic that are remembered, for ten minutes and

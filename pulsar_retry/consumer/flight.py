@@ -47,6 +47,7 @@ class Flight:
         "producer",
         "raw",
         "router",
+        "size",
         "source",
         "was_letter",
     )
@@ -63,6 +64,7 @@ class Flight:
     ) -> None:
         self.router = router
         self.raw = raw
+        self.size = raw.length()
         self.source = source
         self.letter = letter
         self.was_letter = was_letter
@@ -164,7 +166,7 @@ class Flight:
     def _is_first_end(self) -> bool:
         """End the flight; tell whether no other thread has ended it before."""
         if self.router.flights.pop(self, False):
-            self.router.permits.release()
+            self.router.permits.release(1, self.size)
             return True
         return False
 

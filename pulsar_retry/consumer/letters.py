@@ -23,9 +23,10 @@ from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.identity import gives_identity
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.permits import Permits
-from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.producers import LetterProducers
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.wire.sizes import excess
@@ -36,6 +37,10 @@ _OK = _pulsar.Result.Ok
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
+
+#: Payload bytes in flight from which on no further letter is published, so that large messages
+#: do not fill the memory: pulsar-client keeps a letter until its receipt.
+_MOST_BYTES = 64 << 20
 
 _TOO_LARGE = (
     "its properties take {size} bytes, which is more than a message of Pulsar can hold beside its "
@@ -59,6 +64,8 @@ NewMessage = Callable[[], Any]
 
 class LetterRouter:
     """Hands messages on to letters' topics, at most *max_pending* at a time. Thread-safe.
+
+    While the letters in flight have 64 MiB of payload or more, a further one waits, too.
 
     Attributes:
         producers: The letters' producers.
@@ -112,7 +119,7 @@ class LetterRouter:
         self._client = client
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
-        self._keeps_writer_schema = keep_writer_schema or is_avro
+        self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
         self._timer = timer
         self._watched = False
         self._subscription = dead_letter_subscription
@@ -124,7 +131,7 @@ class LetterRouter:
             watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
         self.flights: dict[Flight, bool] = {}
-        self.permits = Permits(max_pending, clock)
+        self.permits = Permits(max_pending, clock, most_bytes=_MOST_BYTES)
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
@@ -149,7 +156,8 @@ class LetterRouter:
     ) -> Future[None]:
         """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
 
-        Blocks while *max_pending* letters are in flight, and while the first producer is made.
+        Blocks while *max_pending* letters or 64 MiB are in flight, and while the first producer is
+        made.
         *future* is the one to end, where the caller has one of its own. *ended* is called before
         it ends without an error, on any thread; it must neither block nor raise. *keep* is asked
         first where the letter was not published.
@@ -164,7 +172,7 @@ class LetterRouter:
         """
         flight = Flight(self, raw, source, letter, was_letter=was_letter, future=future)
         flight.ended, flight.keep = ended, keep
-        self.permits.acquire()
+        self.permits.acquire(flight.size)
         return self._launch(flight)
 
     def again(self, failed: Flight) -> None:
@@ -182,7 +190,7 @@ class LetterRouter:
             future=failed.future,
         )
         flight.ended, flight.keep, flight.failures = failed.ended, failed.keep, failed.failures
-        self.permits.acquire()
+        self.permits.acquire(flight.size)
         self._launch(flight)
 
     def hand_on_now(
@@ -200,21 +208,21 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        if (
-            self.producers.ready(letter.topic, self._producer_key(raw, letter), letter.delay)
-            is None
-        ):
+        if self._written is not None and not self._written.knows(raw):
             return None
-        if not self.permits.take():
+        key = self._producer_key(raw, letter)
+        if self.producers.ready(letter.topic, key, letter.delay) is None:
             return None
         flight = Flight(self, raw, source, letter, was_letter=was_letter)
+        if not self.permits.take(flight.size):
+            return None
         flight.ended, flight.keep = ended, keep
         return self._launch(flight)
 
     def _launch(self, flight: Flight) -> Future[None]:
         """Do what `hand_on` does, with a permit in hand."""
         if self._closed:
-            self.permits.release()
+            self.permits.release(1, flight.size)
             raise ConsumerClosedError("the consumer is closed")
         raw, letter = flight.raw, flight.letter
         self.flights[flight] = True
@@ -225,8 +233,8 @@ class LetterRouter:
             producer = self.producers.ready(letter.topic, key, letter.delay)
             is_out = False
             if producer is None:
-                schema_key, named = key
-                schema = partial(self._schema_for, schema_key)
+                written, named = key
+                schema = self._schema if written is None else written
                 producer = self.producers.get(
                     letter.topic, key, schema, dead=letter.dead, named=named
                 )
@@ -281,39 +289,33 @@ class LetterRouter:
         """End flights whose originals are acknowledged."""
         watch = self.watch
         plain: list[Flight] = []
+        size = 0
         for flight in flights:
             if watch is not None and not watch.is_plain(flight.letter):
                 flight.acknowledged(_OK)
             elif self.flights.pop(flight, False):
                 plain.append(flight)
+                size += flight.size
         if plain and watch is not None:
             watch.all_handed_on(len(plain))
         for flight in plain:
             flight.succeed()
-        self.permits.release(len(plain))  # last: who waits for all of them finds them done
+        self.permits.release(len(plain), size)  # last: who waits for all of them finds them done
 
-    def _producer_key(self, raw: Any, letter: Letter) -> tuple[Any, bool]:
+    def _producer_key(self, raw: Any, letter: Letter) -> tuple[WireSchema | None, bool]:
         """Return what tells the producer of a letter from others of its topic.
 
         That is its schema, and whether its letters have an identity; dead ones need none.
         """
         named = not letter.dead and gives_identity(raw, letter.properties)
-        return self._schema_key(raw), named
+        return self._schema_of(raw), named
 
-    def _schema_key(self, raw: Any) -> Any:
-        """Return what tells the schema that *raw* was written with from others."""
-        if not self._keeps_writer_schema or raw.int_schema_version() < 0:
-            return None
-        return (raw.topic_name(), raw.int_schema_version())
+    def _schema_of(self, raw: Any) -> WireSchema | None:
+        """Return the schema that *raw* was written with, or None where the consumer's own does.
 
-    def _schema_for(self, key: Any) -> Any:
-        """Return the schema to publish with: for Avro the one that the bytes were written with.
-
-        Under the reader's schema, evolved data would be decoded wrongly from the letter.
+        Under the reader's schema, evolved Avro data would be decoded wrongly from the letter.
         """
-        if key is None:
-            return self._schema
-        return WireSchema(self._client._client.get_schema_info(*key))  # noqa: SLF001
+        return None if self._written is None else self._written.of(raw)
 
     def _make_first_subscription(self, topic: str) -> None:
         """Make the subscription without which the broker deletes the dead letters."""

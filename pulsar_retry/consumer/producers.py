@@ -40,17 +40,6 @@ _REFUSED = (
 )
 
 
-class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
-    """A schema known only by its definition; letters carry bytes that are encoded already."""
-
-    def __init__(self, info: Any) -> None:
-        self._schema_info = info
-
-    def encode(self, obj: bytes) -> bytes:
-        """Return *obj* as it is."""
-        return obj
-
-
 @attrs.define
 class _Slot:
     """The producer of one topic and schema, or when to try again.
@@ -138,7 +127,7 @@ class LetterProducers:
         self,
         topic: str,
         key: Any,
-        schema: Callable[[], Any],
+        schema: Any,
         *,
         dead: bool,
         named: bool = False,
@@ -148,7 +137,7 @@ class LetterProducers:
         Args:
             topic: The full topic name.
             key: What tells *schema* and *named* from others of this consumer.
-            schema: Returns the schema to publish with.
+            schema: The schema to publish with.
             dead: Whether it is a dead-letter topic. There plain bytes are published where the
                 topic refuses the schema, so that nothing is ever too odd for it (the Java client
                 likewise does not validate there).
@@ -165,9 +154,7 @@ class LetterProducers:
                 slot.producer = self._open(slot, topic, schema, dead=dead)
             return slot.producer
 
-    def _open(
-        self, slot: _Slot, topic: str, schema: Callable[[], Any], *, dead: bool
-    ) -> LetterProducer:
+    def _open(self, slot: _Slot, topic: str, schema: Any, *, dead: bool) -> LetterProducer:
         if self._clock() < slot.retry_at:
             raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
         try:
@@ -176,7 +163,7 @@ class LetterProducers:
                 self._prepare_dead_letters(topic)
                 slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"
-            producer = slot.producer or self._create(slot, topic, schema(), fallback=dead)
+            producer = slot.producer or self._create(slot, topic, schema, fallback=dead)
         except Exception as error:
             slot.failed(error, self._clock())
             raise LetterPublishError(topic, error, right=slot.right) from error
@@ -200,7 +187,7 @@ class LetterProducers:
         self,
         topic: str,
         key: Any,
-        schema: Callable[[], Any],
+        schema: Any,
         delay: float,
         build: Callable[[], Any],
     ) -> bool:
@@ -230,7 +217,7 @@ class LetterProducers:
                 raise LetterPublishError(topic, slot.refusal)
             if now < slot.retry_at:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
-            options = {**self._options(schema(), named=slot.named), "send_timeout_millis": 0}
+            options = {**self._options(schema, named=slot.named), "send_timeout_millis": 0}
             producer = slot.producer.raw
             try:
                 publish_alone(

@@ -12,8 +12,9 @@ import pulsar
 
 from pulsar_retry.consumer import letter as consumer_letter
 from pulsar_retry.consumer.building import build_letter
-from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.producers import LetterProducers
 from pulsar_retry.consumer.results import error_of
+from pulsar_retry.consumer.written import WrittenSchemas
 from pulsar_retry.errors import LetterPublishError
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.reading import reader_of
@@ -82,6 +83,7 @@ class Republisher:
         """Open nothing yet; *properties* replace what letters carry."""
         self._client = client
         self._properties = dict(properties or {})
+        self._written = WrittenSchemas(client)
         self._producers = LetterProducers(
             client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing, one_thread=True
         )
@@ -141,15 +143,10 @@ class Republisher:
         return count
 
     def _producer(self, raw: Any, topic: str) -> Any:
-        version = raw.int_schema_version()
-        key = None if version < 0 else (raw.topic_name(), version)
-
-        def schema() -> pulsar.schema.Schema:
-            if key is None:
-                return pulsar.schema.BytesSchema()
-            return WireSchema(self._client._client.get_schema_info(*key))  # noqa: SLF001
-
-        return self._producers.get(topic, key, schema, dead=False).raw
+        schema = self._written.of(raw)
+        return self._producers.get(
+            topic, schema, schema or pulsar.schema.BytesSchema(), dead=False
+        ).raw
 
     def __enter__(self) -> Self:
         return self

@@ -89,6 +89,21 @@ def test_avro_letters_keep_the_schema_they_were_written_with(subscribe, client, 
     assert {"a_note": "-", "item": "tea", "amount": 3} == consumer.receive(SOON).value()
 
 
+def test_partitions_share_the_producer_of_avro_letters(subscribe, client, topic, admin):
+    """Each had one of its own, with a thread, though all messages have one schema."""
+    admin.create_partitioned_topic(topic, 4)
+    schema = AvroSchema(None, schema_definition=_avro_order([]))
+    for number in range(4):
+        partition = f"{topic}-partition-{number}"
+        client.create_producer(partition, schema=schema).send({"item": "tea", "amount": number})
+    consumer = subscribe(schema=schema, initial_position=pulsar.InitialPosition.Earliest)
+    for message in [consumer.receive(SOON) for _ in range(4)]:
+        consumer.reconsume_later(message, delay=0)
+    assert {0, 1, 2, 3} == {consumer.receive(SOON).value()["amount"] for _ in range(4)}
+
+    assert 1 == len(admin.stats(f"{topic}-billing-RETRY")["publishers"])
+
+
 def _avro_order(first_fields):
     """Return the Avro definition of an order with more fields in front."""
     fields = [{"name": "item", "type": "string"}, {"name": "amount", "type": "int"}]

@@ -75,3 +75,21 @@ def test_what_is_missing_is_counted() -> None:
     permits.acquire()
 
     assert 1 == permits.wait_for_all(0)
+
+
+def test_bytes_are_bounded_as_well(wait_until: Any) -> None:
+    """Nobody gets a permit while there are too many; a letter above the bound passes alone."""
+    permits = Permits(8, most_bytes=100)
+    permits.acquire(1000)
+    assert not permits.take(1)
+    waiter = threading.Thread(target=permits.acquire, args=(60,), daemon=True)
+    waiter.start()
+    wait_until(lambda: permits._waiting)
+
+    permits.release(1, 1000)
+    waiter.join(20)
+
+    assert not waiter.is_alive()
+    assert (True, False) == (permits.take(60), permits.take(1))
+    permits.release(2, 120)
+    assert permits.take(1)

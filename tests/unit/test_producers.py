@@ -12,7 +12,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer import producers
-from pulsar_retry.consumer.producers import LetterProducers, WireSchema
+from pulsar_retry.consumer.producers import LetterProducers
 from pulsar_retry.consumer.proving import RefusedDelayError
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
@@ -102,13 +102,13 @@ def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterPr
 
 def get(letters: LetterProducers, topic: str = RETRY, key: Any = None) -> Any:
     """Return the producer of *topic*."""
-    return letters.get(topic, key, lambda: SCHEMA, dead=topic == DLQ)
+    return letters.get(topic, key, SCHEMA, dead=topic == DLQ)
 
 
 def test_a_producer_is_unbatched_and_chunks(letters: LetterProducers, creations: Creations) -> None:
     """Delays need single messages, big ones need chunks, and a fixed name would collide."""
-    letters.get(RETRY, None, lambda: SCHEMA, dead=False, named=True)
-    letters.get(RETRY, 2, lambda: SCHEMA, dead=False, named=True)
+    letters.get(RETRY, None, SCHEMA, dead=False, named=True)
+    letters.get(RETRY, 2, SCHEMA, dead=False, named=True)
     names = {each["producer_name"] for each in creations.asked}
     assert 2 == len(names)
     assert all(name.startswith("pulsar-retry-") for name in names)
@@ -289,7 +289,7 @@ def proving(
 
 def prove(letters: LetterProducers, delay: float) -> bool:
     """Publish a letter of *delay*, if that is longer than any before."""
-    return letters.prove(RETRY, None, lambda: SCHEMA, delay, lambda _: None)
+    return letters.prove(RETRY, None, SCHEMA, delay, lambda _: None)
 
 
 def test_longer_delays_are_proved_once(proving: Any) -> None:
@@ -438,10 +438,3 @@ def test_closing_goes_on_when_one_fails(
     monkeypatch.setattr(first.raw, "close", refuse)
     letters.close()
     assert second.raw.closed
-
-
-def test_a_wire_schema_leaves_bytes_alone() -> None:
-    """Letters carry what was received, encoded already."""
-    info = SCHEMA.schema_info()
-    schema = WireSchema(info)
-    assert (b"\x00\xff", info) == (schema.encode(b"\x00\xff"), schema.schema_info())

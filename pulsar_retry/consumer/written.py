@@ -1,0 +1,54 @@
+"""The schemas that messages were written with, with which their letters are published."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulsar
+
+
+class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
+    """A schema known only by its definition; letters carry bytes that are encoded already."""
+
+    def __init__(self, info: Any) -> None:
+        self._schema_info = info
+
+    def encode(self, obj: bytes) -> bytes:
+        """Return *obj* as it is."""
+        return obj
+
+
+class WrittenSchemas:
+    """Finds the schema of a message, and gives one object for all equal schemas. Thread-safe.
+
+    A version belongs to a topic, so each partition and version is asked for once. Equal schemas
+    share one object, so that they can share a producer.
+    """
+
+    def __init__(self, client: pulsar.Client) -> None:
+        """Know nothing yet; *client* asks the broker."""
+        self._client = client
+        self._known: dict[tuple[str, int], WireSchema] = {}
+        self._equal: dict[tuple[Any, str], WireSchema] = {}
+
+    def knows(self, raw: Any) -> bool:
+        """Tell whether `of` has an answer for the raw message *raw* without asking the broker."""
+        version = raw.int_schema_version()
+        return version < 0 or (raw.topic_name(), version) in self._known
+
+    def of(self, raw: Any) -> WireSchema | None:
+        """Return the schema that *raw* was written with, or None where it has none. May block.
+
+        Raises:
+            pulsar.PulsarException: the broker was not reached, or does not know the schema.
+        """
+        version = raw.int_schema_version()
+        if version < 0:
+            return None
+        place = (raw.topic_name(), version)
+        schema = self._known.get(place)
+        if schema is None:
+            info = self._client._client.get_schema_info(*place)  # noqa: SLF001
+            what = (info.schema_type(), info.schema())
+            schema = self._known[place] = self._equal.setdefault(what, WireSchema(info))
+        return schema
