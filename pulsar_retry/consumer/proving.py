@@ -79,5 +79,6 @@ def publish_alone(
             raise error_of(answers[0])
     finally:
         keep_until_exit(client._client)  # noqa: SLF001
+        # `shutdown` would hold the interpreter's lock while it waits for threads that need it.
         with contextlib.suppress(pulsar.PulsarException):
-            client.shutdown()
+            client.close()

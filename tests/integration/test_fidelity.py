@@ -131,8 +131,8 @@ def test_neighbours_in_a_batch_are_left_alone(subscribe, client, admin, topic, i
     consumer = subscribe(batch_index_ack_enabled=index_ack)
     send_batch(client, topic, 10)
 
-    for number in range(10):
-        message = consumer.receive(SOON)
+    messages = [consumer.receive(SOON) for _ in range(10)]
+    for number, message in enumerate(messages):
         if number == 4:
             consumer.reconsume_later(message, delay=0.5)
         else:

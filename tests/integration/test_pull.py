@@ -124,8 +124,9 @@ def test_an_expired_delivery(pull, publish):
 def test_a_late_settlement_can_be_ignored(pull, publish):
     """If so configured it does nothing."""
     publish()
-    (delivery,) = pull(ack_deadline=0.5, lease=pr.Lease(extend=False, late="ignore"))
-    (again,) = pull()
+    lease = pr.Lease(late="ignore")
+    (delivery,) = pull(ack_deadline=0.5, lease=lease)
+    (again,) = pull(lease=lease)
     delivery.ack()
     again.ack()
 

@@ -38,6 +38,16 @@ def judge(message: Any) -> None:
         raise ValueError(f"cannot do {content!r}")
 
 
+def leave(_message: Any) -> None:
+    """End the program, as far as the handler knows."""
+    sys.exit("no database")
+
+
+def interrupt(_message: Any) -> None:
+    """Do what Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
 def describe(message: Any) -> Any:
     """Fail with what can be read of a message in another process, so that a test can see it."""
     raise RuntimeError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,16 +27,6 @@ def memory() -> Iterator[MemoryBroker]:
     memory.close()
 
 
-def leave(_message: Any) -> None:
-    """End the program, as far as the handler knows."""
-    sys.exit("no database")
-
-
-def interrupt(_message: Any) -> None:
-    """Do what Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
 #: Where a handler runs: what it is made of, and the subscriber's options.
 SHELLS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
     "threads": (lambda act: act, {}),
@@ -48,7 +37,9 @@ SHELLS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@pytest.mark.parametrize(("act", "kind"), [(leave, SystemExit), (interrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("act", "kind"), [(workers.leave, SystemExit), (workers.interrupt, KeyboardInterrupt)]
+)
 def test_a_handler_that_ends_the_program(
     memory: MemoryBroker, shell: str, act: Callable[[Any], Any], kind: type[BaseException]
 ) -> None:
@@ -74,7 +65,7 @@ def test_a_handler_that_ends_the_program_of_asyncio(memory: MemoryBroker, shell:
 
     async def scenario() -> None:
         async with memory.asyncio_client() as client:
-            subscriber = client.subscriber("orders", "billing", form(leave))
+            subscriber = client.subscriber("orders", "billing", form(workers.leave))
             try:
                 await subscriber.run()
             except SystemExit as error:
