@@ -167,11 +167,10 @@ def test_observed(broker: RunningBroker) -> None:
     """A retry, a recovery and a dead letter: told by hooks, counted, and traced."""
     output = run("observed.py", broker)
     lines = output.splitlines()
-    assert {
-        "retried after attempt 1: TimeoutError('no answer')",
-        "recovered at attempt 2",
-        "dead at attempt 1: invalid-price",
-    } <= set(lines)
+    # Threads print them, so two of them may be in one line.
+    assert "retried after attempt 1: TimeoutError('no answer')" in output
+    assert "recovered at attempt 2" in output
+    assert "dead at attempt 1: invalid-price" in output
     counted = dict(re.findall(r'deliveries_total\{outcome="(\w+)",\S* (\S+)', output))
     assert {"acknowledged": "2.0", "dead_lettered": "1.0", "retried": "1.0"} == counted
     spans = [line.split()[1] for line in lines if line.startswith("span ")]
