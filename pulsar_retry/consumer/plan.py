@@ -61,7 +61,7 @@ class Plan:
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     max_unacked_messages: int = 0
-    letter_options: Mapping[str, Any] = attrs.Factory(dict)
+    letter_options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
 
     @property
     def limit(self) -> int | None:

@@ -242,3 +242,8 @@ def test_letters_are_encrypted_or_somebody_has_said_that_they_are_not(
 ) -> None:
     """A consumer without letters says nothing about them."""
     assert expected == plan_of(crypto_key_reader=READER, **changes).letter_options
+
+
+def test_a_plan_is_hashable(plan_of: Callable[..., Plan]) -> None:
+    """Spark's writers keep what they know of a subscription by its plan."""
+    assert hash(plan_of()) == hash(plan_of())
