@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pulsar
 import pytest
+from encrypting import key_files
 
 import pulsar_retry.standalone
 
@@ -16,8 +18,8 @@ BLOCKS = re.findall(
 
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
-def test_a_block_runs(cluster, topic, monkeypatch, block):
-    """Only addresses, token, certificate and topic are the test's; the cluster goes on."""
+def test_a_block_runs(cluster, client, topic, tmp_path, monkeypatch, block):
+    """Only addresses, token, files and topic are the test's, and the client where none is made."""
 
     class Running:
         def __init__(self, **_options):
@@ -30,16 +32,20 @@ def test_a_block_runs(cluster, topic, monkeypatch, block):
             pass
 
     monkeypatch.setattr(pulsar_retry.standalone, "LocalCluster", Running)
+    public, private = key_files(tmp_path)
     code = BLOCKS[block]
     for printed, ours in {
         "pulsar+ssl://pulsar.example.com:6651": cluster.it.service_url_tls,
         "https://pulsar.example.com:8443": cluster.it.admin_url_tls,
         '"TOKEN"': repr(cluster.it.token("admin")),
         '"ca.pem"': repr(str(cluster.certificates.authority)),
+        '"public.pem"': repr(public),
+        '"private.pem"': repr(private),
         '"orders"': repr(topic),
     }.items():
         code = code.replace(printed, ours)
-    exec(compile(code, "documentation", "exec"), {"__name__": "documentation"})  # noqa: S102
+    names = {"__name__": "documentation", "pulsar": pulsar, "client": client}
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
 
 
 def test_there_is_code():
