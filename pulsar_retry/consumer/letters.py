@@ -235,12 +235,14 @@ class LetterRouter:
             if producer is None:
                 written, named = key
                 schema = self._schema if written is None else written
-                producer = self.producers.get(
-                    letter.topic, key, schema, dead=letter.dead, named=named
+                get = partial(
+                    self.producers.get, letter.topic, key, schema, dead=letter.dead, named=named
                 )
-                build = partial(self._build, raw, letter)
+                producer = get()
                 if letter.delay > 0:
+                    build = partial(self._build, raw, letter)
                     is_out = self.producers.prove(letter.topic, key, schema, letter.delay, build)
+                    producer = producer if is_out else get()  # a proof may have closed it
             flight.producer, flight.key = producer, key
             flight.deadline = self.clock.monotonic() + self.patience
             if is_out:

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import _pulsar
@@ -173,7 +174,12 @@ class LetterProducers:
     def _create(self, slot: _Slot, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
         options = self._options(schema, named=slot.named)
         try:
-            producer = BareClient.create_producer(self._client, topic, **options)
+            try:
+                producer = BareClient.create_producer(self._client, topic, **options)
+            except pulsar.ProducerBusy:
+                if not self._made_room(topic, slot):
+                    raise
+                producer = BareClient.create_producer(self._client, topic, **options)
         except pulsar.IncompatibleSchema:
             if not fallback:
                 raise
@@ -210,24 +216,20 @@ class LetterProducers:
         """
         slot = self._slots[topic, key]
         with slot.lock:
-            if self._new_client is None or delay <= slot.proven or slot.producer is None:
+            if self._new_client is None or delay <= slot.proven:
                 return False
             now = self._clock()
             if delay >= slot.refused and now < slot.refused_until:
                 raise LetterPublishError(topic, slot.refusal)
             if now < slot.retry_at:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
-            options = {**self._options(schema, named=slot.named), "send_timeout_millis": 0}
-            producer = slot.producer.raw
             try:
-                publish_alone(
-                    self._new_client,
-                    topic,
-                    options,
-                    build,
-                    is_reachable=producer.is_connected,
-                    timeout=self._send_timeout_ms / 1000,
-                )
+                try:
+                    self._publish_alone(slot, topic, schema, build)
+                except pulsar.ProducerBusy:
+                    if not self._made_room(topic, slot):
+                        raise
+                    self._publish_alone(slot, topic, schema, build)
             except RefusedDelayError:
                 slot.refused, slot.refusal = delay, ConfigError(_REFUSED.format(delay=delay))
                 slot.refused_until = self._clock() + _REFUSED_FOR
@@ -237,6 +239,52 @@ class LetterProducers:
                 raise LetterPublishError(topic, error) from error
             slot.proven, slot.failures = delay, 0
             return True
+
+    def _publish_alone(
+        self, slot: _Slot, topic: str, schema: Any, build: Callable[[], Any]
+    ) -> None:
+        assert self._new_client is not None  # noqa: S101 - delays are proved
+        producer = slot.producer
+        publish_alone(
+            self._new_client,
+            topic,
+            {**self._options(schema, named=slot.named), "send_timeout_millis": 0},
+            build,
+            is_reachable=partial(self._knows, topic)
+            if producer is None
+            else producer.raw.is_connected,
+            timeout=self._send_timeout_ms / 1000,
+        )
+
+    def _made_room(self, topic: str, own: _Slot) -> bool:
+        """Close our producers of *topic*, for it may have no more (``maxProducersPerTopic``).
+
+        Letters under way have their receipts first, and later ones make other producers. Call it
+        with the lock of the slot *own* held; producers that are being made stay.
+
+        Returns:
+            Whether there were any.
+        """
+        closed = 0
+        for (name, _), slot in list(self._slots.items()):
+            if name != topic or not (slot is own or slot.lock.acquire(blocking=False)):
+                continue
+            producer, slot.producer = slot.producer, None
+            if slot is not own:
+                slot.lock.release()
+            if producer is not None:
+                closed += 1
+                with contextlib.suppress(_pulsar.PulsarException):
+                    producer.raw.flush()
+                with contextlib.suppress(_pulsar.PulsarException):
+                    producer.close()
+        return closed > 0
+
+    def _knows(self, topic: str) -> bool:
+        """Tell whether the broker answers for *topic*."""
+        with contextlib.suppress(pulsar.PulsarException):
+            return bool(self._client.get_topic_partitions(topic))
+        return False
 
     def _options(self, schema: Any, *, named: bool) -> dict[str, Any]:
         return {

@@ -268,3 +268,14 @@ def test_a_message_that_could_not_be_decrypted(client, topic, admin, tmp_path):
     )
     able.dead_letter(able.receive(SOON))
     assert 1 == admin.backlog(f"{topic}-{SUBSCRIPTION}-DLQ", "pulsar-retry")
+
+
+def test_a_topic_that_may_have_one_producer(client, namespace, topic, admin, subscribe, publish):
+    """Letters of longer and longer delays get there, and those of copies, by turns."""
+    admin.set_namespace_policy(namespace, "maxProducersPerTopic", 1)
+    consumer = subscribe()
+    for copied in ({}, {"ORIGIN_MESSAGE_ID": "1:2:-1"}) * 2:
+        publish(properties=copied)
+    for delay in (10, 20, 30, 40):
+        consumer.reconsume_later(consumer.receive(SOON), delay=delay)
+    assert 4 == admin.backlog(f"{topic}-{SUBSCRIPTION}-RETRY", SUBSCRIPTION)
