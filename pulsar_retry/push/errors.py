@@ -48,7 +48,10 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mis
             answer: What became of it.
             hidden: What else of the request is not to be shown.
         """
-        said = f"answered {answer.status}" if answer.failure is None else answer.detail
+        secrets = [*secrets_of(endpoint.target), *hidden]
+        # What is no HTTP is repeated in the detail, and may be the request itself.
+        failed = excerpt(answer.detail.encode("utf-8", "replace"), secrets)
+        said = f"answered {answer.status}" if answer.failure is None else failed
         kind = answer.code if answer.error is None else f"{answer.code} {answer.error}"
-        detail = excerpt(answer.body, [*secrets_of(endpoint.target), *hidden])
+        detail = excerpt(answer.body, secrets)
         return cls(f"{endpoint}: {said}", answer.status, answer.failure, kind, detail or None)

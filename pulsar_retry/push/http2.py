@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
@@ -23,6 +27,7 @@ _CODES = h2.settings.SettingCodes
 _SETTINGS = {_CODES.ENABLE_PUSH: 0, _CODES.MAX_HEADER_LIST_SIZE: LONGEST_HEAD}
 #: RFC 9113: a frame's head, the longest frame that a peer may send unless told otherwise, GOAWAY.
 _HEAD, _LONGEST_FRAME, _GOAWAY = 9, 16_384, 7
+_STATUS = re.compile(rb"[0-9]{3}")
 
 
 class Frames:
@@ -40,17 +45,23 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was received; return the frames that are complete now."""
+        """Take what was received; return the frames that are complete now.
+
+        Raises:
+            BrokenError: a frame is longer than it may be.
+        """
         buffer, others = self._buffer, bytearray()
         buffer += data
         while len(buffer) >= _HEAD:
             length, kind = int.from_bytes(buffer[:3], "big"), buffer[3]
-            if _LONGEST_FRAME >= length > len(buffer) - _HEAD:
+            if length > _LONGEST_FRAME:  # h2 would wait for the whole of it first
+                raise BrokenError("the server has sent no HTTP/2, or a frame that is too long")
+            if length > len(buffer) - _HEAD:
                 break
             if kind == _GOAWAY:
                 self.last_stream = int.from_bytes(buffer[_HEAD : _HEAD + 4], "big") & 0x7FFFFFFF
             else:
-                others += buffer[: _HEAD + length]  # of one that is too long h2 tells
+                others += buffer[: _HEAD + length]
             del buffer[: _HEAD + length]
         return bytes(others)
 
@@ -86,7 +97,7 @@ class Http2(Connection):
             own = [(name.lower(), value) for name, value in headers]
             self._http.send_headers(stream_id, [*self._pseudo, length, *own], end_stream=not body)
             return await self._exchange(stream_id, body)
-        except (h2.exceptions.H2Error, ValueError) as error:  # a ValueError: the status is none
+        except h2.exceptions.H2Error as error:
             raise BrokenError(f"{type(error).__name__}: {error}") from error
 
     async def _exchange(self, stream_id: int, body: bytes) -> Reply:
@@ -108,14 +119,16 @@ class Http2(Connection):
                 if getattr(event, "stream_id", None) != stream_id or has_ended:
                     continue
                 if isinstance(event, h2.events.ResponseReceived):
-                    status = int(dict(event.headers).get(b":status", b""))
                     self.has_answered = True
+                    status = _status(event.headers)
                 elif isinstance(event, h2.events.DataReceived):
                     answer += event.data
                     http.acknowledge_received_data(event.flow_controlled_length, stream_id)
                 elif isinstance(event, h2.events.StreamEnded):
                     has_ended = True
                 elif isinstance(event, h2.events.StreamReset):
+                    # Unless it was refused, the server may have done what was asked for.
+                    self.has_answered |= event.error_code != h2.errors.ErrorCodes.REFUSED_STREAM
                     raise BrokenError(f"the server has reset the request ({event.error_code})")
         self.stream.write(http.data_to_send())  # settings and windows are acknowledged
         self._is_clean = has_ended and sent == len(body) and frames.last_stream is None
@@ -136,3 +149,15 @@ class Http2(Connection):
             sent += len(part)
             http.send_data(stream_id, part, end_stream=sent == len(body))
         return sent
+
+
+def _status(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """Return the status of a response's head.
+
+    Raises:
+        BrokenError: it has none, several, or one that is not three digits.
+    """
+    found = [value for name, value in headers if name == b":status"]
+    if len(found) != 1 or not _STATUS.fullmatch(found[0]):
+        raise BrokenError("the response has no status")
+    return int(found[0])

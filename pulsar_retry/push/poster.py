@@ -30,14 +30,15 @@ class Answer:
         status: The final status code; None where there was none.
         failure: ``timeout``, ``connection``, ``refused`` or ``tls`` where there was no whole
             answer; else None.
-        detail: What went wrong in words, without the endpoint's path.
+        detail: What went wrong in words. It may repeat what was received, so `PushNacked` has an
+            excerpt of it.
         error: The class of the error where the connection or TLS has failed; else None.
         body: The body, 64 KiB at most, where the status is no acknowledgement.
     """
 
     status: int | None
     failure: str | None = None
-    detail: str = ""
+    detail: str = attrs.field(default="", repr=False)
     error: str | None = None
     body: bytes = attrs.field(default=b"", repr=False)
 

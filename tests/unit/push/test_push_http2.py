@@ -259,13 +259,16 @@ def test_a_connection_that_goes_away_is_replaced():
     assert 4 < server.connections < 40
 
 
-@pytest.mark.parametrize("status", ["no", "", "2 00", "٢", None])
-def test_a_status_that_is_none(status):
+@pytest.mark.parametrize(
+    "statuses",
+    [[], ["no"], [""], ["2 00"], ["٢"], ["+200"], ["2_00"], ["0200"], ["500", "200"]],
+)
+def test_a_status_that_is_none(statuses):
     """It is a nack, and no error of ours."""
 
     def say(connection: h2.connection.H2Connection, stream: int, _body: bytes) -> None:
-        name = "server" if status is None else ":status"
-        connection.send_headers(stream, [(name, status or "")], end_stream=True)
+        headers = [*((":status", each) for each in statuses), ("server", "x")]
+        connection.send_headers(stream, headers, end_stream=True)
 
     answer, _ = asked(say, lambda poster: poster.post(b"{}", []))
     assert ("connection", False) == (answer.failure, answer.is_ack)
@@ -319,14 +322,42 @@ def test_a_request_that_was_not_taken_is_sent_again():
 
 @given(st.binary(max_size=300), st.integers(1, 50), st.integers(0, 2**31 - 1))
 def test_only_that_frame_is_taken_out(payload, size, last):
-    """In pieces of any size; a frame that is too long reaches h2, which refuses it."""
+    """In pieces of any size."""
     data = DataFrame(1, payload).serialize()
     away = GoAwayFrame(last_stream_id=last, additional_data=payload).serialize()
     sent, frames = data + away + data, Frames()
     found = b"".join(frames.feed(sent[at : at + size]) for at in range(0, len(sent), size))
     assert (data + data, last) == (found, frames.last_stream)
-    long = DataFrame(1, bytes(20_000)).serialize()
-    assert long[:100] == Frames().feed(long[:100])
+
+
+@pytest.mark.parametrize("said", [DataFrame(1, bytes(20_000)).serialize(), b"HTTP/1.1 200 OK\r\n"])
+def test_a_frame_that_is_too_long_is_not_awaited(said):
+    """Nor is what is no HTTP/2 at all."""
+
+    def say(connection: h2.connection.H2Connection, _stream: int, _body: bytes) -> None:
+        connection._data_to_send += said[:100]
+
+    answer, _ = asked(say, lambda poster: poster.post(b"{}", []), deadline=50.0)
+    assert ("connection", False) == (answer.failure, answer.is_ack)
+
+
+@pytest.mark.parametrize(("code", "posted"), [("INTERNAL_ERROR", 2), ("REFUSED_STREAM", 3)])
+def test_a_request_that_was_reset_is_not_sent_again(code, posted):
+    """On a connection that was kept; unless the server has refused it (RFC 9113, 8.7)."""
+    bodies = []
+
+    def say(connection: h2.connection.H2Connection, stream: int, body: bytes) -> None:
+        bodies.append(body)
+        if body == b"1":
+            say_status(connection, stream, 204)
+        else:
+            connection.reset_stream(stream, h2.errors.ErrorCodes[code])
+
+    async def use(poster: Poster) -> list[str]:
+        return [(await poster.post(body, [])).code for body in (b"1", b"2")]
+
+    assert ["204", "connection"] == asked(say, use)[0]
+    assert [b"1", b"2", b"2"][:posted] == bodies
 
 
 def test_an_answer_that_breaks_off_is_not_asked_for_again():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import string
 from datetime import UTC, datetime
@@ -9,11 +10,13 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from receiving import Receiver, Request, Say
 
 from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.excerpt import MOST, excerpt, secrets_of
-from pulsar_retry.push.poster import Answer
+from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.poster import Answer, Poster
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Envelope, fingerprint_of
 from pulsar_retry.wire.properties import Origin
@@ -85,6 +88,42 @@ def test_what_is_repeated_of_the_request_is_left_out():
     for hidden in ("T012345678", "s3cr3t", "aaa.bbb"):
         assert hidden not in told
     assert "Cannot POST …; no hook …" in told
+
+
+def test_an_endpoint_that_echoes_the_request():
+    """What is no HTTP is quoted in the error, but for the path, the query and the signatures."""
+    signature = "aaa.bbb.ccc"
+
+    def echoed(request: Request) -> Say:
+        head = "".join(f"{name} {value}\r\n" for name, value in request.headers.items())
+        line = "HTTP/1.1 200 OK" if request.body == b"headers" else request.line
+        return Say(f"{line}\r\n{head}\r\n".encode(), "close")
+
+    async def use(endpoint: Endpoint, body: bytes) -> Answer:
+        poster = Poster(endpoint, deadline=30.0, guard=Guard())
+        try:
+            return await poster.post(body, [(b"Authorization", f"Bearer {signature}".encode())])
+        finally:
+            await poster.aclose()
+
+    with Receiver(echoed) as receiver:
+        path = "hooks/T012345678?token=s3cr3t-value"
+        endpoint = Endpoint.of(f"http://localhost:{receiver.port}/{path}")
+        for body in (b"line", b"headers"):
+            answer = asyncio.run(use(endpoint, body))
+            error = PushNacked.of(endpoint, answer, [signature])
+            assert "connection" == answer.failure
+            assert "illegal" in str(error)
+            for shown in (str(error), repr(error), repr(answer)):
+                assert not [each for each in (signature, "T012345678", "s3cr3t") if each in shown]
+
+
+def test_what_an_endpoint_says_instead_of_http_is_told_in_short():
+    """Its log line stays one."""
+    answer = Answer(None, "connection", "BrokenError: " + "x\n" * 50_000, error="BrokenError")
+    text = str(raised(answer))
+    assert len(text) <= MOST + len("https://example.com: ")
+    assert text.isprintable()
 
 
 def test_copies_and_what_they_say():
