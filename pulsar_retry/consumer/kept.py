@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 from pulsar_retry.consumer.flight import Flight
+from pulsar_retry.consumer.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.returns import COME_BACK
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.worker import Worker
@@ -28,10 +28,13 @@ class KeptLetters:
     """
 
     def __init__(self, timer: Timer, worker: Worker, most: int) -> None:
-        """Keep *most* letters at most; *worker* publishes them, for that may block."""
+        """Keep *most* letters at most, and none more while they have 64 MiB of payload.
+
+        *worker* publishes them, for that may block.
+        """
         self._timer = timer
         self._worker = worker
-        self._most = most
+        self._room = Permits(most, most_bytes=MOST_BYTES)
         self._lock = threading.Lock()
         self._waiting: dict[Flight, float] = {}
         self._quiet_until = float("-inf")
@@ -41,7 +44,7 @@ class KeptLetters:
         """Publish the letter of *flight* again later; tell whether there is room for it."""
         now = self._timer.now()
         with self._lock:
-            if self._closed or len(self._waiting) >= self._most:
+            if self._closed or not self._room.take(flight.size):
                 return False
             flight.failures += 1
             delay = COME_BACK.delay(flight.failures)
@@ -66,8 +69,15 @@ class KeptLetters:
         if after is not None:
             self._timer.check_later(self, after - now)
         for flight in due:
-            if not self._worker.submit(_publishing(flight)):
-                _end(flight)
+            if not self._worker.submit(partial(self._publish, flight)):
+                self._end(flight)
+
+    def _publish(self, flight: Flight) -> None:
+        self._room.release(1, flight.size)  # before, for it may fail and be kept anew
+        try:
+            flight.router.again(flight)
+        except ConsumerClosedError:
+            flight.end(_closed())
 
     def close(self) -> None:
         """Give up what waits: it is redelivered once the consumer is closed."""
@@ -76,19 +86,12 @@ class KeptLetters:
             waiting, self._waiting = self._waiting, {}
         self._timer.discard(self)
         for flight in waiting:
-            _end(flight)
+            self._end(flight)
+
+    def _end(self, flight: Flight) -> None:
+        self._room.release(1, flight.size)
+        flight.end(_closed())
 
 
-def _publishing(flight: Flight) -> Callable[[], Any]:
-    def publish() -> None:
-        try:
-            flight.router.again(flight)
-        except ConsumerClosedError:
-            _end(flight)
-
-    return publish
-
-
-def _end(flight: Flight) -> None:
-    text = "the consumer is closed before the letter could be published"
-    flight.end(ConsumerClosedError(text))
+def _closed() -> ConsumerClosedError:
+    return ConsumerClosedError("the consumer is closed before the letter could be published")

@@ -22,7 +22,7 @@ from pulsar_retry.consumer.flight import Flight, Keep
 from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.identity import gives_identity
 from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.permits import Permits
+from pulsar_retry.consumer.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.producers import LetterProducers
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.consumer.timer import Timer
@@ -37,10 +37,6 @@ _OK = _pulsar.Result.Ok
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
-
-#: Payload bytes in flight from which on no further letter is published, so that large messages
-#: do not fill the memory: pulsar-client keeps a letter until its receipt.
-_MOST_BYTES = 64 << 20
 
 _TOO_LARGE = (
     "its properties take {size} bytes, which is more than a message of Pulsar can hold beside its "
@@ -131,7 +127,7 @@ class LetterRouter:
             watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
         self.flights: dict[Flight, bool] = {}
-        self.permits = Permits(max_pending, clock, most_bytes=_MOST_BYTES)
+        self.permits = Permits(max_pending, clock, most_bytes=MOST_BYTES)
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,

@@ -7,6 +7,10 @@ import threading
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 
+#: Payload bytes of the letters of a consumer that are in flight, or are kept to be published again,
+#: from which on no further letter is taken, so that large messages do not fill the memory.
+MOST_BYTES = 64 << 20
+
 
 class Permits:
     """A counting semaphore that wakes its waiters for a quarter of its size at a time.
