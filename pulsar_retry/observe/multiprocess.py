@@ -3,6 +3,9 @@
 prometheus_client has each process write its values into files of one directory, and adds them up.
 It calls no collector there. So a thread copies what this process has counted into its files, now
 and then and at the end.
+
+Nothing is ever taken out of these files: the sum over the processes would go back, which Prometheus
+takes for a restart, and so for as many new events as are left.
 """
 
 from __future__ import annotations
@@ -94,8 +97,11 @@ class Mirror:
                         value -= before
                         before = 0.0 if sample.labels["le"] == "+Inf" else total
                     self._write(spec, sample.name, sample.labels, value)
-            for key in self._gauges - self._seen:  # whoever said it is gone
+            # Whoever said these is gone.
+            for key in self._gauges - self._seen:
                 self._values[key].set(0.0)
+            for key in self._written.keys() - self._seen:  # if it comes back, it begins at 0
+                del self._written[key]
 
     def _write(self, spec: Spec, name: str, labels: dict[str, str], value: float) -> None:
         names = (*spec.labels, "le") if "le" in labels else spec.labels
@@ -110,9 +116,9 @@ class Mirror:
                 spec.text,
                 multiprocess_mode=f"live{spec.together}",
             )
+        self._seen.add(key)
         if spec.kind == "gauge":
             self._gauges.add(key)
-            self._seen.add(key)
             self._values[key].set(value)
         elif change := value - self._written.get(key, 0.0):
             # A file may be that of an earlier process of this number: it goes on from there.

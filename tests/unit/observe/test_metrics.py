@@ -225,3 +225,43 @@ except pr.ConfigError as error:
         check=True,
     )
     assert "PROMETHEUS_MULTIPROC_DIR='/nowhere': expected a directory that exists\n" == done.stdout
+
+
+def test_a_subscription_that_is_opened_again(tmp_path: Path) -> None:
+    """Its counts begin at 0 in the process, but the sum over the processes never goes back."""
+    program = """
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
+from pulsar_retry.observe.counting import KEPT, Book
+from pulsar_retry.observe.metrics import LedgerCollector
+from pulsar_retry.observe.multiprocess import Mirror
+
+now = 0.0
+book = Book(lambda: now)
+mirror = Mirror(LedgerCollector(book))
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+labels = {"topic": "orders", "subscription": "billing"}
+counted = {**labels, "outcome": "acknowledged"}
+
+def total():
+    mirror.copy()
+    return (registry.get_sample_value("pulsar_retry_deliveries_total", counted),
+            registry.get_sample_value("pulsar_retry_attempts_count", labels))
+
+def handle():
+    ledger = book.ledger("orders", "billing")
+    for _ in range(5):
+        ledger.acknowledged += 1
+        ledger.done(1, 0.1)
+
+handle()
+assert (5, 5) == total(), total()
+for _ in range(2):
+    now += KEPT + 1
+    assert (5, 5) == total(), total()
+handle()
+assert (10, 10) == total(), total()
+"""
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=120)
