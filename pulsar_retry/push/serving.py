@@ -51,6 +51,9 @@ class Orders:
     def get(self, path: str, query: str = "") -> Reply:
         """Answer a GET: ``/healthz``, ``/readyz`` or ``/metrics``.
 
+        The first is 200 until the dispatcher has ended, the second while its health is ``running``
+        and it is not paused; else they are 503.
+
         With an account also ``/.well-known/jwks.json`` (its key), ``/oauth2/v1/certs`` (the same as
         a certificate, as Google has it), and ``/tokeninfo?id_token=…``.
         """
@@ -100,12 +103,16 @@ class Orders:
         return self._health(ready=False)
 
     def _health(self, *, ready: bool) -> Reply:
-        pace, running = self.dispatcher.pace, self.dispatcher.running
-        fine = running and not (ready and (pace.paused or pace.stopping))
+        pace, health = self.dispatcher.pace, self.dispatcher.health
+        running = health.state not in {"new", "stopped", "failed"}
+        is_ready = health.state == "running" and not (pace.paused or pace.stopping)
+        fine = is_ready if ready else running
         return _json(
             HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE,
             {
                 "running": running,
+                "state": health.state,
+                "reason": health.reason,
                 "paused": pace.paused,
                 "stopping": pace.stopping,
                 "endpoint": self.dispatcher.endpoint,

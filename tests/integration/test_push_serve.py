@@ -179,7 +179,7 @@ def test_health_metrics_and_orders(serve, publish, receiver, tmp_path):
     receiver.wait_for(1)
     status, body = served.ask("/healthz")
     health = json.loads(body)
-    assert (200, True, False) == (status, health["running"], health["paused"])
+    assert (200, "running", False) == (status, health["state"], health["paused"])
     eventually(lambda: b'requests_total{code="204"' in served.ask("/metrics")[1])
     assert (401, 401) == tuple(served.ask("/pause", body=b"", token=each)[0] for each in ("", "x"))
     assert 200 == served.ask("/pause", body=b"", token=TOKEN)[0]

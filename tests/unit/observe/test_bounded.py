@@ -15,6 +15,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.observe import bounded
+from pulsar_retry.pull.health import Health
 from pulsar_retry.push.pacer import Pacer
 from pulsar_retry.push.serving import Orders, Server
 from pulsar_retry.push.window import Window
@@ -26,7 +27,7 @@ SLOW = 140
 def push_server() -> Iterator[int]:
     """Give the port of a dispatcher's server."""
     pace = Pacer(Window()).pace()
-    told: Any = SimpleNamespace(running=True, pace=pace, endpoint="https://example.com")
+    told: Any = SimpleNamespace(health=Health("running"), pace=pace, endpoint="https://example.com")
     told.metrics = SimpleNamespace(text=lambda: b"x" * 50_000_000)
     with Server(Orders(told)) as server:
         yield server.port
