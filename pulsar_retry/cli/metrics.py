@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 
 import click
@@ -13,6 +12,7 @@ from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._listening import address
 from pulsar_retry.cli._output import show_json
 from pulsar_retry.observe.serving import serve
+from pulsar_retry.pull.signals import awaiting_signals
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.exporting import LetterCollector
 from pulsar_retry.replay.overview import letter_topics
@@ -76,16 +76,16 @@ def command(
         collector = LetterCollector(lambda each: letter_topics(admin, each), asked, every)
         registry = CollectorRegistry()
         registry.register(collector)
-        ended = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
         collector.start()
-        with serve(registry, port, host) as server:
+        with (
+            awaiting_signals(threading.Event()) as next_signal,
+            serve(registry, port, host) as server,
+        ):
             shown = f"[{host}]" if ":" in host else host
             url = f"http://{shown}:{server.port}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
-            ended.wait()
+            next_signal()
         collector.stop()
 
 

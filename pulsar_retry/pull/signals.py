@@ -8,13 +8,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 #: What asks a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 #: Seconds within which two SIGINT are one Ctrl-C, which the terminal and a parent both pass on.
 _ONCE = 0.2
+
+#: Seconds after which a signal is seen that has not interrupted the wait for it.
+_LOOKS_UP = 0.5
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -52,12 +55,20 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
     """Give what waits for the next SIGTERM or SIGINT, or for *ended*: then it returns None.
 
     On another thread than the main one no signal comes.
+
+    Python runs a signal's handler on the main thread, but a signal that comes just before that
+    blocks does not wake it; on a busy machine this is no rarity. So it looks up now and then.
     """
     queue: SimpleQueue[int | None] = SimpleQueue()  # its `put` may be called by a signal handler
 
     def wait_for_the_end() -> None:
         ended.wait()
         queue.put(None)
+
+    def next_request() -> int | None:
+        while True:
+            with contextlib.suppress(Empty):
+                return queue.get(timeout=_LOOKS_UP)
 
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -66,7 +77,7 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
         }
     threading.Thread(target=wait_for_the_end, name="pulsar-retry-end", daemon=True).start()
     try:
-        yield queue.get
+        yield next_request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import workers
 from handling import SOON, Notes
 
 import pulsar_retry as pr
-from pulsar_retry.pull.signals import Requests
+from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.testing import MemoryBroker
 
 
@@ -208,3 +209,27 @@ def test_what_several_signals_ask_for(signals: list[tuple[int, float]], abandons
         answers.append(requests.told(number))
     assert [True] + [False] * (len(signals) - 1) == [begins for begins, _ in answers]
     assert abandons == answers[-1][1]
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_seen() -> None:
+    """One that comes just before the main thread blocks wakes it no more than one of a thread."""
+    ended = threading.Event()
+    late = threading.Timer(SOON, ended.set)
+    late.start()
+    before = [signal.getsignal(each) for each in (TERM, INT)]
+    try:
+        with awaiting_signals(ended) as next_signal:
+            for number in (TERM, INT):
+                sender = threading.Thread(target=_send_to_itself, args=(number,))
+                threading.Timer(0.05, sender.start).start()
+                assert number == next_signal()
+                sender.join()
+            ended.set()
+            assert next_signal() is None
+    finally:
+        late.cancel()
+    assert before == [signal.getsignal(each) for each in (TERM, INT)]
+
+
+def _send_to_itself(number: int) -> None:
+    signal.pthread_kill(threading.get_ident(), number)
