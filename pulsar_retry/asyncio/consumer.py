@@ -207,7 +207,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             dropped: then nobody is told of the error, and the message comes back.
         """
         self._bridge.check()
-        return await self._handing.hand_on(*self._letters.retry(message, delay, level, properties))
+        letter = self._letters.retry(message, delay, level, properties)
+        return await self._handing.hand_on(message, *letter)
 
     async def reconsume_later_cumulative(
         self,
@@ -254,7 +255,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        return await self._handing.hand_on(*self._letters.dead(message, reason, error, properties))
+        letter = self._letters.dead(message, reason, error, properties)
+        return await self._handing.hand_on(message, *letter)
 
     @property
     def _letters(self) -> Any:

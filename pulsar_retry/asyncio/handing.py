@@ -16,6 +16,7 @@ from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.lists import raise_failures
+from pulsar_retry.consumer.making import handed_on
 from pulsar_retry.consumer.raw import whole_of
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 
@@ -35,8 +36,8 @@ class Handing:
         # The router's own permits block. These are asked for first, so that it has one left.
         self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)  # noqa: SLF001
 
-    async def hand_on(self, raw: Any, letter: Letter) -> Ended:
-        """Wait for room, then publish *letter* and acknowledge the message *raw*.
+    async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
+        """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
 
         Returns:
             A future that ends when the message is acknowledged, or with what kept it from that.
@@ -65,6 +66,7 @@ class Handing:
             if isinstance(error, pulsar.PulsarException):
                 raise failure(error) from None
             raise
+        handed_on(message, ended)
         if placed is not None:
             await placed
         return ended
@@ -83,7 +85,7 @@ class Handing:
         try:
             for wish in wishes:
                 try:
-                    started.append(await self.hand_on(*make(*wish)))
+                    started.append(await self.hand_on(wish[0], *make(*wish)))
                 except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
                     started.append(error)
         except asyncio.CancelledError:

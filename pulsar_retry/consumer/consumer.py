@@ -19,7 +19,7 @@ from pulsar_retry.consumer.kept import KeptLetters
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
-from pulsar_retry.consumer.making import LetterMaker
+from pulsar_retry.consumer.making import LetterMaker, handed_on
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.consumer.nacking import NackGauges
 from pulsar_retry.consumer.plan import Plan
@@ -153,7 +153,8 @@ class Consumer(WatchedConsumer):
 
         Raises:
             ConfigError: an argument is not acceptable, or ``enable_retry`` is off; nothing is sent.
-            AlreadySettledError: the message was acknowledged; nothing is sent.
+            AlreadySettledError: the message was acknowledged, or handed on without an error;
+                nothing is sent.
             LetterPublishError: the letter was not published; the original will be redelivered.
             AcknowledgeError: it was, but the original will be redelivered too.
             BatchSettleError: messages of a list failed; the others are settled.
@@ -190,7 +191,9 @@ class Consumer(WatchedConsumer):
             callbacks run on a thread of pulsar-client's or ours, or here: they must not block or
             call this method.
         """
-        return self._hand_on(*self._letters.retry(message, delay, level, properties))
+        future = self._hand_on(*self._letters.retry(message, delay, level, properties))
+        handed_on(message, future)
+        return future
 
     def reconsume_later_cumulative(
         self,
@@ -249,6 +252,7 @@ class Consumer(WatchedConsumer):
 
         Raises:
             ConfigError: there is no dead-letter policy, or an argument is not acceptable.
+            AlreadySettledError: as `reconsume_later`.
             LetterPublishError: it was not published; the original will be redelivered.
             AcknowledgeError: it was, but the original will be redelivered too.
             ConsumerClosedError: the consumer is closed.
@@ -264,7 +268,9 @@ class Consumer(WatchedConsumer):
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        return self._hand_on(*self._letters.dead(message, reason, error, properties))
+        future = self._hand_on(*self._letters.dead(message, reason, error, properties))
+        handed_on(message, future)
+        return future
 
     def _hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
         """Hand *raw* on.

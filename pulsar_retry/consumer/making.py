@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.letter import Letter, Told, Wish, dead_lettered, reconsumed
@@ -14,6 +14,12 @@ from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+    AnyFuture = Future[None] | asyncio.Future[None]
 
 
 class LetterMaker:
@@ -46,7 +52,7 @@ class LetterMaker:
         """Return the raw *message* and the letter that `Consumer.reconsume_later` makes of it.
 
         Raises:
-            AlreadySettledError: the message was acknowledged.
+            AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is not acceptable.
         """
         wish = self.wish(delay, level)
@@ -64,11 +70,11 @@ class LetterMaker:
         """Return the raw *message* and the letter that `Consumer.dead_letter` makes of it.
 
         Raises:
-            AlreadySettledError: the message was acknowledged.
+            AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is not acceptable.
         """
         raw = _unsettled(message)
-        told = Told(_checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw))
+        told = Told(checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw))
         carried, origin = raw.properties(), self.origin(raw)
         letter = dead_lettered(
             self._plan, carried, origin, custom=properties, reason=reason, told=told
@@ -88,7 +94,7 @@ class LetterMaker:
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
 
 
-def _checked_error(error: Any) -> BaseException | None:
+def checked_error(error: Any) -> BaseException | None:
     """Return *error*.
 
     Raises:
@@ -100,16 +106,28 @@ def _checked_error(error: Any) -> BaseException | None:
     return error
 
 
+def handed_on(message: Any, future: AnyFuture) -> None:
+    """Let *message* know that it is handed on, which *future* tells the end of."""
+    message._settled = future  # noqa: SLF001
+
+
 def _unsettled(message: Any) -> Any:
     """Return the raw *message*, which is still to be settled, as far as it knows itself.
 
     Raises:
-        AlreadySettledError: it was acknowledged; its letter would make it live on.
+        AlreadySettledError: it was acknowledged or is handed on; another letter would double it.
         ConfigError: it is no message.
     """
     raw = whole_of(message)
-    if getattr(message, "_settled", False):
-        raise AlreadySettledError(
-            "the message was acknowledged already, so no letter is made of it"
-        )
-    return raw
+    settled = getattr(message, "_settled", None)
+    if settled is True:
+        what = "was acknowledged"
+    elif settled is None or _has_failed(settled):
+        return raw
+    else:
+        what = "was handed on"
+    raise AlreadySettledError(f"the message {what} already, so no letter is made of it")
+
+
+def _has_failed(future: AnyFuture) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is not None

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import attrs
 
+from pulsar_retry.consumer.making import checked_error
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
@@ -99,6 +100,7 @@ class Delivery:
             SettleError: its letter was not published; the message itself is redelivered.
         """
         outcome: Exception = Retry(delay, level)
+        checked_error(error)
         if error is not None and delay is None and level is None:
             outcome = error
         elif error is not None:
@@ -115,10 +117,11 @@ class Delivery:
         Raises:
             AlreadySettledError: it was settled before.
             LeaseExpired: it was in hand for too long; it comes back.
+            ConfigError: an argument is not acceptable.
             SettleError: its letter was not published; the message itself is redelivered.
         """
         outcome = Reject(reason)
-        outcome.__cause__ = error
+        outcome.__cause__ = checked_error(error)
         self._desk.fail(self._pulled, outcome)
 
     def modify(self, seconds: Duration) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pulsar
 import pytest
@@ -159,14 +160,31 @@ async def test_what_is_not_accepted(client, topic):
     with pytest.raises(pr.ConfigError, match="error='no such shop'"):
         await consumer.dead_letter(message, error="no such shop")
     await consumer.reconsume_later(message)
+    await refuses_letters(consumer, message)
+    await consumer.acknowledge(message)  # does nothing more
     letter = await consumer.receive(SOON)
     await consumer.acknowledge(letter)
     await consumer.acknowledge(letter)  # as pulsar-client allows
-    with pytest.raises(pr.AlreadySettledError):
-        await consumer.reconsume_later(letter)
-    with pytest.raises(pr.AlreadySettledError):
-        await consumer.dead_letter(letter)
+    await refuses_letters(consumer, letter)
+    await send(client, topic, b"b", b"c")
+    message = await consumer.receive(SOON)
+    await consumer.dead_letter(message)
+    await refuses_letters(consumer, message)
+    message = await consumer.receive(SOON)
+    await consumer.reconsume_later([message])
+    await refuses_letters(consumer, message)
+    await consumer.acknowledge(await consumer.receive(SOON))
     await nothing_comes(consumer)
+
+
+async def refuses_letters(consumer, message):
+    """Check that no letter is made of *message* any more, whichever way it is asked for."""
+    for hand_on in (consumer.reconsume_later, consumer.dead_letter):
+        with pytest.raises(pr.AlreadySettledError):
+            await hand_on(message)
+    with pytest.raises(pr.BatchSettleError) as caught:
+        await consumer.reconsume_later([message])
+    assert [pr.AlreadySettledError] == [type(each) for each in caught.value.exceptions]
 
 
 @on_both_shells
@@ -388,6 +406,22 @@ async def test_pulls(client, topic):
     while len(deliveries) < 3:
         deliveries += await client.pull(topic, "billing", retry_policy=policy)
     by_payload = {each.message.data(): each for each in deliveries}
+    for settle, arguments, words in (
+        ("nack", {"error": "odd"}, "error='odd': expected an exception"),
+        ("nack", {"error": ValueError}, "error=<class 'ValueError'>"),
+        ("nack", {"error": "odd", "delay": 1}, "error='odd'"),
+        ("nack", {"delay": -1}, "delay=-1"),
+        ("nack", {"delay": "soon"}, "delay='soon'"),
+        ("nack", {"level": -1}, "level=-1"),
+        ("nack", {"level": 0.5}, "level=0.5"),
+        ("nack", {"delay": 1, "level": 1}, "level"),
+        ("dead_letter", {"error": "odd"}, "error='odd': expected an exception"),
+        ("dead_letter", {"reason": 5}, "reason=5"),
+        ("modify", {"seconds": "long"}, "seconds='long'"),
+        ("modify", {"seconds": -1}, "seconds=-1"),
+    ):
+        with pytest.raises(pr.ConfigError, match=re.escape(words)):
+            await getattr(by_payload[b"b"], settle)(**arguments)  # and it can be settled still
     await by_payload[b"a"].ack()
     await by_payload[b"b"].modify(30)
     await by_payload[b"b"].nack()
