@@ -223,13 +223,14 @@ class LetterProducers:
                 raise LetterPublishError(topic, slot.refusal)
             if now < slot.retry_at:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
+            message = build()  # outside: one that cannot be built is no failure of the topic
             try:
                 try:
-                    self._publish_alone(slot, topic, schema, build)
+                    self._publish_alone(slot, topic, schema, lambda: message)
                 except pulsar.ProducerBusy:
                     if not self._made_room(topic, slot):
                         raise
-                    self._publish_alone(slot, topic, schema, build)
+                    self._publish_alone(slot, topic, schema, lambda: message)
             except RefusedDelayError:
                 slot.refused, slot.refusal = delay, ConfigError(_REFUSED.format(delay=delay))
                 slot.refused_until = self._clock() + _REFUSED_FOR

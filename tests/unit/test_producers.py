@@ -289,7 +289,7 @@ def proving(
 
 def prove(letters: LetterProducers, delay: float) -> bool:
     """Publish a letter of *delay*, if that is longer than any before."""
-    return letters.prove(RETRY, None, SCHEMA, delay, lambda _: None)
+    return letters.prove(RETRY, None, SCHEMA, delay, object)
 
 
 def test_longer_delays_are_proved_once(proving: Any) -> None:
@@ -330,6 +330,19 @@ def test_a_topic_that_does_not_answer_is_not_asked_for_each_letter(
     assert 1 == len(asked)
     clock.now += 0.2
     assert prove(letters, 10)
+
+
+def test_a_letter_that_cannot_be_built_fails_alone(proving: Any) -> None:
+    """The topic has nothing to do with it: the next letter is published."""
+    letters, _, asked = proving
+
+    def build() -> object:
+        raise pr.ConfigError("too large")
+
+    with pytest.raises(pr.ConfigError, match="too large"):
+        letters.prove(RETRY, None, SCHEMA, 10, build)
+    assert prove(letters, 10)
+    assert 1 == len(asked)
 
 
 def test_a_lost_producer_has_proved_nothing(proving: Any) -> None:
