@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pulsar
 import pytest
 from handing import manage, publish, retry_many, retry_topic
 from ledger import wait_until
@@ -80,5 +83,24 @@ def test_topics_that_are_unloaded(stage, fault, way):
         "consumers and producers follow",
         stage.account(),
         bound=3**UNLOADS * COUNT,
+        why=UNDER_WAY,
+    )
+
+
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
+def test_topics_of_one_consumer_are_unloaded(stage, fault, kind):
+    """Retries wait on every type of subscription; `retry_many` sees to it that none is early."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    with stage.working(partial(retry_many, consumer_type=kind)):
+        wait_until(lambda: stage.ledger.account().deliveries >= SOME)
+        stage.admin.unload(stage.topic)
+        stage.admin.unload(retry_topic(stage.topic))
+        fault.is_over()
+
+    fault.survived(
+        "topic and retry topic of an Exclusive or Failover subscription unloaded",
+        "the consumer follows, and retries wait",
+        stage.account(),
+        bound=3 * COUNT,
         why=UNDER_WAY,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from http import HTTPMethod
 
 import attrs
@@ -12,7 +13,9 @@ from handing import (
     dead_letter,
     dead_letter_topic,
     manage,
+    nack,
     publish,
+    reject,
     retry,
     retry_topic,
 )
@@ -25,6 +28,14 @@ from pulsar_retry.standalone import Standalone
 pytestmark = pytest.mark.timeout(280)
 
 COUNT = 20
+
+#: The retries that `handing.subscribe` grants.
+RETRIES = 2
+
+TOLD = "the caller is told; the originals come again, later and later"
+AGAIN = "letters are published again, later and later; messages are not redelivered for that"
+
+UNDER_WAY = "letters under way"
 
 
 class Terminated:
@@ -111,9 +122,10 @@ class Schema:
 
 
 class Fenced:
-    """Another producer takes the topic for itself."""
+    """Another producer takes the topic for itself, for longer than a message has retries."""
 
     name = "taken by an exclusive producer"
+    times = RETRIES + 2
 
     def begin(self, stage, topic):
         """Fence off all other producers."""
@@ -125,6 +137,7 @@ class Fenced:
         self._usurper.close()
 
 
+EXCLUSIVE = pulsar.ConsumerType.Exclusive
 FULL = [Full("producer_exception"), Full("producer_request_hold")]
 REFUSALS = [Terminated(), Deleted(), *FULL, Schema(), Fenced()]
 
@@ -137,16 +150,17 @@ def own_broker():
         yield standalone
 
 
-def is_refused(stage, caplog):
-    """Tell whether a letter was refused.
+def is_refused(stage, caplog, times):
+    """Tell whether a letter was refused so often.
 
-    Then its message came twice, or, where nobody waits for the letter, it is published again.
+    Then its message came that often, and once more; where nobody waits for the letter, it is
+    published again.
     """
     if "a letter was not published" in caplog.text:
         return True
     counts = stage.ledger.counts()
     asked = counts["retried"] or counts["delivered"]
-    return any(count > 1 for count in asked.values())
+    return any(count > times for count in asked.values())
 
 
 def refused(own_stage, fault, way, refusal, topic, caplog):
@@ -167,7 +181,7 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
 
             def until_refused():
                 publish(client, stage.topic, stage.ledger, 1)
-                return is_refused(stage, caplog)
+                return is_refused(stage, caplog, getattr(refusal, "times", 1))
 
             eventually(until_refused, within=90)
             refusal.end(stage, topic)
@@ -178,15 +192,32 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
 @pytest.mark.parametrize("way", [retry, manage])
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_a_retry_topic_that_refuses(own_stage, fault, way, refusal, caplog):
-    """Messages come again and again until their letters are taken."""
+    """Letters are asked for again and again until they are taken, and none becomes a dead one."""
     account = refused(own_stage, fault, way, refusal, retry_topic(own_stage.topic), caplog)
 
+    assert account.dead == 0
     fault.survived(
-        f"retry topic {refusal.name}",
-        "the caller is told; the originals come again, later and later",
+        f"retry topic {refusal.name}" + (", of a subscriber" if way is manage else ""),
+        AGAIN if way is manage else TOLD,
         account,
         bound=account.sent,
-        why="letters under way",
+        why=UNDER_WAY,
+    )
+
+
+@pytest.mark.parametrize("kind", [EXCLUSIVE, pulsar.ConsumerType.Failover], ids=str)
+def test_a_retry_topic_that_refuses_one_consumer(own_stage, fault, kind, caplog):
+    """Where each redelivery is of all messages, these come later and later, too."""
+    way = partial(retry, consumer_type=kind)
+    account = refused(own_stage, fault, way, Fenced(), retry_topic(own_stage.topic), caplog)
+
+    assert account.dead == 0
+    fault.survived(
+        "retry topic of an Exclusive or Failover subscription taken by an exclusive producer",
+        TOLD,
+        account,
+        bound=account.sent,
+        why=UNDER_WAY,
     )
 
 
@@ -198,8 +229,24 @@ def test_a_dead_letter_topic_that_refuses(own_stage, fault, refusal, caplog):
 
     fault.survived(
         f"dead-letter topic {refusal.name}",
-        "the caller is told; the originals come again, later and later",
+        TOLD,
         account,
         bound=account.sent,
-        why="letters under way",
+        why=UNDER_WAY,
+    )
+
+
+@pytest.mark.parametrize("way", [nack, reject])
+def test_a_verdict_whose_dead_letter_is_refused(own_stage, fault, way, caplog):
+    """It is the letter that is tried again, not the message."""
+    account = refused(own_stage, fault, way, Fenced(), dead_letter_topic(own_stage.topic), caplog)
+
+    # A broker closes the connection on which a producer publishes that was fenced off, once.
+    assert max(own_stage.ledger.counts()["delivered"].values()) <= 2
+    fault.survived(
+        "dead-letter topic of nacks or a subscriber taken by an exclusive producer",
+        AGAIN,
+        account,
+        bound=account.sent,
+        why=UNDER_WAY,
     )

@@ -95,7 +95,7 @@ def subscribe(client: pr.Client, topic: str, **options: Any) -> pr.Consumer:
     return client.subscribe(topic, SUBSCRIPTION, **options)
 
 
-def _each(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
+def received(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
     """Yield messages while *go_on*, each entered as delivered."""
     while go_on():
         with suppress(pulsar.Timeout):
@@ -123,7 +123,7 @@ def process(consumer: pr.Consumer, ledger: Ledger, message: Any) -> None:
 def retry(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
     """Reconsume every message once, then process it."""
     consumer = subscribe(client, topic, **options)
-    for message in _each(consumer, ledger, go_on):
+    for message in received(consumer, ledger, go_on):
         if pr.RetryProperties.of(message).reconsume_times:
             process(consumer, ledger, message)
             continue
@@ -144,7 +144,7 @@ def retry_many(
 ) -> None:
     """Do what `retry` does with many letters in flight."""
     consumer = subscribe(client, topic, **options)
-    for message in _each(consumer, ledger, go_on):
+    for message in received(consumer, ledger, go_on):
         if pr.RetryProperties.of(message).reconsume_times:
             process(consumer, ledger, message)
         else:
@@ -156,7 +156,7 @@ def retry_many(
 def dead_letter(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
     """Send every message to the dead-letter topic."""
     consumer = subscribe(client, topic, **options)
-    for message in _each(consumer, ledger, go_on):
+    for message in received(consumer, ledger, go_on):
         with suppress(pr.LetterPublishError, pr.AcknowledgeError):
             consumer.dead_letter(message)
     consumer.close()
@@ -166,7 +166,7 @@ def nack(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: 
     """Nack every message; the policy grants no redelivery, so each becomes a dead letter."""
     options.setdefault("dead_letter_policy", pr.DeadLetterPolicy(0, initial_subscription_name="k"))
     consumer = subscribe(client, topic, enable_retry=False, **options)
-    for message in _each(consumer, ledger, go_on):
+    for message in received(consumer, ledger, go_on):
         consumer.negative_acknowledge(message)
     consumer.close()
 
@@ -189,6 +189,19 @@ def manage(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
         with suppress(TimeoutError):
             subscriber.result(_GLANCE / 1000)
     subscriber.stop()
+
+
+def reject(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
+    """Run a managed subscriber whose handler rejects every message."""
+
+    def handle(message: Any) -> None:
+        ledger.enter("delivered", message)
+        raise pr.Reject("invalid")
+
+    with client.subscriber(topic, SUBSCRIPTION, handle, **options) as subscriber:
+        while go_on():
+            with suppress(TimeoutError):
+                subscriber.result(_GLANCE / 1000)
 
 
 #: The ways by name.
