@@ -23,6 +23,7 @@ from pulsar_retry.consumer.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.client_log import logger_of
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.contact import Contact
 from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.consumer.exiting import keep_until_exit
 from pulsar_retry.consumer.letters import NewMessage
@@ -67,6 +68,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     #: Makes another client of the same brokers, for a short time; None: there is none like it.
     _new_client: Callable[[], pulsar.Client] | None = None
     _hooks: Hooks | None = None
+    #: What is told of brokers that are not reached; None: nobody knows its URL.
+    _contact: Contact | None = None
 
     @property
     def hooks(self) -> Hooks | None:
@@ -97,6 +100,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
         self._new_client = partial(pulsar.Client, **alike)
+        if isinstance(url := arguments["service_url"], str):  # else it provides several
+            self._contact = Contact(url)
         self._begin(arguments.get("io_threads", 1))
 
     def _begin(self, io_threads: int, clock: Clock = SYSTEM) -> None:
@@ -112,22 +117,28 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         _open_clients.add(self)
         fork.guard(self, "_client")
 
+    def _awaiting_contact(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._contact is None else self._contact.awaited()
+
     @_as(pulsar.Client.create_producer)
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
-        producer = super().create_producer(*args, **kwargs)
+        with self._awaiting_contact():
+            producer = super().create_producer(*args, **kwargs)
         producer._owner = self  # noqa: SLF001 - as long as it is used, its client is not dropped
         fork.guard(producer, "_client", "_producer")
         return producer
 
     @_as(pulsar.Client.create_reader)
     def create_reader(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
-        reader = super().create_reader(*args, **kwargs)
+        with self._awaiting_contact():
+            reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
     @_as(pulsar.Client.create_table_view)
     def create_table_view(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
-        view = super().create_table_view(*args, **kwargs)
+        with self._awaiting_contact():
+            view = super().create_table_view(*args, **kwargs)
         view._owner = self  # noqa: SLF001 - as for a producer
         fork.guard(view, "_table_view")
         return view
@@ -285,7 +296,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
 
     def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
         """Subscribe as pulsar-client does and return the raw consumer alone."""
-        bare = super().subscribe(*args, **kwargs)
+        with self._awaiting_contact():
+            bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
         return bare._consumer  # noqa: SLF001
 
@@ -303,7 +315,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         the broker delay, and read from its start.
         """
         limits = batch_limits(main_only["batch_receive_policy"])
-        plan = with_old_names(plan, self)
+        with self._awaiting_contact():
+            plan = with_old_names(plan, self)
         checked_sources(plan)  # which may be called otherwise now
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._timer)

@@ -1,0 +1,68 @@
+"""What users are told while a new client does not reach its brokers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+
+import pulsar
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Seconds after which somebody looks what is there, and seconds for that look.
+_AFTER, _PATIENCE = 1.0, 3.0
+
+
+class Contact:
+    """Whether a client has ever heard of its brokers. Thread-safe.
+
+    pulsar-client tries for as long as an operation may take, 30 s, and rightly so, for a broker may
+    be about to start. Then it says "timeout" without the URL or the cause.
+    """
+
+    def __init__(self, service_url: str) -> None:
+        self._url = service_url
+        self._is_made = False
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Log a warning after some seconds in which nothing is reached; name the URL in errors.
+
+        The warning is logged once a client, and never after it has reached a broker.
+        """
+        if self._is_made:
+            yield
+            return
+        later = threading.Timer(_AFTER, self._look)
+        later.name, later.daemon = "pulsar-retry-contact", True
+        later.start()
+        try:
+            yield
+            self._is_made = True
+        except (pulsar.Timeout, pulsar.ConnectError) as error:
+            cause = f" was not reached: {self._problem}" if self._problem else ""
+            error.args = (f"{error}: {self._url}{cause}",)
+            raise
+        except pulsar.PulsarException:
+            self._is_made = True  # a broker has refused
+            raise
+        finally:
+            later.cancel()
+
+    def _look(self) -> None:
+        """Look what is there, and tell."""
+        from pulsar_retry.consumer.reaching import REFUSES, problem_at  # noqa: PLC0415 - for TLS
+
+        with self._lock:
+            if self._problem is not None or self._is_made:
+                return
+            problem = problem_at(self._url, patience=_PATIENCE)
+            # Without the token that pulsar-client has.
+            self._problem = "" if problem.startswith(REFUSES) else problem
+        if self._problem and not self._is_made:
+            text = "%s was not reached: %s. pulsar-client goes on trying for a while"
+            _log.warning(text, self._url, self._problem)

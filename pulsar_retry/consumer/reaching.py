@@ -1,0 +1,153 @@
+"""What is at the hosts of a service URL, seen without pulsar-client."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+
+_PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
+#: Types of commands (PulsarApi.proto) that answer CONNECT.
+_CONNECT, _ERROR = 2, 14
+_PROTOCOL = 19
+#: Bytes of a frame's size, which is there twice: of all, and of the command.
+_SIZE = 4
+_MOST = 1 << 16
+
+#: How a problem begins that a broker has told.
+REFUSES = "it refuses the connection"
+
+
+def problem_at(
+    service_url: str,
+    *,
+    token: str | None = None,
+    context: ssl.SSLContext | None = None,
+    patience: float,
+) -> str:
+    """Return why no broker was reached at any host of a service URL; empty: one was.
+
+    Blocks for *patience* seconds at most, all hosts together. What accepts connections and says
+    nothing for now is taken for a broker.
+
+    Args:
+        service_url: What pulsar-client would connect to.
+        token: Who we are.
+        context: Which certificates are trusted, for TLS; None: any.
+        patience: Seconds.
+    """
+    found: list[str] = []
+
+    def look() -> None:
+        found.append(_problem_at(service_url, token, context, patience))
+
+    thread = threading.Thread(target=look, name="pulsar-retry-look", daemon=True)
+    thread.start()
+    thread.join(patience + 0.2)  # the look-up of a host's name knows no time-out
+    return found[0] if found else "nothing answers"
+
+
+def _problem_at(
+    service_url: str, token: str | None, context: ssl.SSLContext | None, patience: float
+) -> str:
+    give_up = time.monotonic() + patience
+    scheme, _, rest = service_url.partition("://")
+    hosts = rest.split("/", 1)[0].split(",")
+    hello = _hello(token) if scheme.startswith("pulsar") else None
+    if scheme not in {"pulsar+ssl", "https"}:
+        context = None
+    elif context is None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    problem = ""
+    for number, host in enumerate(hosts):
+        left = max(0.1, (give_up - time.monotonic()) / (len(hosts) - number))
+        try:
+            with _connected(host, _PORTS[scheme], context, left) as connection:
+                problem = "" if hello is None else _answer(connection, hello, left)
+                if not problem:
+                    return ""
+        except (OSError, UnicodeError) as error:
+            problem = _cause(error)
+    return problem
+
+
+@contextlib.contextmanager
+def _connected(
+    host: str, port: int, context: ssl.SSLContext | None, patience: float
+) -> Iterator[socket.socket]:
+    parts = urllib.parse.urlsplit(f"//{host}")
+    name = parts.hostname or ""
+    with socket.create_connection((name, parts.port or port), patience) as plain:
+        if context is None:
+            yield plain
+            return
+        with context.wrap_socket(plain, server_hostname=name) as secure:
+            yield secure
+
+
+def _answer(connection: socket.socket, hello: bytes, patience: float) -> str:
+    """Return what is wrong with what answers *hello*; empty: it is a broker."""
+    connection.settimeout(patience)
+    connection.sendall(hello)
+    answer = b""
+    try:
+        while len(answer) < _size(answer):
+            more = connection.recv(_MOST)
+            if not more:
+                break
+            answer += more
+            if answer.startswith(b"HTTP/"):
+                return "it speaks HTTP, so it is no service URL"
+    except TimeoutError:
+        return ""
+    command = answer[2 * _SIZE :]
+    if not command:
+        return "no Pulsar broker answers there" if answer else "it closes the connection"
+    if command[:2] == bytes((0x08, _ERROR)):
+        return f"{REFUSES}: {_text(command)}"
+    return "" if command[0] == 0x08 else "no Pulsar broker answers there"  # noqa: PLR2004 - a tag
+
+
+def _size(answer: bytes) -> int:
+    """Return how many bytes there have to be, as the first four tell."""
+    return min(_MOST, _SIZE + int.from_bytes(answer[:_SIZE], "big"))
+
+
+def _text(command: bytes) -> str:
+    """Return what can be read of an error's message, the last field of the last field."""
+    text = command.decode("utf-8", "replace")
+    words = "".join(each if each.isprintable() else "\n" for each in text)
+    return max(words.split("\n"), key=len).strip() or "without a reason"
+
+
+def _hello(token: str | None) -> bytes:
+    """Return the frame of a CONNECT command, as clients begin with."""
+    fields = _bytes(1, b"pulsar-retry") + bytes((4 << 3, _PROTOCOL))
+    if token is not None:
+        fields += _bytes(3, token.encode()) + _bytes(5, b"token")
+    command = bytes((1 << 3, _CONNECT)) + _bytes(2, fields)
+    sized = len(command).to_bytes(4, "big") + command
+    return len(sized).to_bytes(4, "big") + sized
+
+
+def _bytes(number: int, content: bytes) -> bytes:
+    """Return a field of Protocol Buffers that has a length."""
+    length, size = bytearray(), len(content)
+    while size > 0x7F:  # noqa: PLR2004 - seven bits a byte
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return bytes((number << 3 | 2,)) + bytes(length) + content
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"no TLS connection: {getattr(error, 'verify_message', '') or error.reason or error}"
+    if isinstance(error, TimeoutError):
+        return "nothing answers"
+    return (getattr(error, "strerror", None) or str(error)).lower()
