@@ -118,6 +118,13 @@ def test_a_query_asks_for_what_is_there(query: str, exported: dict[str, set[str]
         assert labels <= exported[name]
 
 
+@pytest.mark.parametrize("spec", [*METRICS, *LETTER_METRICS], ids=lambda spec: spec.name)
+def test_every_metric_is_shown_or_watched(spec: Any) -> None:
+    """What nobody sees is not worth its series."""
+    names = {name for _, query in queries() for name, _ in asked(query)}
+    assert spec.full_name in {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
+
+
 def test_the_variables_of_the_dashboard(exported: dict[str, set[str]]) -> None:
     """What there is to choose from comes from metrics that are exported."""
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
@@ -157,6 +164,8 @@ def test_alerts() -> None:
         "PulsarRetryDeadLettersGrow",
         "PulsarRetryOldestDeadLetter",
         "PulsarRetryRateHigh",
+        "PulsarRetryDegraded",
+        "PulsarRetrySubscriptionFailed",
     } <= set(found)
     for rule in found.values():
         assert {"alert", "expr", "for", "labels", "annotations"} == set(rule)
