@@ -56,3 +56,37 @@ async def test_in_a_partitioned_retry_topic(client, topic, admin):
     """A stored id tells its partition, but not its topic."""
     admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)
     await play(client, topic)
+
+
+@on_both_shells
+async def test_cumulatively_by_a_stored_id(client, topic):
+    """A consumer that has seen no letter acknowledges the one, and no message of the topic."""
+    await play_cumulatively(client, topic)
+
+
+@on_both_shells
+async def test_cumulatively_in_a_partitioned_retry_topic(client, topic, admin):
+    """Likewise."""
+    admin.create_partitioned_topic(f"{topic}-billing-RETRY", 2)
+    await play_cumulatively(client, topic)
+
+
+async def play_cumulatively(client, topic):
+    """Have another consumer acknowledge up to the stored id of a letter."""
+    options = RETRIES | {"consumer_type": pulsar.ConsumerType.Failover}
+    producer = await client.create_producer(topic)
+    consumer = await client.subscribe(topic, "billing", **options)
+    await producer.send(b"retried", partition_key="k")
+    await consumer.reconsume_later(await consumer.receive(SOON), delay=0)
+    letter = await consumer.receive(SOON)
+    await producer.send(b"kept")
+    await consumer.close()
+
+    consumer = await client.subscribe(topic, "billing", **options)
+    await consumer.acknowledge_cumulative(stored(letter))
+    await consumer.close()
+
+    consumer = await client.subscribe(topic, "billing", **options)
+    assert b"kept" == (await consumer.receive(SOON)).data()
+    with pytest.raises(pulsar.Timeout):
+        await consumer.receive(500)
