@@ -71,7 +71,6 @@ SENSELESS: Mapping[frozenset[str], str] = {
     frozenset({"push", "encrypted"}): "a dispatcher takes no key reader",
     frozenset({"push", "avro"}): "a dispatcher posts bytes and takes no schema",
     frozenset({"pattern", "retry refuses"}): "a pattern has no retry topic",
-    frozenset({"pattern", "avro"}): "pulsar-client refuses a schema with a pattern",
 }
 
 
