@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from pulsar_retry.consumer.bursts import AHEAD, PAUSE, Burst, decide, first_look
+from pulsar_retry.consumer.bursts import AHEAD, LEAD, PAUSE, Burst, decide, first_look
 from pulsar_retry.consumer.chunks import ChunkedId, expanded
 from pulsar_retry.consumer.pending import Entry, PendingNacks
 from pulsar_retry.consumer.timer import Timer
@@ -63,6 +63,8 @@ class NackQueue:
         # Reentrant, for a collection may settle messages in the midst of anything.
         self._lock = threading.RLock()
         self._looks = float("inf")
+        self._looked_at = self._handed_at = float("-inf")
+        self._ledgers: frozenset[int] = frozenset()  # of what was handed over then
         self._cost = _COST
         self._holds_until = 0.0
         self._quiet_until = 0.0
@@ -71,17 +73,44 @@ class NackQueue:
 
     def add(self, message_id: Any, delay: float) -> None:
         """Have a message redelivered in *delay* seconds, by its id as `with_chunks` returns it."""
+        # A user's backoff may return anything.
+        self.add_at(message_id, self._timer.now() + min(max(0.0, delay), threading.TIMEOUT_MAX))
+
+    def add_at(self, message_id: Any, due: float) -> None:
+        """Have a message redelivered at *due*, by the timer's clock."""
         entry, index = place_of(message_id)
         if type(message_id) is ChunkedId:
             self._has_chunked = True
-        # A user's backoff may return anything.
-        due = self._timer.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
         with self._lock:
             if self._closed:
                 return  # the broker has redelivered it
             is_first = self.pending.add(entry, index, message_id, due)
             if is_first or not len(self.pending.entries) & 1023:  # very many are begun with earlier
                 self._look_in_time()
+
+    def join(self, message_id: Any, due: float) -> bool:
+        """Have a message redelivered together with others that are due at the same time.
+
+        Returns:
+            False, and nothing is done, if the others may have been handed over already.
+        """
+        with self._lock:
+            if due - LEAD <= self._looked_at:
+                return False
+            self.add_at(message_id, due)
+            return True
+
+    def brings(self, message_id: Any) -> bool:
+        """Tell whether a redelivery of all that is not acknowledged has yet to bring a message.
+
+        That is so for a moment after another message of its ledger was handed over.
+        """
+        with self._lock:
+            return (
+                self._redelivers_all
+                and message_id.ledger_id() in self._ledgers
+                and self._timer.now() < self._handed_at + LEAD
+            )
 
     def cancel(self, message_id: Any) -> bool:
         """Forget the nack of a message, if there is one; tell whether there was."""
@@ -134,15 +163,19 @@ class NackQueue:
         clock = self._timer.now
         with self._lock:
             self._looks = float("inf")
-            now = clock()
+            self._looked_at = now = clock()
             burst = decide(now, self._upcoming(now), self._cost, self._holds_until)
             self._holds_until = burst.holds_until
             left = burst.count
         while left > 0 and clock() - now < _BURST:
             with self._lock:
                 held = len(self.pending)
-                ids = self.pending.take(min(left, _CHUNK))
+                # All in one go where one of them brings all, lest pulsar-client do so twice.
+                ids = self.pending.take(left if self._redelivers_all else min(left, _CHUNK))
                 self.redelivered += held - len(self.pending)
+                if self._redelivers_all:
+                    self._handed_at = clock()
+                    self._ledgers = frozenset(each.ledger_id() for each in ids)
             if not ids:
                 break
             left -= len(ids)

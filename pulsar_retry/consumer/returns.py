@@ -17,6 +17,9 @@ from pulsar_retry.policy.backoff import Exponential
 #: and later, so that a topic that refuses letters is not asked all the time.
 COME_BACK = Exponential(0.1, 30)
 
+#: Seconds at least after the end of a round in which the next one counts as its continuation.
+_HARDLY = 5.0
+
 #: Messages whose failures are remembered, and entries; the oldest are forgotten.
 _MOST = 10_000
 
@@ -81,7 +84,9 @@ class Rounds:
     """Has all messages whose letters failed redelivered together. Thread-safe.
 
     For Exclusive and Failover subscriptions, where one redelivery is of everything that is not
-    acknowledged: one for each message would run the handlers of all the others each time.
+    acknowledged: one for each message would run the handlers of all the others each time. A round
+    begins with a failure and ends with the redelivery. Rounds that follow each other take longer
+    and longer, whichever messages they are of.
     """
 
     def __init__(self, queue: NackQueue, timer: Timer) -> None:
@@ -89,7 +94,9 @@ class Rounds:
         self._queue = queue
         self._now = timer.now
         self._lock = threading.Lock()
-        self._began = self._due = float("-inf")
+        self._due = float("-inf")
+        self._length = 0.0
+        self._failures = 0
         self._ids: list[Any] = []
 
     def add(self, message_id: Any, failures: int) -> None:
@@ -98,17 +105,27 @@ class Rounds:
         The round takes as long as the message with the most failures asks for.
         """
         with self._lock:
-            now = self._now()
-            if now >= self._due:
-                self._began = self._due = now
-                self._ids = []
-            due = self._began + COME_BACK.delay(failures)
-            if due > self._due:
-                self._due = due
-                waiting = [each for each in self._ids if self._queue.cancel(each)]
-                self._ids = []
-            else:
-                waiting = []
-            for each in (*waiting, message_id):
-                self._ids.append(each)
-                self._queue.add(each, self._due - now)
+            if self._queue.brings(message_id):
+                return
+            if not self._queue.join(message_id, self._due):
+                self._begin(failures)
+                self._queue.add_at(message_id, self._due)
+            self._ids.append(message_id)
+            if failures > self._failures:
+                self._lengthen(failures)
+
+    def _begin(self, failures: int) -> None:
+        now = self._now()
+        if now < self._due + max(self._length, _HARDLY):
+            failures = max(failures, self._failures + 1)
+        self._failures, self._length = failures, COME_BACK.delay(failures)
+        self._due = max(now, self._due) + self._length
+        self._ids = []
+
+    def _lengthen(self, failures: int) -> None:
+        began = self._due - self._length
+        self._failures, self._length = failures, COME_BACK.delay(failures)
+        self._due = began + self._length
+        for each in self._ids:
+            if self._queue.cancel(each):
+                self._queue.add_at(each, self._due)

@@ -1,0 +1,99 @@
+"""The queue of nacks in virtual time, over a model of pulsar-client's own timer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+
+from pulsar_retry.consumer.bursts import LEAD
+from pulsar_retry.consumer.nacks import NackQueue
+
+
+@attrs.frozen
+class Id:
+    """A raw message id."""
+
+    number: int
+    index: int = -1
+    of_partition: int = -1
+
+    def ledger_id(self) -> int:
+        """Return the ledger: a new one every thousand entries."""
+        return self.number // 1000
+
+    def entry_id(self) -> int:
+        """Return the entry."""
+        return self.number % 1000
+
+    def batch_index(self) -> int:
+        """Return the index in a batch."""
+        return self.index
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return self.of_partition
+
+
+class World:
+    """A clock, a timer, and pulsar-client's consumer, whose timer starts anew with each nack."""
+
+    def __init__(self, cost: float = 3e-6, *, redelivers_all: bool = False) -> None:
+        self.time = 1000.0
+        self.cost = cost
+        self.released: dict[int, float] = {}
+        self.calls = 0
+        self._told: list[tuple[float, int]] = []
+        self._tick = math.inf
+        self._due = math.inf
+        self.redeliveries: list[float] = []
+        self.queue = NackQueue(self, redelivers_all=redelivers_all)  # type: ignore[arg-type]
+        self.queue.raw = self
+
+    def now(self) -> float:
+        """Return the time."""
+        return self.time
+
+    def check_later(self, _owner: Any, delay: float) -> None:
+        """Stand for the timer."""
+        self._due = min(self._due, self.time + max(0.0, delay))
+
+    def discard(self, _owner: Any) -> None:
+        """Stand for the timer."""
+        self._due = math.inf
+
+    def negative_acknowledge(self, message_id: Id) -> None:
+        """Stand for pulsar-client's consumer."""
+        self._advance_client(self.time + self.cost)
+        self.time += self.cost
+        self.calls += 1
+        self._told.append((self.time, message_id.number))
+        self._tick = self.time + LEAD / 3
+
+    def _advance_client(self, until: float) -> None:
+        while self._tick <= until:
+            tick, keep = self._tick, []
+            for told, number in self._told:
+                if told + LEAD <= tick:
+                    self.released.setdefault(number, tick)
+                else:
+                    keep.append((told, number))
+            if len(keep) < len(self._told):
+                self.redeliveries.append(tick)
+            self._told = keep
+            self._tick = tick + LEAD / 3 if keep else math.inf
+
+    def run(self, until: float) -> None:
+        """Let time go by."""
+        until += 1000.0
+        while self._due <= until:
+            self.time, self._due = max(self.time, self._due), math.inf
+            self._advance_client(self.time)
+            self.queue._check()
+        self.time = max(self.time, until)
+        self._advance_client(self.time)
+
+    def at(self, number: int) -> float:
+        """Return when an entry was redelivered, in seconds from the start."""
+        return self.released[number] - 1000.0
