@@ -152,7 +152,7 @@ class LoopWorkers:
 
     async def _handle_until_closed(self, slot: Slot) -> None:
         SLOT.set(slot)
-        board, loop = self._board, asyncio.get_running_loop()
+        board, valve, loop = self._board, self._valve, asyncio.get_running_loop()
         awake = asyncio.Event()
 
         def wake() -> None:
@@ -165,19 +165,15 @@ class LoopWorkers:
                 self._lost()
 
         while not (board.closed or slot.retired):
-            try:
-                item = board.ready.popleft()
-                if len(board.ready) + 1 == board.low:
-                    board.top_up()
-            except IndexError:
+            if not board.ready:
                 slot.work = None
                 awake.clear()
                 if board.lie_down(wake):
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            if self._valve is not None and not self._valve.enter():
-                board.ready.appendleft(item)
+            # Before it is taken down: in between, whoever receives would count it nowhere.
+            if valve is not None and not valve.enter():
                 slot.work = None
                 awake.clear()
                 board.idle.append(wake)  # the receiving thread wakes workers when it opens
@@ -185,7 +181,22 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
+            if (item := self._take_down()) is None:
+                continue
             await self._settle(slot, item, self._begun(slot, item))
+
+    def _take_down(self) -> Item | None:
+        """Return the next message, for which the valve was entered; None: it was taken back."""
+        board = self._board
+        try:
+            item = board.ready.popleft()
+        except IndexError:
+            if self._valve is not None:
+                self._valve.forget()
+            return None
+        if len(board.ready) + 1 == board.low:
+            board.top_up()
+        return item
 
     def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
         """Return the handling of *item*, to be awaited."""

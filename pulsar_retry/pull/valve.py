@@ -28,6 +28,9 @@ class Valve(Protocol):
     def enter(self) -> bool:
         """Tell whether a message may be handled now; then it counts as being handled."""
 
+    def forget(self) -> None:
+        """Take note that what `enter` let through was not handled: there was nothing any more."""
+
     def is_backing_off(self) -> bool:
         """Tell whether it lets out one at a time, each a while after the other."""
 

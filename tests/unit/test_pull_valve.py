@@ -1,0 +1,86 @@
+"""Workers on a loop behind a valve, without a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from pulsar_retry.pull.async_workers import LoopWorkers
+from pulsar_retry.pull.board import Board
+
+COUNT = 40
+
+
+class Counted:
+    """A valve that lets out four messages at a time.
+
+    Attributes:
+        out: How many are out.
+        done: How many were.
+        sums: What waits, is out or is done, whenever a receiving thread might have asked.
+    """
+
+    def __init__(self, board: Board) -> None:
+        self.out = self.done = 0
+        self.sums: set[int] = set()
+        self._board = board
+        board.top_up = self.look
+
+    def look(self) -> None:
+        """Add up, as a receiving thread does."""
+        self.sums.add(len(self._board.ready) + self.out + self.done)
+
+    def enter(self) -> bool:
+        """Let one more out, if fewer than four are."""
+        self.look()
+        if self.out == 4:
+            return False
+        self.out += 1
+        return True
+
+    def forget(self) -> None:
+        """Take one back."""
+        self.out -= 1
+
+    async def handle(self, _message: Any) -> None:
+        """Be done with one in a moment."""
+        await asyncio.sleep(0)
+        self.out -= 1
+        self.done += 1
+        self._board.wake(1)
+
+
+async def run(board: Board, valve: Counted) -> None:
+    """Run eight workers until nothing is ready."""
+    settler: Any = SimpleNamespace(consumer=SimpleNamespace(acknowledge=lambda _: None))
+    workers = LoopWorkers(board, settler, valve.handle, 8, valve=valve)  # type: ignore[arg-type]
+    working = asyncio.create_task(workers._work())
+    while board.ready or valve.out:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0)
+    board.close()
+    await working
+
+
+def test_each_message_is_counted_once() -> None:
+    """On its way out, too; else one more than allowed would be received meanwhile."""
+    board = Board()
+    board.ready.extend((number, 1, None) for number in range(COUNT))
+    valve = Counted(board)
+    asyncio.run(run(board, valve))
+    assert ({COUNT}, COUNT) == (valve.sums, valve.done)
+
+
+def test_what_is_taken_back_meanwhile_is_not_out() -> None:
+    """The receiving thread lets go of what nobody has begun to handle, after a new connection."""
+    board = Board()
+    board.ready.append((0, 1, None))
+
+    class Late(Counted):
+        def enter(self) -> bool:
+            board.unstarted()
+            return super().enter()
+
+    valve = Late(board)
+    asyncio.run(run(board, valve))
+    assert (0, 0) == (valve.out, valve.done)
