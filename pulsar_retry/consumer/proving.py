@@ -9,7 +9,7 @@ nothing else can be hurt.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +20,8 @@ import pulsar
 
 from pulsar_retry.consumer.exiting import keep_until_exit
 from pulsar_retry.consumer.results import error_of
+
+_log = logging.getLogger("pulsar_retry")
 
 #: Seconds between two looks at the connections.
 _LOOK = 0.05
@@ -80,5 +82,9 @@ def publish_alone(
     finally:
         keep_until_exit(client._client)  # noqa: SLF001
         # `shutdown` would hold the interpreter's lock while it waits for threads that need it.
-        with contextlib.suppress(pulsar.PulsarException):
+        try:
             client.close()
+        except pulsar.PulsarException:
+            _log.warning(
+                "the connection of its own of a letter to %s was not closed", topic, exc_info=True
+            )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pulsar
@@ -14,6 +16,7 @@ from encrypting import key_files
 from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from pulsar_retry.consumer import proving
 
 EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 50
@@ -232,6 +235,40 @@ def test_a_delay_above_the_namespaces_limit(client, namespace, topic, admin):
     with pytest.raises(pulsar.Timeout):
         bystander.receive(1000)
     assert 20 == len(held)
+
+
+def test_a_first_delay_holds_up_no_other_thread(subscribe, publish, monkeypatch):
+    """Not even while pulsar-client's thread has not yet let go of the receipt.
+
+    Here it is held for a moment; closing the letter's own client must not wait for that with the
+    interpreter's lock, which would stop the process for ten seconds.
+    """
+
+    class Slow(threading.Event):
+        def set(self) -> None:
+            super().set()
+            time.sleep(0.2)
+
+    consumer = subscribe(initial_position=EARLIEST)
+    publish()
+    message = consumer.receive(SOON)
+    monkeypatch.setattr(proving, "threading", SimpleNamespace(Event=Slow))
+    over = threading.Event()
+    gaps = []
+
+    def tick() -> None:
+        before = time.monotonic()
+        while not over.wait(0.01):
+            now = time.monotonic()
+            gaps.append(now - before)
+            before = now
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    consumer.reconsume_later(message, delay=3600)
+    over.set()
+    ticker.join()
+    assert max(gaps) < 5
 
 
 def test_properties_that_are_too_large(client, topic, admin, subscribe, publish):
