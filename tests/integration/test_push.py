@@ -599,6 +599,37 @@ def test_more_than_3000_outstanding(push):
     assert limits.max_messages >= (3500 + 256) / 0.8
 
 
+def test_growth_beyond_the_fast_one(push, client, receiver, admin, topic, monkeypatch):
+    """It goes on by one a round, and as many requests are outstanding: here beyond 8, not 3000."""
+    monkeypatch.setattr("pulsar_retry.push.window.EXPONENTIAL_UP_TO", 8)
+    release = threading.Event()
+    release.set()
+
+    def act(request: Request) -> Say:
+        release.wait(60)
+        return no_content(request)
+
+    receiver.act = act
+    dispatcher = push(ack_deadline=120, max_outstanding=3500, latency_limit=math.inf)
+    with contextlib.closing(client.create_producer(topic)) as producer:
+        for _ in range(200):
+            producer.send_async(b"quick", lambda *_: None)
+        producer.flush()
+        receiver.wait_for(200)
+        eventually(drained(admin, topic))
+        window = dispatcher.pace.window
+        assert 8 < window < 200
+        release.clear()
+        for _ in range(2 * window):
+            producer.send_async(b"slow", lambda *_: None)
+        producer.flush()
+    receiver.wait_for(200 + window)
+    assert window == dispatcher.pace.outstanding
+    release.set()
+    eventually(drained(admin, topic))
+    assert dispatcher.pace.window > window
+
+
 def test_metrics(push, publish, receiver, admin, topic):
     """Requests by code, and the pace."""
     receiver.act = lambda r: answer(503) if len(receiver.requests) == 1 else no_content(r)
