@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from logged import entries
 
 PAGE = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,14 +29,16 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self.lines: list[str] = []
+        self._folder = folder
         self._more = threading.Condition()
-        self._process = subprocess.Popen(
-            [sys.executable, "worker.py"],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the log of failures, which differs each time
-            text=True,
-        )
+        with (folder / "log").open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(folder / "worker.py")],
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -52,6 +55,11 @@ class Worker:
             enough = self._more.wait_for(lambda: len(self.lines) >= len(expected), PATIENCE)
         of_one = operator.itemgetter(slice(4))  # handlers of several messages run at a time
         assert sorted(self.lines, key=of_one) == sorted(expected, key=of_one), enough
+
+    def logged(self) -> list[str]:
+        """Return what it has logged, one text for each failure."""
+        logged = (self._folder / "log").read_text(encoding="utf-8")
+        return entries(logged, self._folder, "/home/you", "orders")
 
     def interrupt(self) -> str:
         """Press Ctrl-C, and return the last line that is printed then."""
@@ -113,13 +121,14 @@ def test_the_quickstart(terminal, tmp_path):
         terminal("python send.py")
         worker.prints(*expected(0))
         report = worker.interrupt()
+        assert worker.logged() == re.split(r"\n(?=a message)", "\n".join(expected(1)))[::-1]
         assert report.startswith(re.findall(r"`(Report\(.*?), …", PAGE)[0])
     finally:
         worker.kill()
 
     assert "orders-billing-DLQ" in terminal("pulsar-retry dlq ls")
     shown = terminal("pulsar-retry dlq show orders-billing-DLQ").splitlines()
-    for line, printed in zip(expected(1), shown, strict=False):
+    for line, printed in zip(expected(2), shown, strict=False):
         assert set(line.split()) <= set(printed.split())
 
     program = (tmp_path / "worker.py").read_text(encoding="utf-8")
@@ -130,8 +139,9 @@ def test_the_quickstart(terminal, tmp_path):
     try:
         mended.prints("waiting for orders")
         terminal("pulsar-retry redrive orders-billing-DLQ --yes")
-        mended.prints(*expected(2))
+        mended.prints(*expected(3))
         mended.interrupt()
+        assert mended.logged() == []
     finally:
         mended.kill()
     assert "orders-billing-DLQ" not in terminal("pulsar-retry dlq ls")
