@@ -13,7 +13,7 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
-from pulsar_retry.consumer.raw import message_of, publish_time, raw_of
+from pulsar_retry.consumer.raw import comes_again, message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.consumer.timer import Checker
 from pulsar_retry.observe.counting import LANE
@@ -94,8 +94,7 @@ class Handover:
         That is so if its consumer is one of those that are *cut* off, and reads no other topic or
         partition, which might not be.
         """
-        single = isinstance(self._plan.topic, str) and "-partition-" not in message.topic_name()
-        return single and self.is_letter(message) in cut
+        return self.is_letter(message) in cut and comes_again(raw_of(message), self._plan.topic)
 
     def ask_back_later(self, message: Any) -> Callable[[], None]:
         """Return what has *message* delivered again; it holds the id of the message alone.

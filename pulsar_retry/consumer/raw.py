@@ -48,6 +48,20 @@ def whole_of(message: Any) -> Any:
     return raw
 
 
+def comes_again(raw: Any, topic: Any) -> bool:
+    """Tell whether the broker surely delivers *raw* again if the connection it came by is gone.
+
+    Args:
+        raw: A raw message that is not acknowledged.
+        topic: What its consumer has subscribed to. A consumer of several topics or partitions does
+            not tell which of them has no connection, and nothing comes again of a topic that is not
+            persistent.
+    """
+    name = raw.topic_name()
+    single = isinstance(topic, str) and "-partition-" not in name
+    return single and not name.startswith("non-persistent:")
+
+
 def publish_time(message: Any) -> datetime:
     """Return when a message, raw or not, was published."""
     return datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)

@@ -22,13 +22,16 @@ from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.ledgers import LetterLedgers
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import id_of, message_of, position_of, raw_of
+from pulsar_retry.consumer.raw import comes_again, id_of, message_of, position_of, raw_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.counting import SUPERSEDED
 
 #: Milliseconds for which a batch may be waited for without looking at the retry topic.
 _BRIEF = DEFAULT_BATCH_LIMITS[2]
+
+#: Seconds for which a connection that was there is taken to be there still.
+_TRUST = 0.001
 
 
 class CountingConsumer(Consumer):
@@ -37,6 +40,8 @@ class CountingConsumer(Consumer):
     def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
         super().__init__(client, schema, plan, timer)
         self._limit = sys.maxsize if plan.limit is None else plan.limit
+        self._now: Callable[[], float] = self._clock.monotonic
+        self._trusted_until = 0.0
 
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, a plain `pulsar.Message`.
@@ -74,7 +79,32 @@ class CountingConsumer(Consumer):
 
         It raises `pulsar.Timeout` where there is none; then it is time for `receive`.
         """
+        return self._express() if self._is_trusted() else None
+
+    def _express(self) -> Callable[[int], Any] | None:
         return self._consumer.receive  # type: ignore[no-any-return]
+
+    def _is_trusted(self) -> bool:
+        """Tell whether the topic has a connection, or had one a moment ago."""
+        if (now := self._now()) >= self._trusted_until and self._consumer.is_connected():
+            self._trusted_until = now + _TRUST
+        return now < self._trusted_until
+
+    def _is_surplus(self, raw: Any) -> bool:
+        """Tell whether nobody is to handle *raw*; then it is settled, or comes again."""
+        return self._is_lost(raw) or self._is_duplicate(raw) or super()._is_surplus(raw)
+
+    def _is_lost(self, raw: Any) -> bool:
+        """Tell whether the connection is gone that *raw* came by.
+
+        Then the broker delivers it again, and pulsar-client drops its acknowledgement: whoever
+        handled it now would handle it twice. It does not count as lost where that is not sure.
+        """
+        return not self._is_trusted() and comes_again(raw, self._plan.topic)
+
+    def _is_duplicate(self, raw: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
+        """Tell whether *raw* is the second letter of a delivery; then it is settled."""
+        return False
 
     def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered."""
@@ -204,7 +234,9 @@ class RetryConsumer(CountingConsumer):
             except _pulsar.Timeout:
                 pass
             else:
-                if raw.redelivery_count() <= self._limit or not self._is_surplus(raw):
+                if (
+                    raw.redelivery_count() <= self._limit and self._now() < self._trusted_until
+                ) or not self._is_surplus(raw):
                     self._received = count = self._received + 1
                     if count >= self._looks_at:
                         self._look_at_limit()
@@ -224,7 +256,7 @@ class RetryConsumer(CountingConsumer):
             self._latest = (None, None)  # which holds a message no longer than its receiver does
         return message
 
-    def _flowing(self) -> Callable[[int], Any] | None:
+    def _express(self) -> Callable[[int], Any] | None:
         return self._inbox.express  # type: ignore[no-any-return]
 
     def _next(self, timeout_millis: int | None) -> Any:
@@ -247,8 +279,9 @@ class RetryConsumer(CountingConsumer):
         # All in one call, and written out, for it runs once per message.
         limit, schema, messages = self._limit, self._schema, []
         batch = self._consumer.batch_receive()
+        trusted = self._is_trusted()
         for raw in batch:
-            if raw.redelivery_count() <= limit or not self._is_surplus(raw):
+            if (trusted and raw.redelivery_count() <= limit) or not self._is_surplus(raw):
                 message = Message()
                 message._message = raw  # noqa: SLF001 - as `message_of` makes it
                 message._schema = schema  # noqa: SLF001
@@ -268,19 +301,27 @@ class RetryConsumer(CountingConsumer):
         """Second letters of one delivery that were acknowledged here, and not delivered."""
         return 0 if self._deduper is None else self._deduper.dropped
 
-    def _is_surplus(self, raw: Any) -> bool:
-        """Tell whether *raw* is a duplicate, or was delivered N + 1 times; then it is settled."""
+    def _is_lost(self, raw: Any) -> bool:
+        if self._letter_at(raw) is None:
+            return super()._is_lost(raw)
+        if self._retry.is_connected() or not comes_again(raw, self._plan.topic):
+            return False
+        if self._in_hand is not None:
+            self._in_hand.remove(raw.message_id())  # the redelivery adds it again
+        return True
+
+    def _is_duplicate(self, raw: Any) -> bool:
         if (
-            self._deduper is not None
-            and (position := self._letter_at(raw)) is not None
-            and self._deduper.delivered(raw, position)
+            self._deduper is None
+            or (position := self._letter_at(raw)) is None
+            or not self._deduper.delivered(raw, position)
         ):
-            self._took(1)
-            # Where it is closed, the letter comes again.
-            with contextlib.suppress(pulsar.PulsarException):
-                self._settle_as(raw, SUPERSEDED)
-            return True
-        return super()._is_surplus(raw)
+            return False
+        self._took(1)
+        # Where it is closed, the letter comes again.
+        with contextlib.suppress(pulsar.PulsarException):
+            self._settle_as(raw, SUPERSEDED)
+        return True
 
     # -- settling -------------------------------------------------------------------------------
 
