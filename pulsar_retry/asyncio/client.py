@@ -89,6 +89,9 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         self._inner = inner
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
+        letters = inner._letter_client  # noqa: SLF001
+        if letters is not None:
+            letters._client = Opener(letters._client)  # noqa: SLF001
         self._pool = Pool()
         self._consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
         fork.guard(self, "_client")

@@ -67,6 +67,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     _new_message: NewMessage = _pulsar.MessageBuilder
     #: Makes another client of the same brokers, for a short time; None: there is none like it.
     _new_client: Callable[[], pulsar.Client] | None = None
+    #: Publishes the letters, so that this client loses no connection when a broker refuses one;
+    #: None: this client does. It opens nothing before the first letter.
+    _letter_client: pulsar.Client | None = None
     _hooks: Hooks | None = None
     #: What is told of brokers that are not reached; None: nobody knows its URL.
     _contact: Contact | None = None
@@ -100,19 +103,23 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
         self._new_client = partial(pulsar.Client, **alike)
+        self._letter_client = self._new_client()
+        fork.guard(self._letter_client, "_client")
         if isinstance(url := arguments["service_url"], str):  # else it provides several
             self._contact = Contact(url)
-        self._begin(arguments.get("io_threads", 1))
+        self._begin()
 
-    def _begin(self, io_threads: int, clock: Clock = SYSTEM) -> None:
+    def _begin(self, clock: Clock = SYSTEM) -> None:
         """Make ready what stands on the raw client, which is there by now.
 
         The seam of `pulsar_retry.testing`, whose raw client is another; the rest runs unchanged.
         """
-        self._io_threads = io_threads
         self._clock = clock
         self._timer = Timer(clock)
-        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), self._client, self._timer)
+        raws = [self._client]
+        if self._letter_client is not None:
+            raws.append(self._letter_client._client)  # noqa: SLF001
+        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), raws, self._timer)
         self._dropped.atexit = False  # then `_close_all` is gentler
         _open_clients.add(self)
         fork.guard(self, "_client")
@@ -357,7 +364,13 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         _open_clients.discard(self)
         self._timer.close()
         keep_until_exit(self._client)
-        super().close()
+        try:
+            super().close()
+        finally:
+            if self._letter_client is not None:
+                keep_until_exit(self._letter_client._client)  # noqa: SLF001
+                with contextlib.suppress(pulsar.AlreadyClosed):
+                    self._letter_client.close()
 
     def shutdown(self) -> None:
         """End every connection at once, without waiting for anything.
@@ -366,6 +379,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         """
         self._timer.close()
         super().shutdown()
+        if self._letter_client is not None:
+            self._letter_client.shutdown()
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
                 consumer._give_up()  # noqa: SLF001
@@ -398,18 +413,20 @@ def check_newer(arguments: Mapping[str, Any]) -> None:
             )
 
 
-def _shut_down(pid: int, raw: Any, timer: Timer) -> None:
-    """End a client that was dropped without being closed.
+def _shut_down(pid: int, raws: list[Any], timer: Timer) -> None:
+    """End a client that was dropped without being closed, with that of its letters.
 
     pulsar-client ends the process when a consumer is destroyed in which a receive waits.
     """
     if os.getpid() != pid:
-        fork.keep_for_ever(raw)
+        for raw in raws:
+            fork.keep_for_ever(raw)
         return
     timer.close()
-    keep_until_exit(raw)
-    with contextlib.suppress(pulsar.PulsarException):
-        raw.shutdown()
+    for raw in raws:
+        keep_until_exit(raw)
+        with contextlib.suppress(pulsar.PulsarException):
+            raw.shutdown()
 
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -423,6 +440,8 @@ def _close_all() -> None:
     """
     for client in list(_open_clients):
         fork.keep_for_ever(client._client)  # noqa: SLF001 - see `exiting`, which keeps only some
+        if client._letter_client is not None:  # noqa: SLF001
+            fork.keep_for_ever(client._letter_client._client)  # noqa: SLF001
         with contextlib.suppress(pulsar.PulsarException, ForkedError):
             client.close()
 

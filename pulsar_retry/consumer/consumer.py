@@ -82,7 +82,6 @@ class Consumer(WatchedConsumer):
                 come_back=self._not_handed_on,
                 timer=timer,
                 watch=self._watch,
-                one_thread=client._io_threads == 1,  # noqa: SLF001
                 clock=self._clock,
                 new_message=client._new_message,  # noqa: SLF001
                 producer_options=plan.letter_options,

@@ -16,8 +16,9 @@ from typing import Any
 
 from pulsar_retry.consumer.fork import keep_for_ever
 
-#: How many are kept. Those closed before them are long out of the hands of their threads.
-_MOST = 64
+#: How many are kept, of which half are those of letters. Those closed before them are long out of
+#: the hands of their threads.
+_MOST = 128
 
 _closed: deque[Any] = deque(maxlen=_MOST)
 

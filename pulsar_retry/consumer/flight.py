@@ -158,7 +158,7 @@ class Flight:
         pulsar-client sends a message that the broker refuses again and again, past its own
         time-out, and nothing behind it is ever sent.
         """
-        if not self.is_out:
+        if not self.is_out and self.producer is not None:  # else it goes alone
             self.router.producers.lost(self.letter.topic, self.key, self.producer)
             self.producer.raw.close_async(lambda _: None)
         self.fail(error_of(_pulsar.Result.Timeout))

@@ -7,6 +7,8 @@ at-least-once delivery permits anyway.
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -16,6 +18,7 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.alone import LOOK
 from pulsar_retry.consumer.building import build_letter
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.flight import Flight, Keep
@@ -23,13 +26,14 @@ from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.identity import gives_identity
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.permits import MOST_BYTES, Permits
-from pulsar_retry.consumer.producers import LetterProducers
+from pulsar_retry.consumer.producers import LetterProducers, PublishAlone, measure
+from pulsar_retry.consumer.receipts import LetterProducer
 from pulsar_retry.consumer.results import error_of
 from pulsar_retry.consumer.timer import Timer
 from pulsar_retry.consumer.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.observe.watch import Watch
-from pulsar_retry.wire.sizes import excess
+from pulsar_retry.wire.sizes import MOST_PROPERTIES, excess, most_bytes
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -37,6 +41,13 @@ _OK = _pulsar.Result.Ok
 
 #: Seconds after pulsar-client's own time-out in which it should have reported it.
 _GRACE = 1.0
+
+#: Bytes of a letter from which on pulsar-client might find it too large. Brokers tell it their
+#: ``maxMessageSize``, which is 5 MiB by default; pulsar-client tells nobody.
+_LARGE = 64 << 10
+
+#: Seconds without a receipt after which the connection of a letter is looked at.
+_SLOW = 1.0
 
 _TOO_LARGE = (
     "its properties take {size} bytes, which is more than a message of Pulsar can hold beside its "
@@ -84,7 +95,6 @@ class LetterRouter:
         dead_letter_subscription: str | None,
         come_back: Callable[[Any, bool], None],
         timer: Timer,
-        one_thread: bool,
         keep_writer_schema: bool = False,
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
@@ -94,7 +104,7 @@ class LetterRouter:
         """Make the router of one consumer.
 
         Args:
-            client: Makes the producers.
+            client: See `LetterProducers`.
             schema: The consumer's schema, which its letters carry.
             max_pending: Letters that may be in flight.
             send_timeout: Seconds until a letter that has no receipt counts as failed.
@@ -102,7 +112,6 @@ class LetterRouter:
                 None: none, with a warning.
             come_back: See `LetterRouter`.
             timer: Looks after letters without a receipt.
-            one_thread: Whether *client* has one I/O thread.
             keep_writer_schema: Publish with the schema that a message was written with, also where
                 *schema* is not Avro.
             clock: Tells the time.
@@ -132,12 +141,11 @@ class LetterRouter:
             client,
             send_timeout=send_timeout,
             prepare_dead_letters=self._make_first_subscription,
-            one_thread=one_thread,
             landed=_landed,
             clock=clock.monotonic,
-            new_client=getattr(client, "_new_client", None),
             options=producer_options,
         )
+        self._pause = min(self.patience, _SLOW) if self.producers.can_send_alone else self.patience
 
     def hand_on(
         self,
@@ -177,15 +185,7 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = Flight(
-            self,
-            failed.raw,
-            failed.source,
-            failed.letter,
-            was_letter=failed.was_letter,
-            future=failed.future,
-        )
-        flight.ended, flight.keep, flight.failures = failed.ended, failed.keep, failed.failures
+        flight = self._anew(failed)
         self.permits.acquire(flight.size)
         self._launch(flight)
 
@@ -206,10 +206,10 @@ class LetterRouter:
         """
         if self._written is not None and not self._written.knows(raw):
             return None
-        key = self._producer_key(raw, letter)
-        if self.producers.ready(letter.topic, key, letter.delay) is None:
-            return None
         flight = Flight(self, raw, source, letter, was_letter=was_letter)
+        key = self._producer_key(raw, letter)
+        if self._ready(flight, key) is None:
+            return None
         if not self.permits.take(flight.size):
             return None
         flight.ended, flight.keep = ended, keep
@@ -224,27 +224,29 @@ class LetterRouter:
         self.flights[flight] = True
         try:
             if not self._watched:
-                self._watch(self.patience)
+                self._watch(self._pause)
+            most = most_bytes(letter.properties)
             key = self._producer_key(raw, letter)
-            producer = self.producers.ready(letter.topic, key, letter.delay)
+            producer = self._ready(flight, key)
             is_out = False
             if producer is None:
-                written, named = key
-                schema = self._schema if written is None else written
-                get = partial(
-                    self.producers.get, letter.topic, key, schema, dead=letter.dead, named=named
+                producer = self._get(letter, key)
+                is_out = self.producers.prove(
+                    letter.topic,
+                    key,
+                    self._schema_for(key),
+                    measure(letter.delay, letter.properties, flight.size),
+                    partial(self._build, raw, letter, most),
                 )
-                producer = get()
-                if letter.delay > 0:
-                    build = partial(self._build, raw, letter)
-                    is_out = self.producers.prove(letter.topic, key, schema, letter.delay, build)
-                    producer = producer if is_out else get()  # a proof may have closed it
+                if not is_out:
+                    producer = self._get(letter, key)  # a proof may have closed it
             flight.producer, flight.key = producer, key
             flight.deadline = self.clock.monotonic() + self.patience
             if is_out:
                 flight.published(_OK)
             else:
-                producer.send(self._build(raw, letter), flight)
+                message = self._build(raw, letter, most)
+                producer.send(message, flight, apart=max(flight.size, most) > _LARGE)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
             flight.fail(error)
         except BaseException as error:
@@ -252,8 +254,40 @@ class LetterRouter:
             raise
         return flight.future
 
-    def _build(self, raw: Any, letter: Letter) -> Any:
-        if size := excess(letter.properties):
+    def _ready(self, flight: Flight, key: Any) -> LetterProducer | None:
+        """Return the producer of a letter, if there is one."""
+        letter = flight.letter
+        return self.producers.ready(letter.topic, key, letter.delay, letter.properties, flight.size)
+
+    def _get(self, letter: Letter, key: Any) -> LetterProducer:
+        """Return the producer of a letter, made now if need be. Blocks.
+
+        Raises:
+            LetterPublishError: it could not be made.
+        """
+        _, named = key
+        schema = self._schema_for(key)
+        return self.producers.get(letter.topic, key, schema, dead=letter.dead, named=named)
+
+    def _schema_for(self, key: tuple[WireSchema | None, bool]) -> Any:
+        return self._schema if key[0] is None else key[0]
+
+    def _anew(self, flight: Flight) -> Flight:
+        """Return another flight of the same letter, for the same caller."""
+        anew = Flight(
+            self,
+            flight.raw,
+            flight.source,
+            flight.letter,
+            was_letter=flight.was_letter,
+            future=flight.future,
+        )
+        anew.ended, anew.keep, anew.failures = flight.ended, flight.keep, flight.failures
+        return anew
+
+    def _build(self, raw: Any, letter: Letter, most: int) -> Any:
+        """Build the raw message of *letter*, whose properties take *most* bytes at most."""
+        if most > MOST_PROPERTIES and (size := excess(letter.properties)):
             raise ConfigError(_TOO_LARGE.format(size=size))
         context = raw.encryption_context()
         if context is not None and context.is_decryption_failed():
@@ -341,9 +375,81 @@ class LetterRouter:
         for flight in list(self.flights):
             if flight.deadline <= now:
                 flight.give_up()
+        pause = self._look(now) if self.producers.can_send_alone else math.inf
         self._watched = False
         if self.flights:
-            self._watch(min((f.deadline for f in list(self.flights)), default=now) - now)
+            first = min((f.deadline for f in list(self.flights)), default=now)
+            self._watch(min(first - now, pause))
+
+    def _look(self, now: float) -> float:
+        """Look for producers whose connection is closed again and again, because of one letter.
+
+        The broker was reached a moment ago, for the consumer is connected. Which letter it is, is
+        found out by publishing each alone.
+
+        Returns:
+            Seconds until the next look.
+        """
+        waiting: dict[LetterProducer, list[Flight]] = {}
+        for flight in list(self.flights):
+            if flight.producer is not None and not flight.is_out:
+                waiting.setdefault(flight.producer, []).append(flight)
+        pause = self._pause
+        for producer, flights in waiting.items():
+            oldest = flights[0]
+            if now < oldest.deadline - self.patience + _SLOW:
+                continue
+            pause = LOOK
+            closed = not producer.raw.is_connected() and oldest.source.is_connected()
+            if producer.is_stuck(oldest.deadline, closed=closed):
+                self._take_out(producer, flights)
+        return pause
+
+    def _take_out(self, producer: LetterProducer, flights: list[Flight]) -> None:
+        """Publish letters, alone, that wait in a producer which is stuck."""
+        self.producers.lost(flights[0].letter.topic, flights[0].key, producer)
+        taken: list[Flight] = []
+        for flight in flights:
+            if self.flights.pop(flight, False):  # else it has ended
+                anew = self._anew(flight)
+                anew.key, anew.deadline = flight.key, flight.deadline
+                self.flights[anew] = True
+                taken.append(anew)
+        producer.abandon()  # last: what it says of these letters does not count any more
+        if taken:
+            thread = threading.Thread(
+                target=self._publish_alone, args=(taken,), name="pulsar-retry-alone", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # there is no thread to be had
+                for flight in taken:
+                    flight.fail(error)
+
+    def _publish_alone(self, flights: list[Flight]) -> None:
+        """Publish the letters of *flights*, which are of one producer, each by itself."""
+        letter, key = flights[0].letter, flights[0].key
+        try:
+            self._get(letter, key)
+            with self.producers.alone(letter.topic, key, self._schema_for(key)) as publish:
+                for flight in flights:
+                    self._publish_one(flight, publish)
+        except BaseException as error:  # noqa: BLE001 - whatever it was, callers are to be told
+            for flight in flights:
+                flight.fail(error)
+
+    def _publish_one(self, flight: Flight, publish: PublishAlone) -> None:
+        """Publish the letter of *flight*, unless it was given up. Never raises."""
+        if flight not in self.flights:
+            return
+        letter = flight.letter
+        try:
+            most = most_bytes(letter.properties)
+            measured = measure(letter.delay, letter.properties, flight.size)
+            publish(measured, self._build(flight.raw, letter, most))
+            flight.published(_OK)
+        except Exception as error:  # noqa: BLE001 - its neighbours go on
+            flight.fail(error)
 
     def _watch(self, delay: float) -> None:
         if not self._watched:

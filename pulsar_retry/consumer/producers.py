@@ -7,8 +7,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import _pulsar
@@ -16,11 +16,12 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
+from pulsar_retry.consumer.alone import Alone, Measure, Refusals, RefusedError
 from pulsar_retry.consumer.identity import new_producer_name
-from pulsar_retry.consumer.proving import RefusedDelayError, publish_alone
 from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -32,13 +33,15 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 #: less than the minute after which a broker deletes what nobody has subscribed to.
 _KEPT = 5.0
 
-#: Seconds after which a delay that was refused is tried again.
-_REFUSED_FOR = 30.0
-
 _REFUSED = (
-    "the broker refuses a delay of {delay:g} s; the namespace may limit it "
-    "(maxDeliveryDelayInMillis of its delayed delivery policy)"
+    "the broker refuses the letter, of {size} bytes and a delay of {delay:g} s, by closing the "
+    "connection, and tells clients no reason (pulsar-client may log it): see "
+    "maxDeliveryDelayInMillis of the namespace's delayed delivery policy, and maxMessageSize of "
+    "the topic"
 )
+
+#: Publishes a raw message alone.
+PublishAlone = Callable[[Measure, Any], None]
 
 
 @attrs.define
@@ -48,11 +51,11 @@ class _Slot:
     *named* is whether its producers have names of ours. *right* is what the role needed when the
     last try failed. *kept_until* is when the subscription
     of a dead-letter topic is to be looked after again. *proven* is the longest delay that the topic
-    has taken, *refused* the shortest that it has refused.
+    has taken.
     """
 
     named: bool
-    lock: threading.Lock = attrs.Factory(threading.Lock)
+    lock: threading.RLock = attrs.Factory(threading.RLock)
     producer: LetterProducer | None = None
     failures: int = 0
     error: Exception | None = None
@@ -60,9 +63,7 @@ class _Slot:
     retry_at: float = 0.0
     kept_until: float = math.inf
     proven: float = 0.0
-    refused: float = math.inf
-    refused_until: float = 0.0
-    refusal: Exception | None = None
+    refusals: Refusals = attrs.Factory(Refusals)
 
     def failed(self, error: Exception, now: float) -> None:
         """Take note that the topic does not work for now."""
@@ -84,39 +85,58 @@ class LetterProducers:
         *,
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
-        one_thread: bool,
         landed: Landed = each_landed,
         clock: Callable[[], float] = time.monotonic,
-        new_client: Callable[[], pulsar.Client] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """Make an empty set.
 
         Args:
-            client: Makes the producers.
+            client: Makes the producers, if it is not one of ours, which has a client for them.
             send_timeout: Seconds until a letter that has no receipt counts as failed.
             prepare_dead_letters: Called with a dead-letter topic before its producer is made, and
                 again every few seconds in which there are dead letters.
-            one_thread: Whether *client* has one I/O thread; see `LetterProducer`.
             landed: Takes receipts; see `LetterProducer`.
             clock: Tells the time in seconds.
-            new_client: Makes another client like *client*; None: delays are not proved.
             options: More arguments of `create_producer`, such as those of encryption.
         """
-        self._new_client = new_client
+        own = getattr(client, "_letter_client", None)
+        self._client = client if own is None else own
+        self._one_thread = own is not None  # which has one I/O thread
+        self._new_client = getattr(client, "_new_client", None)
         self._more = dict(options or {})
-        self._client = client
-        self._one_thread = one_thread
         self._landed = landed
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
         self._slots: dict[tuple[str, Any], _Slot] = {}
 
-    def ready(self, topic: str, key: Any, delay: float = 0.0) -> LetterProducer | None:
-        """Return the producer of *topic* and schema *key*, if there is one for *delay* already."""
+    @property
+    def can_send_alone(self) -> bool:
+        """Whether letters can be published through a client of their own."""
+        return self._new_client is not None
+
+    def ready(
+        self,
+        topic: str,
+        key: Any,
+        delay: float = 0.0,
+        properties: Mapping[str, str] = MappingProxyType({}),
+        payload: int = 0,
+    ) -> LetterProducer | None:
+        """Return the producer of *topic* and schema *key*, if there is one for this letter already.
+
+        Args:
+            topic: The full topic name.
+            key: As for `get`.
+            delay: The letter's, in seconds.
+            properties: The letter's.
+            payload: The bytes of its payload.
+        """
         slot = self._slots.get((topic, key))
         if slot is None or delay > slot.proven or self._is_due(slot):
+            return None
+        if slot.refusals and slot.refusals.has(measure(delay, properties, payload)):
             return None
         return slot.producer
 
@@ -177,7 +197,7 @@ class LetterProducers:
             try:
                 producer = BareClient.create_producer(self._client, topic, **options)
             except pulsar.ProducerBusy:
-                if not self._made_room(topic, slot):
+                if not self._made_room(topic):
                     raise
                 producer = BareClient.create_producer(self._client, topic, **options)
         except pulsar.IncompatibleSchema:
@@ -194,85 +214,98 @@ class LetterProducers:
         topic: str,
         key: Any,
         schema: Any,
-        delay: float,
+        measured: Measure,
         build: Callable[[], Any],
     ) -> bool:
-        """Publish a letter whose delay is longer than any before where it can hurt no other.
+        """Publish a letter alone if it may be refused, so that this can hurt no other.
 
-        Call it after `get`. Blocks until there is a receipt; letters of shorter delays go on.
+        That is one whose delay is longer than any before, or one like another that was refused.
+        Call it after `get`. Blocks until there is a receipt; other letters go on.
 
         Args:
             topic: The full topic name.
             key: As for `get`.
             schema: As for `get`.
-            delay: The letter's, in seconds.
+            measured: The letter's.
             build: Returns the raw message.
 
         Returns:
-            Whether it is published; else its delay needs no proof any more.
+            Whether it is published; else it need not go alone.
 
         Raises:
             LetterPublishError: it was not, or a moment ago one like it was not.
         """
         slot = self._slots[topic, key]
         with slot.lock:
-            if self._new_client is None or delay <= slot.proven:
+            if self._new_client is None:
                 return False
-            now = self._clock()
-            if delay >= slot.refused and now < slot.refused_until:
-                raise LetterPublishError(topic, slot.refusal)
-            if now < slot.retry_at:
-                raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
-            message = build()  # outside: one that cannot be built is no failure of the topic
-            try:
-                try:
-                    self._publish_alone(slot, topic, schema, lambda: message)
-                except pulsar.ProducerBusy:
-                    if not self._made_room(topic, slot):
-                        raise
-                    self._publish_alone(slot, topic, schema, lambda: message)
-            except RefusedDelayError:
-                slot.refused, slot.refusal = delay, ConfigError(_REFUSED.format(delay=delay))
-                slot.refused_until = self._clock() + _REFUSED_FOR
-                raise LetterPublishError(topic, slot.refusal) from slot.refusal
-            except Exception as error:
-                slot.failed(error, self._clock())
-                raise LetterPublishError(topic, error) from error
-            slot.proven, slot.failures = delay, 0
+            if measured.delay <= slot.proven and not slot.refusals.has(measured):
+                return False
+            with self.alone(topic, key, schema) as publish:
+                publish(measured, build())
             return True
 
-    def _publish_alone(
-        self, slot: _Slot, topic: str, schema: Any, build: Callable[[], Any]
-    ) -> None:
-        assert self._new_client is not None  # noqa: S101 - delays are proved
-        producer = slot.producer
-        publish_alone(
+    @contextlib.contextmanager
+    def alone(self, topic: str, key: Any, schema: Any) -> Iterator[PublishAlone]:
+        """Give what publishes letters one at a time, through a client of their own. Blocks.
+
+        It raises `LetterPublishError` for a letter that was not published. Call this after `get`.
+        """
+        slot = self._slots[topic, key]
+        assert self._new_client is not None  # noqa: S101 - see `can_send_alone`
+
+        def is_reachable() -> bool:
+            producer = slot.producer
+            return self._knows(topic) if producer is None else producer.raw.is_connected()
+
+        alone = Alone(
             self._new_client,
             topic,
-            {**self._options(schema, named=slot.named), "send_timeout_millis": 0},
-            build,
-            is_reachable=partial(self._knows, topic)
-            if producer is None
-            else producer.raw.is_connected,
+            self._options(schema, named=slot.named),
+            is_reachable=is_reachable,
             timeout=self._send_timeout_ms / 1000,
         )
 
-    def _made_room(self, topic: str, own: _Slot) -> bool:
+        def publish(measured: Measure, message: Any) -> None:
+            now = self._clock()
+            if slot.refusals.is_fresh(measured, now):
+                raise _refused(topic, measured)
+            if now < slot.retry_at:
+                raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
+            try:
+                try:
+                    alone.publish(message)
+                except pulsar.ProducerBusy:
+                    if not self._made_room(topic):
+                        raise
+                    alone.publish(message)
+            except RefusedError:
+                slot.refusals.add(measured, self._clock())
+                raise _refused(topic, measured) from None
+            except Exception as error:
+                slot.failed(error, self._clock())
+                raise LetterPublishError(topic, error) from error
+            slot.refusals.discard(measured)
+            slot.proven, slot.failures = max(slot.proven, measured.delay), 0
+
+        with alone:
+            yield publish
+
+    def _made_room(self, topic: str) -> bool:
         """Close our producers of *topic*, for it may have no more (``maxProducersPerTopic``).
 
-        Letters under way have their receipts first, and later ones make other producers. Call it
-        with the lock of the slot *own* held; producers that are being made stay.
+        Letters under way have their receipts first, and later ones make other producers. Producers
+        that other threads are making stay.
 
         Returns:
             Whether there were any.
         """
         closed = 0
         for (name, _), slot in list(self._slots.items()):
-            if name != topic or not (slot is own or slot.lock.acquire(blocking=False)):
+            if name != topic or not slot.lock.acquire(blocking=False):
                 continue
             producer, slot.producer = slot.producer, None
-            if slot is not own:
-                slot.lock.release()
+            slot.lock.release()
             if producer is not None:
                 closed += 1
                 with contextlib.suppress(_pulsar.PulsarException):
@@ -322,3 +355,13 @@ class LetterProducers:
                 with contextlib.suppress(_pulsar.PulsarException):
                     slot.producer.close()
                     slot.producer = None
+
+
+def measure(delay: float, properties: Mapping[str, str], payload: int) -> Measure:
+    """Return what a broker may find too much about a letter of *payload* bytes."""
+    return Measure(delay, payload + most_bytes(properties))
+
+
+def _refused(topic: str, measured: Measure) -> LetterPublishError:
+    text = _REFUSED.format(size=measured.size, delay=measured.delay)
+    return LetterPublishError(topic, ConfigError(text))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import _pulsar
 
+from pulsar_retry.consumer.alone import CLOSED
 from pulsar_retry.consumer.threads import keep_thread_state
 
 _OK = _pulsar.Result.Ok
@@ -77,10 +78,16 @@ class LetterProducer:
         self._flights: deque[Flight] = deque()
         self._lock = threading.Lock()  # one order for the flights and their sends
         self._taker: threading.Thread | None = None
+        self._oldest: object = None
+        self._closed_looks = 0
 
-    def send(self, message: Any, flight: Flight) -> None:
-        """Send *message* and let *flight* know the result, on another thread or on this one."""
-        if not (self._ordered and self._sent_in_order(message, flight)):
+    def send(self, message: Any, flight: Flight, *, apart: bool = False) -> None:
+        """Send *message* and let *flight* know the result, on another thread or on this one.
+
+        *apart* is of a message that pulsar-client may find too large, and refuse at once: its
+        result is matched with no other's.
+        """
+        if apart or not (self._ordered and self._sent_in_order(message, flight)):
             self.raw.send_async(message, _one_result(flight))
 
     def _sent_in_order(self, message: Any, flight: Flight) -> bool:
@@ -99,6 +106,23 @@ class LetterProducer:
                 self._flights.pop()  # it was not sent
                 raise
             return True
+
+    def is_stuck(self, oldest: object, *, closed: bool) -> bool:
+        """Take a look at the connection; tell whether the broker closes it again and again.
+
+        That is so if it was *closed* in several looks while no letter got a receipt: *oldest* tells
+        the letter that waits for the longest time from others.
+        """
+        if self._oldest != oldest:
+            self._oldest, self._closed_looks = oldest, 0
+        self._closed_looks += closed
+        return self._closed_looks >= CLOSED
+
+    def abandon(self) -> None:
+        """Close the producer without waiting; the results of its letters do not count any more."""
+        with self._lock:
+            self._ordered = False
+        self.raw.close_async(lambda _: None)
 
     def close(self) -> None:
         """Close the producer. What it has under way fails.

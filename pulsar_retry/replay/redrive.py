@@ -341,7 +341,6 @@ def _router(client: Client) -> Iterator[LetterRouter]:
         dead_letter_subscription=None,
         come_back=lambda _raw, _was_letter: None,  # the run keeps it and tries again
         timer=client._timer,  # noqa: SLF001 - one per client
-        one_thread=True,
         keep_writer_schema=True,
     )
     try:

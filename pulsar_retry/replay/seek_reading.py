@@ -85,7 +85,7 @@ class Republisher:
         self._properties = dict(properties or {})
         self._written = WrittenSchemas(client)
         self._producers = LetterProducers(
-            client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing, one_thread=True
+            client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing
         )
 
     def publish(self, seen: Surveyed, places: Collection[Place], topic: str) -> None:

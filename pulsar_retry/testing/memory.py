@@ -259,8 +259,7 @@ class MemoryClient(Client):
         self._world = world
         self._client = RawClient(world)
         self._consumers: list[Any] = []
-        # As with several of pulsar-client's threads: then receipts need no thread of ours.
-        self._begin(2, world.clock)
+        self._begin(world.clock)
 
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:
         """Do what `pulsar.Client.create_producer` does."""

@@ -15,11 +15,14 @@ _EACH = 16
 _WIDEST = 4
 
 
+def most_bytes(properties: Mapping[str, str]) -> int:
+    """Return how many bytes *properties* take at most."""
+    characters = sum(map(len, properties)) + sum(map(len, properties.values()))
+    return characters * _WIDEST + len(properties) * _EACH
+
+
 def excess(properties: Mapping[str, str]) -> int:
     """Return how many bytes *properties* take if these are too many, else 0."""
-    characters = sum(map(len, properties)) + sum(map(len, properties.values()))
-    if characters * _WIDEST + len(properties) * _EACH <= MOST_PROPERTIES:
-        return 0  # which is nearly always so, and is found out for each letter
     size = sum(
         len(name.encode(errors="surrogatepass")) + len(value.encode(errors="surrogatepass")) + _EACH
         for name, value in properties.items()

@@ -96,7 +96,6 @@ class Rig:
             dead_letter_subscription=None,
             come_back=self.come_back,
             timer=self,  # type: ignore[arg-type]
-            one_thread=False,
         )
 
     def check_later(self, _owner: Any, _delay: float) -> None:

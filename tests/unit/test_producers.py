@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +13,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.consumer import producers
-from pulsar_retry.consumer.producers import LetterProducers
-from pulsar_retry.consumer.proving import RefusedDelayError
+from pulsar_retry.consumer.alone import Measure, RefusedError
+from pulsar_retry.consumer.producers import LetterProducers, measure
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 DLQ = "persistent://public/default/orders-billing-DLQ"
@@ -95,7 +96,6 @@ def letters(creations: Creations, clock: Clock, prepared: list[str]) -> LetterPr
         object(),
         send_timeout=2.5,
         prepare_dead_letters=prepared.append,
-        one_thread=False,
         clock=clock,
     )
 
@@ -251,45 +251,52 @@ def test_a_subscription_that_cannot_be_made_is_a_failure_too(creations: Creation
     def refuse(topic: str) -> None:
         raise pulsar.AuthorizationError(topic)
 
-    letters = LetterProducers(
-        object(), send_timeout=1, prepare_dead_letters=refuse, one_thread=False, clock=Clock()
-    )
+    letters = LetterProducers(object(), send_timeout=1, prepare_dead_letters=refuse, clock=Clock())
     with pytest.raises(pr.LetterPublishError, match=r"may not consume.*_name=None where"):
         get(letters, DLQ)
     assert [] == creations.asked
+
+
+class WithOthers:
+    """A client that others can be made like."""
+
+    _new_client = object
 
 
 @pytest.fixture
 def proving(
     creations: Creations, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[LetterProducers, list[Exception | None], list[str]]]:
-    """Return producers that prove delays, what proofs are to end with, and the proofs."""
+    """Return producers that prove letters, what proofs are to end with, and the proofs."""
     ends: list[Exception | None] = []
     asked: list[str] = []
 
-    def publish_alone(_client: Any, topic: str, *_: Any, **__: Any) -> None:
-        asked.append(topic)
-        if ends and (error := ends.pop(0)) is not None:
-            raise error
+    class Alone(contextlib.nullcontext[None]):
+        """Publishes by a client of its own."""
 
-    monkeypatch.setattr(producers, "publish_alone", publish_alone)
+        def __init__(self, _client: Any, topic: str, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self._topic = topic
+
+        def publish(self, _message: Any) -> None:
+            """Publish."""
+            asked.append(self._topic)
+            if ends and (error := ends.pop(0)) is not None:
+                raise error
+
+    monkeypatch.setattr(producers, "Alone", Alone)
     monkeypatch.setattr(RawProducer, "is_connected", lambda _: True, raising=False)
     made = LetterProducers(
-        object(),
-        send_timeout=1,
-        prepare_dead_letters=lambda _: None,
-        one_thread=False,
-        clock=clock,
-        new_client=object,
+        WithOthers(), send_timeout=1, prepare_dead_letters=lambda _: None, clock=clock
     )
     get(made)
     yield made, ends, asked
     assert creations.asked
 
 
-def prove(letters: LetterProducers, delay: float) -> bool:
+def prove(letters: LetterProducers, delay: float, size: int = 10) -> bool:
     """Publish a letter of *delay*, if that is longer than any before."""
-    return letters.prove(RETRY, None, SCHEMA, delay, object)
+    return letters.prove(RETRY, None, SCHEMA, Measure(delay, size), object)
 
 
 def test_longer_delays_are_proved_once(proving: Any) -> None:
@@ -307,7 +314,7 @@ def test_longer_delays_are_proved_once(proving: Any) -> None:
 def test_a_refused_delay_is_known_for_a_while(proving: Any, clock: Clock) -> None:
     """Shorter ones go on; after half a minute it is tried again."""
     letters, ends, asked = proving
-    ends.append(RefusedDelayError())
+    ends.append(RefusedError())
     for delay in (10, 10, 20):
         with pytest.raises(pr.LetterPublishError, match="maxDeliveryDelayInMillis"):
             prove(letters, delay)
@@ -315,6 +322,36 @@ def test_a_refused_delay_is_known_for_a_while(proving: Any, clock: Clock) -> Non
     assert prove(letters, 5)
     clock.now += 31
     assert prove(letters, 20)
+    assert 3 == len(asked)
+
+
+def test_a_smaller_letter_of_a_refused_delay_is_tried(proving: Any) -> None:
+    """Nobody knows whether the delay or the size was too much."""
+    letters, ends, asked = proving
+    ends.append(RefusedError())
+    with pytest.raises(pr.LetterPublishError, match="maxMessageSize"):
+        prove(letters, 10, 5000)
+    assert prove(letters, 10, 4999)
+    assert not prove(letters, 10, 4999)
+    with pytest.raises(pr.LetterPublishError, match="maxMessageSize"):
+        prove(letters, 10, 5000)
+    assert 2 == len(asked)
+
+
+def test_what_was_refused_goes_alone_until_it_is_taken(proving: Any, clock: Clock) -> None:
+    """It must not fail its neighbours again, whatever the longest delay is by now."""
+    letters, ends, asked = proving
+    ends.append(RefusedError())
+    large = {"a": "b" * 5000}
+    measured = measure(1, large, 7)
+    with pytest.raises(pr.LetterPublishError):
+        letters.prove(RETRY, None, SCHEMA, measured, object)
+    assert prove(letters, 60)
+    clock.now += 31
+    assert letters.ready(RETRY, None, 1) is not None
+    assert letters.ready(RETRY, None, 1, large, 7) is None
+    assert letters.prove(RETRY, None, SCHEMA, measured, object)
+    assert letters.ready(RETRY, None, 1, large, 7) is not None
     assert 3 == len(asked)
 
 
@@ -340,7 +377,7 @@ def test_a_letter_that_cannot_be_built_fails_alone(proving: Any) -> None:
         raise pr.ConfigError("too large")
 
     with pytest.raises(pr.ConfigError, match="too large"):
-        letters.prove(RETRY, None, SCHEMA, 10, build)
+        letters.prove(RETRY, None, SCHEMA, Measure(10, 10), build)
     assert prove(letters, 10)
     assert 1 == len(asked)
 

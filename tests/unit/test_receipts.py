@@ -191,3 +191,31 @@ def test_a_thread_that_cannot_be_started(
     flights = send(producer, 3)
     raw.answer(*[OK] * 3)
     assert [OK] * 3 == [flight.result for flight in flights]
+
+
+def test_a_large_letter_that_is_refused_at_once_fails_no_other(
+    producer: LetterProducer, raw: Raw
+) -> None:
+    """pulsar-client tells its result before those of the letters that are under way."""
+    before, large, after = [Flight() for _ in range(3)]
+    producer.send(None, before)
+    producer.send(None, large, apart=True)
+    producer.send(None, after)
+    raw.callbacks.pop(1)(_pulsar.Result.MessageTooBig, None)
+    raw.answer(OK, OK)
+    assert [OK, _pulsar.Result.MessageTooBig, OK] == [
+        each.result for each in (before, large, after)
+    ]
+    assert not producer.is_given_up
+
+
+def test_a_producer_is_stuck_when_its_connection_is_closed_without_a_receipt(
+    producer: LetterProducer,
+) -> None:
+    """A letter that got its receipt meanwhile, or looks that find it open, say that it is not."""
+    looks = [producer.is_stuck("a", closed=True) for _ in range(receipts.CLOSED - 1)]
+    assert not any(looks)
+    assert not producer.is_stuck("a", closed=False)
+    assert not producer.is_stuck("b", closed=True)
+    looks = [producer.is_stuck("b", closed=True) for _ in range(receipts.CLOSED - 1)]
+    assert [False] * (receipts.CLOSED - 2) + [True] == looks

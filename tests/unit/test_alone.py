@@ -9,7 +9,7 @@ import _pulsar
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.proving import publish_alone
+from pulsar_retry.consumer.alone import Alone
 
 
 def client_of(result: _pulsar.Result) -> Any:
@@ -28,9 +28,10 @@ def client_of(result: _pulsar.Result) -> Any:
 
 def publish(result: _pulsar.Result) -> None:
     """Publish a letter so."""
-    publish_alone(
-        lambda: client_of(result), "retries", {}, object, is_reachable=lambda: True, timeout=20
-    )
+    with Alone(
+        lambda: client_of(result), "retries", {}, is_reachable=lambda: True, timeout=20
+    ) as alone:
+        alone.publish(object())
 
 
 def test_a_client_that_is_not_closed_is_told(caplog: pytest.LogCaptureFixture) -> None:
