@@ -52,6 +52,7 @@ class CachedClient:
         client: The client.
         leases: How many use it; only this module counts.
         timer: Closes it when nobody has used it for a while.
+        proven: By topic, the longest delay in seconds that it has taken.
     """
 
     client: pulsar.Client
@@ -60,6 +61,7 @@ class CachedClient:
     _kept_until: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
     leases: int = attrs.field(default=0, init=False)
     timer: threading.Timer | None = attrs.field(default=None, init=False)
+    proven: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def letter_topics(self, plan: Plan) -> LetterTopics:
         """Return the topics of a subscription, by their old-style names where those exist.
@@ -133,6 +135,7 @@ class CachedClient:
         self._producers.clear()
         self._letter_topics.clear()
         self._kept_until.clear()
+        self.proven.clear()
         for raw in producers:
             raw.close_async(_ignore)
 

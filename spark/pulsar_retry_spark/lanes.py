@@ -166,12 +166,17 @@ class PartitionedLane:
     def __init__(self, partitions: Sequence[str], open_lane: Callable[[str], Lane]) -> None:
         self._partitions = partitions
         self._open = open_lane
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[str, Lane] = {}
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:
         """Send *message* to the partition of its key."""
-        partition = crc32(key.encode()) % len(self._partitions)
+        partition = partition_of(key, self._partitions)
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = self._open(self._partitions[partition])
+            lane = self._lanes[partition] = self._open(partition)
         lane.add(message, size, payload_size, key)
+
+
+def partition_of(key: str, partitions: Sequence[str]) -> str:
+    """Return the one of *partitions* that messages of *key* go to."""
+    return partitions[crc32(key.encode()) % len(partitions)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+import _pulsar
 import pulsar
 from _pulsar import MessageBuilder
 
+from pulsar_retry.consumer.alone import Alone, RefusedError
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
@@ -21,6 +24,7 @@ from pulsar_retry_spark.lanes import (
     Lane,
     PartitionedLane,
     SingleLane,
+    partition_of,
 )
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
@@ -29,6 +33,15 @@ from pulsar_retry_spark.sequence import Numbering
 
 #: Bytes of a task under way at most; and bytes that wait for a batch to be full, in all topics.
 _MAX_PENDING_BYTES = 64 << 20
+
+#: Seconds by which rows of one delay may differ, for they are due at a time.
+_ALIKE = 1.0
+
+_REFUSED = (
+    "rows for {} not written: the broker refuses one that is due in {:.1f} s by closing the "
+    "connection, and tells clients no reason: see maxDeliveryDelayInMillis of the namespace's "
+    "delayed delivery policy, and maxMessageSize of the topic"
+)
 
 #: How many topics are waited for at once when a task ends.
 _SEALERS = 8
@@ -107,7 +120,10 @@ class Sender:
             lane = lanes.get((topic, how)) or self._open(topic, how)
             message = builder.build()
             self._waiting += size
-            lane.add(message, size, len(payload or b""), key or properties[DEDUPE_ID])
+            routed = key or properties[DEDUPE_ID]
+            if due and numbering is None and self._is_proved(topic, message, size, routed, due):
+                continue
+            lane.add(message, size, len(payload or b""), routed)
             if self._waiting > _MAX_PENDING_BYTES and numbering is None:
                 self._flush()
 
@@ -127,6 +143,46 @@ class Sender:
         """Give up what a failure has left open; whoever needs the name next waits for it."""
         while self._named:
             self._named.pop().close_async(_ignore)
+
+    def _is_proved(self, topic: str, message: Any, size: int, key: str, due: int) -> bool:
+        """Send a row alone whose delay is longer than any that *topic* has taken so far.
+
+        A broker refuses a delay that is too long by closing the connection, and pulsar-client tries
+        again without an end.
+
+        Returns:
+            Whether it was sent; else its delay is known to be taken.
+
+        Raises:
+            PulsarFailuresError: it was refused.
+        """
+        client, delay = self._client, due / 1000 - time.time()
+        if delay <= client.proven.get(topic, 0.0):
+            return False
+        self._reserve(1, size)
+        names, batching = client.partitions(topic), self._options.batching
+
+        def is_reachable() -> bool:
+            with suppress(pulsar.PulsarException):
+                return bool(client.partitions(topic))
+            return False
+
+        try:
+            with Alone(
+                self._options.connection.open,
+                partition_of(key, names),
+                {"chunking_enabled": True, "compression_type": batching.compression_type},
+                is_reachable=is_reachable,
+                timeout=batching.timeout,
+            ) as alone:
+                alone.publish(message)
+        except RefusedError:
+            raise PulsarFailuresError("REFUSED", _REFUSED.format(topic, delay)) from None
+        except pulsar.PulsarException as error:
+            raise refused(type(error).__name__, f"rows for {topic}") from None
+        self._receipts.of_row(_pulsar.Result.Ok, None)
+        client.proven[topic] = delay + _ALIKE
+        return True
 
     def _reserve(self, rows: int, size: int) -> None:
         """Wait until *rows* rows more may be under way."""

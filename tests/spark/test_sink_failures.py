@@ -155,3 +155,26 @@ def test_more_delayed_rows_than_may_be_under_way(broker, topic, monkeypatch):
     assert 0 < max(under_way) <= 1000
     got = stored(broker.service_url, f"{topic}-{SUBSCRIPTION}-RETRY")
     assert {b"%d" % row for row in range(5000)} == set(payloads(got))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+def test_a_delay_above_the_namespaces_limit(broker, admin, namespace, topic, partitions):
+    """It fails at once and says why; shorter ones are written, each once."""
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    if partitions:
+        admin.create_partitioned_topic(retry, partitions)
+    limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
+    admin.set_namespace_policy(namespace, "delayedDelivery", limit)
+
+    def rows(delay):
+        rows = range(20)
+        columns = {"payload": [b"%d" % row for row in rows], "delay_ms": [delay for _ in rows]}
+        yield pa.record_batch(columns)
+
+    wanted = options(broker.service_url, topic)
+    report = send_batches(rows(50_000), wanted, Task())
+    assert (20, 20) == (report.rows, report.acked)
+    with pytest.raises(PulsarFailuresError, match=r"\[PULSAR_SINK_REFUSED\].*maxDeliveryDelay"):
+        send_batches(rows(90_000), wanted, Task())
+    names = [f"{retry}-partition-{number}" for number in range(partitions)] or [retry]
+    assert 20 == sum(admin.backlog(name, SUBSCRIPTION) for name in names)
