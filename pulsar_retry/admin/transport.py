@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, ReadTimeoutError
 
 from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.errors import (
@@ -30,7 +30,7 @@ class _Retry(urllib3.Retry):
 
     def increment(self, *args: Any, **kwargs: Any) -> Any:
         error = kwargs.get("error")
-        if isinstance(error, ConnectTimeoutError | NameResolutionError):
+        if isinstance(error, ConnectTimeoutError | NameResolutionError | ReadTimeoutError):
             raise error
         return super().increment(*args, **kwargs)
 
@@ -46,10 +46,13 @@ _RETRIES = _Retry(
     allowed_methods={"GET", "HEAD"},
     raise_on_status=False,
 )
+#: Of the first request, by which a wrong URL shows: what it asks for takes no work.
+_FIRST_TIMEOUT = urllib3.Timeout(connect=4, read=4)
+_FIRST_RETRIES = _Retry(total=4, redirect=False, backoff_factor=0.2)
 #: Brokers that a request is sent on to, one after the other.
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
-_BAD = 400
+_OK, _BAD = 200, 400
 _DOTS = frozenset({".", ".."})
 #: Characters of a broker's reason that are shown.
 _MAX_REASON = 500
@@ -82,11 +85,20 @@ class Transport:
     A proxy that the environment names is used, but never for loopback.
     """
 
-    def __init__(self, endpoint: Endpoint, *, connections: int = 16) -> None:
-        """Open nothing yet; *connections* are kept open at most."""
+    def __init__(
+        self, endpoint: Endpoint, *, connections: int = 16, is_known: bool = False
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            endpoint: Where the REST API is.
+            connections: How many are kept open at most.
+            is_known: Whether that URL is not to be looked at before the first request.
+        """
         self._endpoint = endpoint
         self._root = endpoint.admin_url.rstrip("/")
         self._pool = _pool(endpoint, self._root, connections)
+        self._is_known = is_known
 
     def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """Send *body* as JSON and return the JSON of the answer; None: it is empty.
@@ -104,10 +116,12 @@ class Transport:
         try:
             return json.loads(reply.body) if reply.body.strip() else None
         except ValueError:
-            raise AdminError(200, path, "the answer is no JSON: is this Pulsar?") from None
+            reason = f"what {self._root} answers is no JSON: is this Pulsar?"
+            raise AdminError(_OK, path, reason) from None
 
     def send(self, method: str, path: str, body: object = None, **query: object) -> Reply:
         """As `json`, but return the answer as it is."""
+        self._get_to_know(path)
         url = f"{self._root}/admin/v2/{path}"
         if said := {name: _text(each) for name, each in query.items() if each is not None}:
             url += "?" + urllib.parse.urlencode(said)
@@ -116,11 +130,37 @@ class Transport:
             response = self._request(method, url, path, content)
             target = response.headers.get("location")
             if response.status not in _REDIRECTS or target is None:
-                return _checked(response, path)
+                return self._checked(response, path)
             url = self._followed(url, target, path)
         raise AdminError(None, path, f"more than {_MAX_REDIRECTS} redirects")
 
-    def _request(self, method: str, url: str, path: str, content: bytes | None) -> Any:
+    def _get_to_know(self, path: str) -> None:
+        """See once that the REST API answers; what comes after that may take long.
+
+        Raises:
+            AdminError: nothing answers within 4 s, or something else than Pulsar.
+        """
+        if self._is_known:
+            return
+        url = f"{self._root}/admin/v2/clusters"
+        response = self._request(
+            "GET", url, path, None, timeout=_FIRST_TIMEOUT, retries=_FIRST_RETRIES
+        )
+        # Any other status may be a matter of rights.
+        if response.status == _OK and not response.data.lstrip().startswith(b"["):
+            raise AdminError(None, path, f"{self._root} was not reached: no Pulsar answers there")
+        self._is_known = True
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        content: bytes | None,
+        *,
+        timeout: urllib3.Timeout = _TIMEOUT,
+        retries: urllib3.Retry = _RETRIES,
+    ) -> Any:
         headers = {"Accept": "*/*"}
         token = self._endpoint.read_token()
         if token is not None:
@@ -135,12 +175,22 @@ class Transport:
                 url,
                 body=content,
                 headers=headers,
-                timeout=_TIMEOUT,
-                retries=_RETRIES,
+                timeout=timeout,
+                retries=retries,
                 redirect=False,
             )
         except urllib3.exceptions.HTTPError as error:
             raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
+
+    def _checked(self, response: Any, path: str) -> Reply:
+        if response.status < _BAD:
+            headers = {name.lower(): text for name, text in response.headers.items()}
+            return Reply(response.data, headers)
+        reason = _reason(response)
+        if reason is None:  # so it may be no Pulsar
+            reason = f"{self._root} answers: {response.reason or 'an error'}"
+        kind = _ERRORS.get(response.status, AdminError)
+        raise kind(response.status, path, reason[:_MAX_REASON])
 
     @staticmethod
     def _followed(url: str, target: str, path: str) -> str:
@@ -217,22 +267,13 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
     return context
 
 
-def _checked(response: Any, path: str) -> Reply:
-    if response.status < _BAD:
-        headers = {name.lower(): text for name, text in response.headers.items()}
-        return Reply(response.data, headers)
-    kind = _ERRORS.get(response.status, AdminError)
-    raise kind(response.status, path, _reason(response))
-
-
-def _reason(response: Any) -> str:
-    """Return what the broker says: ``{"reason": …}``, or a page of Jetty's."""
+def _reason(response: Any) -> str | None:
+    """Return what the broker says, ``{"reason": …}``; None: something else."""
     try:
         facts = json.loads(response.data)
-        reason = facts["reason"] if isinstance(facts, dict) else str(facts)
+        return str(facts["reason"] if isinstance(facts, dict) else facts)
     except (ValueError, KeyError):
-        reason = response.reason or ""
-    return str(reason)[:_MAX_REASON]
+        return None
 
 
 def _cause(error: urllib3.exceptions.HTTPError) -> str:

@@ -31,8 +31,7 @@ def problem_at(
 ) -> str:
     """Return why no broker was reached at any host of a service URL; empty: one was.
 
-    Blocks for *patience* seconds at most, all hosts together. What accepts connections and says
-    nothing for now is taken for a broker.
+    Blocks for *patience* seconds at most, all hosts together.
 
     Args:
         service_url: What pulsar-client would connect to.
@@ -95,16 +94,13 @@ def _answer(connection: socket.socket, hello: bytes, patience: float) -> str:
     connection.settimeout(patience)
     connection.sendall(hello)
     answer = b""
-    try:
-        while len(answer) < _size(answer):
-            more = connection.recv(_MOST)
-            if not more:
-                break
-            answer += more
-            if answer.startswith(b"HTTP/"):
-                return "it speaks HTTP, so it is no service URL"
-    except TimeoutError:
-        return ""
+    while len(answer) < _size(answer):
+        more = connection.recv(_MOST)
+        if not more:
+            break
+        answer += more
+        if answer.startswith(b"HTTP/"):
+            return "it speaks HTTP, so it is no service URL"
     command = answer[2 * _SIZE :]
     if not command:
         return "no Pulsar broker answers there" if answer else "it closes the connection"

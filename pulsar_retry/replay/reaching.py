@@ -22,8 +22,6 @@ _PATIENCE = 4.0
 def check_broker(service_url: str, endpoint: Endpoint, *, validate_hostname: bool = False) -> None:
     """See that a broker answers at one of the hosts of a service URL. Blocks for 4 s at most.
 
-    A broker that accepts connections and says nothing for now is taken for one.
-
     Args:
         service_url: What pulsar-client would connect to.
         endpoint: Which certificates are trusted, and who we are.

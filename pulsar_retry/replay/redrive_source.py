@@ -28,7 +28,7 @@ def check_exists(admin: AdminClient, source: str) -> None:
         RedriveError: it is not.
     """
     if not admin.topics.exists(source):
-        raise RedriveError(f"there is no topic {source}")
+        raise RedriveError(f"there is no topic {source} at {admin.endpoint.admin_url}")
 
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:

@@ -66,7 +66,7 @@ def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list
         try:
             one = survey(admin, topic, subscription)
         except AdminNotFoundError:
-            raise SeekError(f"there is no topic {topic}") from None
+            raise SeekError(f"there is no topic {topic} at {admin.endpoint.admin_url}") from None
         if one is None:
             raise SeekError(f"there is no subscription {subscription!r} on {topic}")
         found.append(one)

@@ -141,7 +141,9 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
     try:
         topics = subscription.partitions(admin)
     except AdminNotFoundError:
-        raise SeekError(f"there is no topic {subscription.topic}") from None
+        raise SeekError(
+            f"there is no topic {subscription.topic} at {admin.endpoint.admin_url}"
+        ) from None
     return survey_all(admin, topics, subscription.name)
 
 

@@ -328,4 +328,6 @@ def _prune(store: Store, topic: str, now: datetime) -> list[Manifest]:
     try:
         return store.prune(topic, now)
     except AdminNotFoundError:
-        raise SnapshotError(f"there is no topic {topic}") from None
+        raise SnapshotError(
+            f"there is no topic {topic} at {store.admin.endpoint.admin_url}"
+        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+import urllib3
 
 import pulsar_retry as pr
 from pulsar_retry.admin import AdminClient
@@ -71,7 +73,7 @@ def api() -> Iterator[Api]:
 
 def transport(api: Api, **options: Any) -> Transport:
     """Return a transport to it."""
-    return Transport(Cluster(admin_url=api.url, **options))
+    return Transport(Cluster(admin_url=api.url, **options), is_known=True)
 
 
 def test_what_is_sent_and_what_comes_back(api) -> None:
@@ -165,6 +167,53 @@ def test_an_answer_that_is_no_json(api) -> None:
         transport(api).json("GET", "x")
 
 
+@pytest.mark.parametrize("content", [b"{}", b"<html>hello</html>", b""])
+def test_what_is_no_rest_api_is_told_first(api, content) -> None:
+    """Another server's answers would pass for empty lists; the error names the URL."""
+    api.answers.append((200, {}, content))
+
+    with AdminClient(Cluster(admin_url=api.url)) as admin:
+        with pytest.raises(pr.AdminError, match=f"{api.url} was not reached: no Pulsar"):
+            admin.topics.delete("a/b/c", force=True)
+        assert [("GET", "/admin/v2/clusters")] == [each[:2] for each in api.asked]
+
+
+def test_the_url_is_looked_at_once(api) -> None:
+    """And who may not list clusters may do other things."""
+    api.answer(401)
+    api.answer(200, ["a"])
+    api.answer(200, ["b"])
+
+    with AdminClient(Cluster(admin_url=api.url)) as admin:
+        assert (["a"], ["b"]) == (admin.tenants(), admin.tenants())
+
+
+def test_a_server_that_never_answers(monkeypatch) -> None:
+    """It is asked once, and not for as long as requests may take."""
+    monkeypatch.setattr("pulsar_retry.admin.transport._FIRST_TIMEOUT", urllib3.Timeout(0.2))
+    with socket.create_server(("127.0.0.1", 0)) as server:  # connections wait in its queue
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with (
+            AdminClient(Cluster(admin_url=url)) as admin,
+            pytest.raises(pr.AdminError, match=f"{url} was not reached: ReadTimeoutError"),
+        ):
+            admin.tenants()
+        server.settimeout(30)
+        server.accept()[0].close()
+        server.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_an_error_that_is_not_of_pulsar_names_the_url(api, status) -> None:
+    """Any web server says so."""
+    api.answers.append((status, {}, b"<html>oops</html>"))
+
+    with pytest.raises(pr.AdminError, match=rf"x: {api.url} answers: .+ \({status}\)"):
+        transport(api).json("POST", "x")
+
+
 def test_nobody_listens() -> None:
     """The error names the URL."""
     cluster = Cluster(admin_url="http://127.0.0.1:1", token="secret")  # noqa: S106
@@ -208,7 +257,7 @@ def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
     api.answer(200, "from the proxy")
     api.answer(200, "direct")
 
-    far = Transport(Cluster(admin_url="http://pulsar.invalid:8080"))
+    far = Transport(Cluster(admin_url="http://pulsar.invalid:8080"), is_known=True)
 
     assert "from the proxy" == far.json("GET", "x")
     assert "direct" == transport(api).json("GET", "x")

@@ -65,10 +65,10 @@ def test_a_broker_that_answers() -> None:
     assert b"token" in heard[0]
 
 
-def test_a_broker_that_is_slow(monkeypatch) -> None:
-    """It may be busy: pulsar-client will wait for it."""
+def test_what_accepts_connections_and_says_nothing(monkeypatch) -> None:
+    """A load balancer without a broker, for example: pulsar-client would wait for minutes."""
     monkeypatch.setattr("pulsar_retry.replay.reaching._PATIENCE", 0.2)
-    with serving(None) as (port, _):
+    with serving(None) as (port, _), pytest.raises(pr.UnreachableError, match="nothing answers"):
         check(port)
 
 
