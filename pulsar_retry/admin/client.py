@@ -24,10 +24,16 @@ class AdminClient:
         subscriptions: What is asked of subscriptions, and done to them.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``."""
+    def __init__(self, endpoint: Endpoint, *, check: bool = False) -> None:
+        """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``.
+
+        Args:
+            endpoint: Where the API is, and who we are.
+            check: Whether the first call begins with a look whether the API answers, for 4 s at
+                most: a wrong URL is told at once then.
+        """
         self.endpoint = endpoint
-        self._transport = Transport(endpoint)
+        self._transport = Transport(endpoint, check=check)
         self.namespaces = Namespaces(self._transport)
         self.topics = Topics(self._transport)
         self.subscriptions = Subscriptions(self._transport)

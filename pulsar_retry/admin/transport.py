@@ -85,20 +85,18 @@ class Transport:
     A proxy that the environment names is used, but never for loopback.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, *, connections: int = 16, is_known: bool = False
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, *, connections: int = 16, check: bool = False) -> None:
         """Open nothing yet.
 
         Args:
             endpoint: Where the REST API is.
             connections: How many are kept open at most.
-            is_known: Whether that URL is not to be looked at before the first request.
+            check: Whether to see, before the first request, that the API answers within 4 s.
         """
         self._endpoint = endpoint
         self._root = endpoint.admin_url.rstrip("/")
         self._pool = _pool(endpoint, self._root, connections)
-        self._is_known = is_known
+        self._is_known = not check
 
     def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
         """Send *body* as JSON and return the JSON of the answer; None: it is empty.

@@ -137,8 +137,8 @@ class Cluster:
         )
 
     def admin(self) -> AdminClient:
-        """Return a client of the REST API."""
-        return AdminClient(self)
+        """Return a client of the REST API, whose first call sees whether it answers within 4 s."""
+        return AdminClient(self, check=True)
 
 
 def _by_custom(service_url: str) -> str:

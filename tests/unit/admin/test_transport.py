@@ -73,7 +73,7 @@ def api() -> Iterator[Api]:
 
 def transport(api: Api, **options: Any) -> Transport:
     """Return a transport to it."""
-    return Transport(Cluster(admin_url=api.url, **options), is_known=True)
+    return Transport(Cluster(admin_url=api.url, **options))
 
 
 def test_what_is_sent_and_what_comes_back(api) -> None:
@@ -172,7 +172,7 @@ def test_what_is_no_rest_api_is_told_first(api, content) -> None:
     """Another server's answers would pass for empty lists; the error names the URL."""
     api.answers.append((200, {}, content))
 
-    with AdminClient(Cluster(admin_url=api.url)) as admin:
+    with Cluster(admin_url=api.url).admin() as admin:
         with pytest.raises(pr.AdminError, match=f"{api.url} was not reached: no Pulsar"):
             admin.topics.delete("a/b/c", force=True)
         assert [("GET", "/admin/v2/clusters")] == [each[:2] for each in api.asked]
@@ -184,7 +184,7 @@ def test_the_url_is_looked_at_once(api) -> None:
     api.answer(200, ["a"])
     api.answer(200, ["b"])
 
-    with AdminClient(Cluster(admin_url=api.url)) as admin:
+    with Cluster(admin_url=api.url).admin() as admin:
         assert (["a"], ["b"]) == (admin.tenants(), admin.tenants())
 
 
@@ -194,7 +194,7 @@ def test_a_server_that_never_answers(monkeypatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # connections wait in its queue
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with (
-            AdminClient(Cluster(admin_url=url)) as admin,
+            Cluster(admin_url=url).admin() as admin,
             pytest.raises(pr.AdminError, match=f"{url} was not reached: ReadTimeoutError"),
         ):
             admin.tenants()
@@ -257,7 +257,7 @@ def test_proxies_are_for_others_than_loopback(api, monkeypatch) -> None:
     api.answer(200, "from the proxy")
     api.answer(200, "direct")
 
-    far = Transport(Cluster(admin_url="http://pulsar.invalid:8080"), is_known=True)
+    far = Transport(Cluster(admin_url="http://pulsar.invalid:8080"))
 
     assert "from the proxy" == far.json("GET", "x")
     assert "direct" == transport(api).json("GET", "x")
