@@ -102,15 +102,29 @@ def tear(folder: Path, torn: Callable[[bytes], bytes]) -> tuple[Path, int]:
     """
     file = max(folder.glob("current/*.txn"), key=lambda each: int(each.stem, 16))
     content = file.read_bytes()
-    found = list(replayed(content))
-    _, last = next(each for each in reversed(found) if len(each[1]) > 10_000)
+    end = _flushed(content)
+    found = [each for at, each in replayed(content) if at < end]
+    last = next(each for each in reversed(found) if len(each) > 10_000)
     ledger, entry = struct.unpack_from(">qq", last, 4)
-    end = found[-1][0] + len(found[-1][1])
-    end += len(padding(end))
     with file.open("r+b") as opened:
+        opened.truncate(end)
         opened.seek(end)
         opened.write(torn(entry_record(ledger, entry + 1, last[40:])))
+        opened.truncate(len(content))
     return file, end
+
+
+def _flushed(journal: bytes) -> int:
+    """Return the end of the last whole flush.
+
+    On a busy machine a kill may have torn what is behind it: another bookie had acknowledged that.
+    """
+    at = end = len(HEADER)
+    while (length := _int(journal, at)) > 0 or length == PADDING:
+        at += 8 + _int(journal, at + 4) if length == PADDING else 4 + length
+        if length == PADDING or at % 512 == 0:
+            end = at
+    return end
 
 
 def _with_length(content: bytes) -> bytes:
