@@ -85,7 +85,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
                 pass  # it is asked again below
             else:
                 if raw.redelivery_count() <= self._limit or not inner._is_surplus(raw):  # noqa: SLF001
-                    inner._took(1)  # noqa: SLF001
+                    inner._took((raw,))  # noqa: SLF001
                     return message_of(raw, self._schema, letter=False)
         if timeout_millis is None:
             timeout = None
@@ -95,6 +95,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
+        inner._is_asking = True  # noqa: SLF001
         while inner._is_surplus(raw := await self._arrivals.receive(timeout)):  # noqa: SLF001
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
         return inner._wrap(raw)  # noqa: SLF001
@@ -108,8 +109,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        batch = await self._arrivals.receive_batch(self._batch_limits)
         inner = self._inner
+        inner._is_asking = True  # noqa: SLF001
+        batch = await self._arrivals.receive_batch(self._batch_limits)
         return [inner._wrap(raw) for raw in batch if not inner._is_surplus(raw)]  # noqa: SLF001
 
     def __aiter__(self) -> Self:

@@ -4,7 +4,9 @@ Each chunk is an entry. pulsar-client 3.13 acknowledges all of them, but nacks t
 and a last chunk without the others is no message. It tells the ids of the first and the last chunk,
 none in between; so all entries from the first to the last are asked for. The broker redelivers only
 what is unacknowledged at this consumer: usually the chunks, for a consumer has got whatever lies
-between them earlier.
+between them earlier. The first and the last chunk of another message in between are left out as far
+as they are known: a first chunk without the others would be in the way of its own message later,
+and pulsar-client acknowledges it after a minute.
 """
 
 from __future__ import annotations
@@ -61,14 +63,18 @@ class ChunkedId:
         """Return the partition."""
         return self.of_partition
 
-    def entries(self, pending: Container[Entry]) -> Iterator[Any]:
-        """Return the raw id of each entry that is to be redelivered; of those *pending* none."""
+    def entries(self, *others: Container[Entry]) -> Iterator[Any]:
+        """Return the raw id of each entry that is to be redelivered, without those of *others*."""
         for entry in self._span():
-            if entry not in pending:
-                for topic in self.topics:
-                    message_id = _pulsar.MessageId(self.of_partition, *entry, -1)
-                    message_id.topic_name(topic)
-                    yield message_id
+            if entry in (self.first, self.last) or not any(entry in each for each in others):
+                yield from self.at(entry)
+
+    def at(self, entry: Entry) -> Iterator[Any]:
+        """Return the raw id of *entry*, at each topic that it may be from."""
+        for topic in self.topics:
+            message_id = _pulsar.MessageId(self.of_partition, *entry, -1)
+            message_id.topic_name(topic)
+            yield message_id
 
     def _span(self) -> Iterator[Entry]:
         (ledger, entry), (last_ledger, last_entry) = self.first, self.last
@@ -81,7 +87,7 @@ class ChunkedId:
 def with_chunks(message_id: Any, topics: Callable[[], Iterable[str]]) -> Any:
     """Return a raw message id as it is to be nacked: a `ChunkedId` if its message is chunked.
 
-    Where nobody knows the topic (an id alone, of a pattern), it is returned as it is.
+    Where nobody knows the topic, it is returned as it is.
 
     Args:
         message_id: The raw id.
@@ -96,12 +102,17 @@ def with_chunks(message_id: Any, topics: Callable[[], Iterable[str]]) -> Any:
     return ChunkedId((entries[0], entries[1]), (entries[2], entries[3]), partition, names)
 
 
-def expanded(ids: list[Any], pending: Container[Entry]) -> list[Any]:
-    """Return the raw ids to nack for *ids*, among which are `ChunkedId`s."""
+def expanded(ids: Iterable[Any], *others: Container[Entry]) -> list[Any]:
+    """Return the raw ids to nack for *ids*, among which are `ChunkedId`s; see its `entries`."""
     raw_ids: list[Any] = []
     for each in ids:
         if isinstance(each, ChunkedId):
-            raw_ids.extend(each.entries(pending))
+            raw_ids.extend(each.entries(*others))
         else:
             raw_ids.append(each)
     return raw_ids
+
+
+def one_of(message_id: Any) -> Iterable[Any]:
+    """Return the raw ids to nack where that has everything redelivered: not one for each chunk."""
+    return message_id.at(message_id.last) if isinstance(message_id, ChunkedId) else (message_id,)

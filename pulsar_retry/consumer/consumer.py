@@ -108,9 +108,10 @@ class Consumer(WatchedConsumer):
             if self._consumer is None:
                 return  # it has failed: the broker redelivers the message
             if not self._is_surplus(message._message):  # noqa: SLF001
-                self._took(1)
+                self._took((message,))
                 message._letter = False  # noqa: SLF001 - as `message_of` does it
                 listener(self, message)
+            self._is_asking = True
 
         return deliver
 
@@ -125,8 +126,12 @@ class Consumer(WatchedConsumer):
 
     def _wrap(self, raw: Any) -> Any:
         """Return the message that is handed out for *raw*, and count it."""
-        self._took(1)
+        self._took((raw,))
         return message_of(raw, self._schema)
+
+    def _is_free(self) -> bool:
+        in_flight = len(self._kept) + (len(self._router.flights) if self._router else 0)
+        return not in_flight and super()._is_free()
 
     # -- handing on ---------------------------------------------------------------------------
 
@@ -339,7 +344,7 @@ class Consumer(WatchedConsumer):
         """Ask for messages that were dropped again, unless they are surely of before the seek."""
         if not self._is_cut_soon():  # the broker ignores those that it will not deliver
             for raw in messages:
-                self._nacks.add(self._to_nack(raw, raw.message_id(), letter=False), 0.0)
+                self._nacks.add(self._to_nack(raw, letter=False), 0.0)
 
     def _is_cut_soon(self) -> bool:
         """Wait a moment for the broker to disconnect the consumer of one topic; tell whether."""
@@ -362,7 +367,7 @@ class Consumer(WatchedConsumer):
         if limit is None or not surplus_delivery(self._returns.attempts_before(raw), limit):
             return False
         if self._dead_letter_redelivered(raw):
-            self._took(1)
+            self._took((raw,))
             return True
         return False
 

@@ -56,7 +56,7 @@ class Handover:
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message that `pulsar.Consumer.receive` makes of what `flowing` gave."""
-        self._consumer._took(1)
+        self._consumer._took((raw,))
         return message_of(raw, self._schema, letter=False)
 
     def check_later(self, owner: Checker, delay: float) -> None:
@@ -102,7 +102,7 @@ class Handover:
         That is neither a retry nor counted as one.
         """
         raw, letter = raw_of(message), self.is_letter(message)
-        wanted = self._consumer._to_nack(raw, raw.message_id(), letter=letter)
+        wanted = self._consumer._to_nack(raw, letter=letter)
         return partial(self._consumer._queue(letter=letter).add, wanted, 0.0)
 
     def retry(

@@ -40,6 +40,10 @@ class KeptLetters:
         self._quiet_until = float("-inf")
         self._closed = False
 
+    def __len__(self) -> int:
+        """Return how many letters wait."""
+        return len(self._waiting)
+
     def keep(self, flight: Flight, error: LetterPublishError) -> bool:
         """Publish the letter of *flight* again later; tell whether there is room for it."""
         now = self._timer.now()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import _pulsar
 import pulsar
 from pulsar import Message
 
-from pulsar_retry.consumer.chunks import with_chunks
+from pulsar_retry.consumer.awaited import State
+from pulsar_retry.consumer.chunks import ChunkedId, with_chunks
 from pulsar_retry.consumer.nacks import NackQueue
 from pulsar_retry.consumer.plan import Plan, topic_list
 from pulsar_retry.consumer.raw import id_of, raw_of
@@ -24,6 +25,12 @@ from pulsar_retry.policy.actions import last_delivery
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
+
+#: Seconds between two looks at received messages, about, where very many come.
+_OFTEN = 0.001
+
+#: Messages at most of which one is looked at.
+_MOST_UNSEEN = 128
 
 
 class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
@@ -45,8 +52,18 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         self._received = 0
         self._settled = 0
         self._stall = StallWatch(plan.max_unacked_messages, plan.subscription)
-        #: How much is to be received for a look at the limit.
-        self._looks_at = self._stall.next_look(0)
+        # The topics that messages of a pattern came from, which ids do not tell.
+        is_pattern = isinstance(plan.topic, re.Pattern)
+        self._seen_topics: set[str] | None = set() if is_pattern else None
+        #: Whether each message is looked at when it is received; else only some, if many come.
+        self._looks_at_each = is_pattern or bool(plan.ack_timeout)
+        self._looked, self._step = float("-inf"), 1
+        #: How much is to be received for a look.
+        self._looks_at = 0
+        #: Whether the application waits for a message, or waited in vain when it last asked.
+        self._is_asking = False
+        this = weakref.ref(self)
+        self._nacks.state = lambda: _state(this())
 
     def _queues(self) -> tuple[NackQueue, ...]:
         """Return the queues of all of pulsar-client's consumers that this one is made of."""
@@ -65,6 +82,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, as `pulsar.Consumer.receive` does."""
         # Written out, for this is what runs once per message.
+        self._is_asking = True
         if timeout_millis is None:
             raw = self._consumer.receive()
         elif isinstance(timeout_millis, int):
@@ -73,7 +91,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         self._received = count = self._received + 1
         if count >= self._looks_at:
-            self._look_at_limit()
+            self._look((raw,))
         message = Message()
         message._message = raw  # noqa: SLF001 - as pulsar.Consumer.receive makes it
         message._schema = self._schema  # noqa: SLF001
@@ -81,15 +99,52 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 
     def batch_receive(self) -> list[Any]:
         """Return messages, as `pulsar.Consumer.batch_receive` does."""
+        self._is_asking = True
         messages: list[Any] = super().batch_receive()
-        self._took(len(messages))
+        self._took(messages)
         return messages
 
-    def _took(self, count: int) -> None:
-        """Count messages that were received."""
-        self._received += count
+    def _took(self, messages: Sequence[Any]) -> None:
+        """Count messages, raw or not, that were received."""
+        self._received += len(messages)
         if self._received >= self._looks_at:
-            self._look_at_limit()
+            self._look(messages)
+
+    def _look(self, received: Sequence[Any]) -> None:
+        """Look at the broker's limit, and at what was *received*."""
+        self._is_asking = False
+        unsettled = self.unsettled
+        self._stall.look(unsettled, self.pending_nacks)
+        for each in received:
+            self._look_at(raw_of(each))
+        if self._looks_at_each:
+            self._looks_at = 0
+            return
+        now = self._timer.now()
+        if now - self._looked < _OFTEN:
+            self._step = min(2 * self._step, _MOST_UNSEEN)
+        elif now - self._looked > 10 * _OFTEN:
+            self._step = 1
+        self._looked = now
+        self._looks_at = self._received + min(self._stall.next_look(unsettled), self._step)
+
+    def _look_at(self, raw: Any) -> None:
+        """Take note of a message, which may be chunked, or one that was asked for."""
+        if self._seen_topics is not None:
+            self._seen_topics.add(raw.topic_name())
+        letter = self._is_letter(raw)
+        queue, message_id = self._queue(letter=letter), self._wanted(raw, letter=letter)
+        is_chunked = type(message_id) is ChunkedId
+        if is_chunked:
+            self._looks_at_each = True
+        queue.come(message_id)
+        # pulsar-client's own time-out has the last chunk redelivered; a nack ends it.
+        if is_chunked and self._plan.ack_timeout and not queue.redelivers_all:
+            queue.add(message_id, self._plan.ack_timeout)
+
+    def _is_free(self) -> bool:
+        """Tell whether nothing that was received is unsettled."""
+        return not self.unsettled
 
     # -- what the broker counts ---------------------------------------------------------------
 
@@ -112,12 +167,6 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         """
         redelivered = sum(queue.redelivered for queue in self._queues())
         return max(0, self._received - self._settled - redelivered)
-
-    def _look_at_limit(self) -> None:
-        """Warn if a limit of the broker's is near."""
-        unsettled = self.unsettled
-        self._stall.look(unsettled, self.pending_nacks)
-        self._looks_at = self._received + self._stall.next_look(unsettled)
 
     def _all_settled(self) -> None:
         """Take note that the broker redelivers whatever is not acknowledged."""
@@ -160,7 +209,10 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         message_id = id_of(raw)
         if not isinstance(message_id, _pulsar.MessageId):
             raise TypeError(f"expected a message or a message id, not {message!r}")
-        self._queue(letter=letter).add(self._to_nack(raw, message_id, letter=letter), wait)
+        queue, wanted = self._queue(letter=letter), self._to_nack(raw, letter=letter)
+        if self._plan.ack_timeout and type(wanted) is ChunkedId:
+            queue.cancel(wanted)  # which may wait for the end of its time
+        queue.add(wanted, wait)
         self._watch.nacked(raw, wait)
 
     def _not_handed_on(self, raw: Any, letter: bool) -> None:
@@ -171,14 +223,22 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def _come_back(self, raw: Any, letter: bool) -> None:
         """Have a message redelivered that was to be handed on."""
         failures = self._returns.failed(raw)
-        message_id = self._to_nack(raw, raw.message_id(), letter=letter)
+        message_id = self._to_nack(raw, letter=letter)
         if letter or self._rounds is None:
             self._queue(letter=letter).add(message_id, COME_BACK.delay(failures))
         else:
             self._rounds.add(message_id, failures)
 
-    def _to_nack(self, raw: Any, message_id: Any, *, letter: bool) -> Any:
-        """Return *message_id*, that of *raw* or *raw* itself, as the queue of nacks takes it."""
+    def _to_nack(self, raw: Any, *, letter: bool) -> Any:
+        """Return the id of *raw*, a message or an id, as the queue of nacks takes it."""
+        wanted = self._wanted(raw, letter=letter)
+        if type(wanted) is ChunkedId or not self._plan.shared:
+            self._looks_at_each = True
+            self._looks_at = 0
+        return wanted
+
+    def _wanted(self, raw: Any, *, letter: bool) -> Any:
+        message_id = id_of(raw)
 
         def topics() -> Iterable[str]:
             if raw is not message_id:
@@ -189,9 +249,9 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 
     def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:  # noqa: ARG002
         """Return the full names of the topics, or partitions, that an id may be from."""
-        if isinstance(self._plan.topic, re.Pattern):
-            return ()
         suffix = f"-partition-{partition}" if partition >= 0 else ""
+        if self._seen_topics is not None:
+            return [each for each in tuple(self._seen_topics) if each.endswith(suffix)]
         return [f"{topic_label(logical(each))}{suffix}" for each in topic_list(self._plan.topic)]
 
     def _dead_letter_redelivered(self, raw: Any) -> bool:
@@ -257,3 +317,10 @@ def _retries(raw: Any) -> int:
         return reconsume_times(raw.properties())
     except UnicodeDecodeError:
         return 0
+
+
+def _state(consumer: NackingConsumer | None) -> State:
+    """Return what the application does with *consumer*, if that still lives."""
+    if consumer is None:
+        return State()
+    return State(consumer._is_asking, consumer._is_free())  # noqa: SLF001 - as one of its methods

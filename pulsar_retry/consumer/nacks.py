@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
+from pulsar_retry.consumer.awaited import Awaited, State
 from pulsar_retry.consumer.bursts import AHEAD, LEAD, PAUSE, Burst, decide, first_look
-from pulsar_retry.consumer.chunks import ChunkedId, expanded
+from pulsar_retry.consumer.chunks import ChunkedId, expanded, one_of
 from pulsar_retry.consumer.pending import Entry, PendingNacks
 from pulsar_retry.consumer.timer import Timer
 
@@ -26,6 +29,9 @@ _BURST = 0.1
 
 #: Seconds that handing one over takes, until it is known.
 _COST = 8e-6
+
+#: First and last chunks that are remembered of other messages; the oldest are forgotten.
+_MOST_EDGES = 10_000
 
 #: How much of what a chunk has shown goes into what is expected of the next ones.
 _WEIGHT = 0.1
@@ -45,6 +51,7 @@ class NackQueue:
         raw: The consumer.
         pending: What is pending.
         redelivered: How many messages were handed to pulsar-client, to be redelivered.
+        state: Tells what the application does.
     """
 
     def __init__(self, timer: Timer, *, redelivers_all: bool = False) -> None:
@@ -55,7 +62,7 @@ class NackQueue:
             redelivers_all: Whether one redelivery is of all that is not acknowledged, as on
                 Exclusive and Failover subscriptions.
         """
-        self._redelivers_all = redelivers_all
+        self.redelivers_all = redelivers_all
         self.raw: Any = None
         self.pending = PendingNacks()
         self.redelivered = 0
@@ -69,7 +76,10 @@ class NackQueue:
         self._holds_until = 0.0
         self._quiet_until = 0.0
         self._closed = False
-        self._has_chunked = False
+        self.state: Callable[[], State] = State
+        self._awaited = Awaited(is_of_all=redelivers_all)
+        self._edges: OrderedDict[Entry, None] = OrderedDict()
+        self._recall = _Recall(self)
 
     def add(self, message_id: Any, delay: float) -> None:
         """Have a message redelivered in *delay* seconds, by its id as `with_chunks` returns it."""
@@ -79,11 +89,10 @@ class NackQueue:
     def add_at(self, message_id: Any, due: float) -> None:
         """Have a message redelivered at *due*, by the timer's clock."""
         entry, index = place_of(message_id)
-        if type(message_id) is ChunkedId:
-            self._has_chunked = True
         with self._lock:
             if self._closed:
                 return  # the broker has redelivered it
+            self._know(message_id)
             is_first = self.pending.add(entry, index, message_id, due)
             if is_first or not len(self.pending.entries) & 1023:  # very many are begun with earlier
                 self._look_in_time()
@@ -107,10 +116,24 @@ class NackQueue:
         """
         with self._lock:
             return (
-                self._redelivers_all
+                self.redelivers_all
                 and message_id.ledger_id() in self._ledgers
                 and self._timer.now() < self._handed_at + LEAD
             )
+
+    def come(self, message_id: Any) -> None:
+        """Take note that a message was received, by its id as `with_chunks` returns it.
+
+        To be called for each one from the first nack on where everything is redelivered, and
+        elsewhere from the first chunked message on.
+        """
+        with self._lock:
+            if not self._closed:
+                self._know(message_id)
+                # Redelivered before its nack was due: as soon as that is settled both are.
+                self.redelivered += self.pending.holds(*place_of(message_id))
+                self._awaited.come(message_id, self._timer.now())
+                self._look_for_lost()
 
     def cancel(self, message_id: Any) -> bool:
         """Forget the nack of a message, if there is one; tell whether there was."""
@@ -137,13 +160,16 @@ class NackQueue:
         """Forget all: the broker redelivers them by itself, or they are no longer wanted."""
         with self._lock:
             self.pending.clear()
+            self._awaited.forget()
 
     def close(self) -> None:
         """Forget all, and what is added later."""
         with self._lock:
             self._closed = True
             self.pending.clear()
+            self._awaited.forget()
         self._timer.discard(self)
+        self._timer.discard(self._recall)
 
     def _look_in_time(self) -> None:
         """Have the timer call when the next burst is to begin. Call with the lock held."""
@@ -171,9 +197,9 @@ class NackQueue:
             with self._lock:
                 held = len(self.pending)
                 # All in one go where one of them brings all, lest pulsar-client do so twice.
-                ids = self.pending.take(left if self._redelivers_all else min(left, _CHUNK))
+                ids = self.pending.take(left if self.redelivers_all else min(left, _CHUNK))
                 self.redelivered += held - len(self.pending)
-                if self._redelivers_all:
+                if self.redelivers_all:
                     self._handed_at = clock()
                     self._ledgers = frozenset(each.ledger_id() for each in ids)
             if not ids:
@@ -201,11 +227,19 @@ class NackQueue:
 
     def _hand_over(self, ids: list[Any]) -> None:
         """Have pulsar-client redeliver these: in C, for nothing else is fast enough."""
-        if self._redelivers_all:  # one for each topic does, and no two topics share a ledger
-            ids = list({each.ledger_id(): each for each in ids}.values())
-        if self._has_chunked:
+        if self.redelivers_all or self._edges:
             with self._lock:
-                ids = expanded(ids, self.pending.entries)
+                self._awaited.ask(ids, self._timer.now())
+                self._look_for_lost()
+        self._ask(ids)
+
+    def _ask(self, ids: list[Any]) -> None:
+        if self.redelivers_all:  # one for each topic does, and no two topics share a ledger
+            ids = list({each.ledger_id(): each for each in ids}.values())
+            ids = [raw for each in ids for raw in one_of(each)]
+        elif self._edges:
+            with self._lock:
+                ids = expanded(ids, self.pending.entries, self._edges)
         began = self._timer.now()
         try:
             deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
@@ -214,3 +248,52 @@ class NackQueue:
         if len(ids) >= _CHUNK:
             took = (self._timer.now() - began) / len(ids)
             self._cost += (took - self._cost) * _WEIGHT
+
+    # -- chunked messages that do not come ------------------------------------------------------
+
+    def _know(self, message_id: Any) -> None:
+        """Remember where a chunked message begins and ends. Call with the lock held."""
+        if type(message_id) is ChunkedId:
+            self._edges[message_id.first] = self._edges[message_id.last] = None
+            while len(self._edges) > _MOST_EDGES:
+                self._edges.popitem(last=False)
+
+    def _look_for_lost(self) -> None:
+        """Have the timer call when something may be lost. Call with the lock held."""
+        now = self._timer.now()
+        wait = self._awaited.next_look(now)
+        if wait is not None and now + wait < self._recall.due:
+            self._timer.check_later(self._recall, wait)
+            self._recall.due = now + wait
+
+    def ask_again(self) -> None:
+        """Ask again for what is lost."""
+        state = self.state()
+        with self._lock:
+            if self._closed:
+                return
+            lost = self._awaited.lost(self._timer.now(), state)
+            self._look_for_lost()
+        if lost.ids:
+            _log.debug("%d chunked messages have not come: they are asked for again", len(lost.ids))
+        if lost.everything:
+            self.raw.redeliver_unacknowledged_messages()
+        elif lost.ids:
+            self._ask(list(lost.ids))
+
+
+class _Recall:
+    """What the timer calls for `NackQueue.ask_again`: an owner has one call at a time.
+
+    Attributes:
+        due: When it is to be called.
+    """
+
+    def __init__(self, queue: NackQueue) -> None:
+        self._queue = weakref.ref(queue)
+        self.due = float("inf")
+
+    def _check(self) -> None:
+        self.due = float("inf")
+        if (queue := self._queue()) is not None:
+            queue.ask_again()

@@ -75,6 +75,12 @@ class PendingNacks:
         self._count += index not in messages
         messages[index] = min(moment, messages.get(index, moment))
 
+    def holds(self, entry: Entry, index: int) -> bool:
+        """Tell whether a message of *entry* is pending."""
+        if entry not in self.entries:
+            return False
+        return index == WHOLE or index in self._batches.get(entry, ())
+
     def cancel(self, entry: Entry, index: int) -> int:
         """Forget the nack of a message of *entry*, or of all of it; return how many were pending.
 

@@ -39,7 +39,7 @@ class Plan:
         nack_backoff: When negatively acknowledged messages come back.
         max_pending_letters: Letters in flight at most.
         letter_send_timeout: Seconds until a letter without a receipt has failed.
-        ack_timeout: Whether messages in hand are redelivered after a time.
+        ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
         dedupe_letters: Letters that are remembered to tell duplicates; 0: none.
         hooks: Who wants to be told what becomes of messages.
         max_unacked_messages: The broker's limit to be warned of; 0: none.
@@ -57,7 +57,7 @@ class Plan:
     nack_backoff: Backoff
     max_pending_letters: int
     letter_send_timeout: float
-    ack_timeout: bool = False
+    ack_timeout: float = 0.0
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     max_unacked_messages: int = 0
@@ -138,7 +138,9 @@ def make_plan(
     elif policy is not None and policy.dead_letter_topic is not None:
         TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
     shared = consumer_type in SHARED_TYPES
-    ack_timeout = bool(unacked_messages_timeout_ms)
+    # pulsar-client looks whether it is a number, later.
+    is_number = isinstance(unacked_messages_timeout_ms, int)
+    ack_timeout = unacked_messages_timeout_ms / 1000 if is_number else 0.0
     return Plan(
         topic=topic,
         subscription=subscription,

@@ -70,6 +70,7 @@ class CountingConsumer(Consumer):
 
     def _next(self, timeout_millis: int | None) -> Any:
         """Return the next raw message, wanted or not."""
+        self._is_asking = True
         if timeout_millis is None:
             return self._consumer.receive()
         return self._consumer.receive(timeout_millis)
@@ -108,12 +109,13 @@ class CountingConsumer(Consumer):
 
     def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered."""
-        return self._wanted(self._next_batch())
+        self._is_asking = True
+        return self._less_surplus(self._next_batch())
 
     def _next_batch(self) -> list[Any]:
         return self._consumer.batch_receive()  # type: ignore[no-any-return]
 
-    def _wanted(self, batch: list[Any]) -> list[Any]:
+    def _less_surplus(self, batch: list[Any]) -> list[Any]:
         """Return the messages of *batch*, less the dead-lettered."""
         return [self._wrap(raw) for raw in batch if not self._is_surplus(raw)]
 
@@ -139,6 +141,7 @@ class RetryConsumer(CountingConsumer):
         super().__init__(client, schema, plan, timer)
         self._retry: Any = None
         self._letter_nacks = NackQueue(timer)
+        self._letter_nacks.state = self._nacks.state
         self._inbox: Any = None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         assert plan.topics is not None  # noqa: S101 - this plan has retries
@@ -172,9 +175,10 @@ class RetryConsumer(CountingConsumer):
             raw = message._message  # noqa: SLF001
             self._letter_seen(raw)
             if not self._is_surplus(raw):
-                self._took(1)
+                self._took((raw,))
                 message._letter = True  # noqa: SLF001 - as `message_of` does it
                 listener(self, message)
+            self._is_asking = True
 
         return deliver
 
@@ -239,7 +243,7 @@ class RetryConsumer(CountingConsumer):
                 ) or not self._is_surplus(raw):
                     self._received = count = self._received + 1
                     if count >= self._looks_at:
-                        self._look_at_limit()
+                        self._look((raw,))
                     message = Message()
                     message._message = raw  # noqa: SLF001 - as `message_of` makes it
                     message._schema = self._schema  # noqa: SLF001
@@ -248,7 +252,7 @@ class RetryConsumer(CountingConsumer):
         return super().receive(timeout_millis)
 
     def _wrap(self, raw: Any) -> Any:
-        self._took(1)
+        self._took((raw,))
         position = self._letter_at(raw)
         message = message_of(raw, self._schema, letter=position is not None)
         if position is not None:
@@ -260,6 +264,7 @@ class RetryConsumer(CountingConsumer):
         return self._inbox.express  # type: ignore[no-any-return]
 
     def _next(self, timeout_millis: int | None) -> Any:
+        self._is_asking = True
         if timeout_millis is not None:
             return self._inbox.receive(max(0, timeout_millis) / 1000)
         try:
@@ -287,11 +292,12 @@ class RetryConsumer(CountingConsumer):
                 message._schema = schema  # noqa: SLF001
                 message._letter = False  # noqa: SLF001
                 messages.append(message)
-        self._took(len(messages))
+        self._took(messages)
         if batch:
             return messages
+        self._is_asking = True
         self._inbox.ran_dry()
-        return self._wanted(self._inbox.receive_batch((count, size, 1)))
+        return self._less_surplus(self._inbox.receive_batch((count, size, 1)))
 
     def _next_batch(self) -> list[Any]:
         return self._inbox.receive_batch(self._batch_limits)  # type: ignore[no-any-return]
@@ -317,7 +323,7 @@ class RetryConsumer(CountingConsumer):
             or not self._deduper.delivered(raw, position)
         ):
             return False
-        self._took(1)
+        self._took((raw,))
         # Where it is closed, the letter comes again.
         with contextlib.suppress(pulsar.PulsarException):
             self._settle_as(raw, SUPERSEDED)
@@ -430,6 +436,7 @@ class RetryConsumer(CountingConsumer):
 
     def pause_message_listener(self) -> None:
         """Pause the listener on both topics."""
+        self._is_asking = False
         self._retry.pause_message_listener()
         super().pause_message_listener()
 

@@ -49,6 +49,12 @@ def test_another_message_between_two_chunks_keeps_its_own_nack() -> None:
     assert [(5, 1, -1), (5, 3, -1)] == places(expanded([of(THREE_CHUNKS, "orders")], {(5, 2)}))
 
 
+def test_another_message_whose_chunks_alternate() -> None:
+    """Its first chunk alone would be in the way of the whole message later."""
+    edges = {(5, 1): None, (5, 2): None, (5, 3): None}  # also those of the message itself
+    assert [(5, 1, -1), (5, 3, -1)] == places(expanded([of(THREE_CHUNKS, "orders")], set(), edges))
+
+
 def test_at_each_topic_that_it_may_be_from() -> None:
     """An id alone does not say; the broker ignores what it does not know."""
     assert 6 == len(expanded([of(THREE_CHUNKS, "a", "b")], set()))
