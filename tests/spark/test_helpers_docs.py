@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
         "currency-known",
     }
     assert len({row.dedupe_id for row in letters}) == len(letters), "a row was written twice"
+
+    def written(settings):
+        rows = spark.read.format("pulsar-failures").options(**settings).load().collect()
+        return Counter((row.kind, row.reason) for row in rows)
+
+    three = {
+        ("dead_letter", "CAST_INVALID_INPUT"): 1,
+        ("dead_letter", "amount-positive"): 1,
+        ("retry", "currency-known"): 1,
+    }
+    brought_back = {("retry", "CAST_INVALID_INPUT"): 1, ("retry", "amount-positive"): 1}
+    assert three == written(names["shipping"])
+    assert {("retry", "currency-known"): 1} == written(names["returns"])
+    assert three | brought_back == written(names["options"])
 
 
 @pytest.mark.parametrize("parse", [options.SinkOptions.parse, parse_source])
