@@ -70,13 +70,16 @@ class Export:
         counted = _counted(islice(letters, limit), limit, tell)
         if self._output is None:
             return _write_lines(sys.stdout, counted)
-        with _complete(Path(self._output), force=self._force) as path:
-            if self._output.endswith(".parquet"):
-                return _write_parquet(counted, path)
-            write = _write_csv if self._output.endswith(".csv") else _write_lines
-            # The csv module ends lines itself.
-            with path.open("w", encoding="utf-8", newline="") as file:
-                return write(file, counted)
+        try:
+            with _complete(Path(self._output), force=self._force) as path:
+                if self._output.endswith(".parquet"):
+                    return _write_parquet(counted, path)
+                write = _write_csv if self._output.endswith(".csv") else _write_lines
+                # The csv module ends lines itself.
+                with path.open("w", encoding="utf-8", newline="") as file:
+                    return write(file, counted)
+        except OSError as error:
+            raise PulsarRetryError(f"{self._output} cannot be written: {error}") from None
 
 
 def _counted(
@@ -160,10 +163,7 @@ def _complete(target: Path, *, force: bool) -> Iterator[Path]:
     if target.exists() and not target.is_file():  # a pipe or a device, which nothing may replace
         yield target
         return
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise PulsarRetryError(f"{target} cannot be written: {error}") from None
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     os.close(handle)
     path = Path(name)
     try:

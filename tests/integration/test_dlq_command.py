@@ -216,6 +216,9 @@ def test_export(dead, run, tmp_path) -> None:
     names = {"dead.parquet", "dead.csv", "dead.jsonl"}
     assert names == {each.name for each in tmp_path.iterdir()}
     assert 0 == run("dlq", "export", dead.dlq, "--output", os.devnull)[0]
+    if Path("/dev/full").exists():
+        code, _, error = run("dlq", "export", dead.dlq, "--output", "/dev/full")
+        assert (1, True) == (code, "/dev/full cannot be written" in error)
     assert not Path(os.devnull).is_file()
 
 
