@@ -68,6 +68,11 @@ class Handover:
         """What is told of what is done with messages."""
         return self._consumer._watch
 
+    @property
+    def stuck_letters(self) -> int:
+        """How many letters wait whose publication has failed again and again."""
+        return self._consumer._kept.stuck
+
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that has not succeeded; it counts as *outcome*."""
         self._consumer._settle_as(message, outcome)

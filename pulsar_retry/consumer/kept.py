@@ -15,6 +15,9 @@ from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 
 _log = logging.getLogger("pulsar_retry")
 
+#: Failures in succession after which it is no passing trouble.
+_STUCK = 3
+
 #: Seconds between two warnings of one consumer.
 _QUIET = 10.0
 
@@ -43,6 +46,12 @@ class KeptLetters:
     def __len__(self) -> int:
         """Return how many letters wait."""
         return len(self._waiting)
+
+    @property
+    def stuck(self) -> int:
+        """How many wait that have failed again and again."""
+        with self._lock:
+            return sum(flight.failures >= _STUCK for flight in self._waiting)
 
     def keep(self, flight: Flight, error: LetterPublishError) -> bool:
         """Publish the letter of *flight* again later; tell whether there is room for it."""

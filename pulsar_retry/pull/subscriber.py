@@ -280,6 +280,8 @@ class Subscriber:
         problems = supervisor.problems()
         if self._switch is not None and self._switch.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
+        if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
+            problems.append(f"{stuck} letters cannot be published, and are tried again")
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")

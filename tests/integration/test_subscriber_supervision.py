@@ -8,9 +8,10 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pulsar
 import pytest
 from handling import SOON, Notes
-from reading import eventually
+from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry.pull import supervisor
@@ -65,6 +66,22 @@ def test_a_handler_that_blocks_the_event_loop(start, publish, monkeypatch, caplo
     again = Notes()
     start(again)
     again.wait_for(1)
+
+
+def test_letters_that_cannot_be_published(start, publish, client, topic):
+    """It is told, since nothing else is handled wrongly meanwhile; and it passes."""
+    exclusive = pulsar.ProducerAccessMode.Exclusive
+    other = client.create_producer(f"{topic}-{SUBSCRIPTION}-RETRY", access_mode=exclusive)
+
+    def fail(_message: Any) -> None:
+        raise ValueError
+
+    subscriber = start(fail)
+    publish()
+    eventually(lambda: "1 letters cannot be published" in subscriber.health.reason)
+    assert subscriber.health.state == "degraded"
+    other.close()
+    eventually(lambda: subscriber.health.state == "running")
 
 
 def test_failures_do_not_wait_for_the_handlers_own_threads(start, publish, dead_letters):

@@ -111,6 +111,10 @@ def test_a_letter_that_fails_again_keeps_its_room(world: World) -> None:
     world.tasks.pop()()
     assert not kept.keep(Letter(), ERROR)  # type: ignore[arg-type]
     assert (2, 0) == (letter.failures, letter.ended)
+    assert 0 == kept.stuck
+    due(world, kept)
+    world.tasks.pop()()
+    assert 1 == kept.stuck
 
 
 def test_what_waits_is_ended_when_the_consumer_closes(world: World) -> None:
