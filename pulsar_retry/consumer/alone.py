@@ -70,6 +70,23 @@ class Alone:
         self._client: pulsar.Client | None = None
         self._producer: Any = None
 
+    def open(self) -> None:
+        """Connect, unless it is connected.
+
+        Raises:
+            pulsar.PulsarException: it cannot.
+        """
+        if self._client is not None:
+            return
+        try:
+            self._client = self._new_client()
+            options = {**self._options, "send_timeout_millis": 0}
+            opened = self._client.create_producer(self._topic, **options)
+            self._producer = opened._producer  # noqa: SLF001
+        except BaseException:
+            self.close()  # which ends what pulsar-client still tries
+            raise
+
     def publish(self, message: Any) -> None:
         """Publish the raw *message*.
 
@@ -77,18 +94,14 @@ class Alone:
             RefusedError: the broker refuses it.
             pulsar.PulsarException: it was not published in time, or for another reason.
         """
+        self.open()
         try:
             self._publish(message)
         except BaseException:
-            self.close()  # which ends what pulsar-client still tries
+            self.close()
             raise
 
     def _publish(self, message: Any) -> None:
-        if self._client is None:
-            self._client = self._new_client()
-            options = {**self._options, "send_timeout_millis": 0}
-            opened = self._client.create_producer(self._topic, **options)
-            self._producer = opened._producer  # noqa: SLF001
         answers: list[_pulsar.Result] = []
         answered = threading.Event()
 

@@ -446,7 +446,7 @@ class LetterRouter:
         try:
             most = most_bytes(letter.properties)
             measured = measure(letter.delay, letter.properties, flight.size)
-            publish(measured, self._build(flight.raw, letter, most))
+            publish(measured, partial(self._build, flight.raw, letter, most))
             flight.published(_OK)
         except Exception as error:  # noqa: BLE001 - its neighbours go on
             flight.fail(error)

@@ -40,8 +40,8 @@ _REFUSED = (
     "the topic"
 )
 
-#: Publishes a raw message alone.
-PublishAlone = Callable[[Measure, Any], None]
+#: Publishes alone the raw message that is built when there is a connection: its delay begins then.
+PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 
 
 @attrs.define
@@ -242,7 +242,7 @@ class LetterProducers:
             if measured.delay <= slot.proven and not slot.refusals.has(measured):
                 return False
             with self.alone(topic, key, schema) as publish:
-                publish(measured, build())
+                publish(measured, build)
             return True
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ class LetterProducers:
             timeout=self._send_timeout_ms / 1000,
         )
 
-        def publish(measured: Measure, message: Any) -> None:
+        def publish(measured: Measure, build: Callable[[], Any]) -> None:
             now = self._clock()
             if slot.refusals.is_fresh(measured, now):
                 raise _refused(topic, measured)
@@ -274,11 +274,17 @@ class LetterProducers:
                 raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
             try:
                 try:
-                    alone.publish(message)
+                    alone.open()
                 except pulsar.ProducerBusy:
                     if not self._made_room(topic):
                         raise
-                    alone.publish(message)
+                    alone.open()
+            except Exception as error:
+                slot.failed(error, self._clock())
+                raise LetterPublishError(topic, error) from error
+            message = build()
+            try:
+                alone.publish(message)
             except RefusedError:
                 slot.refusals.add(measured, self._clock())
                 raise _refused(topic, measured) from None

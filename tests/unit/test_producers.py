@@ -277,10 +277,17 @@ def proving(
         def __init__(self, _client: Any, topic: str, *_: Any, **__: Any) -> None:
             super().__init__()
             self._topic = topic
+            self.is_open = False
 
-        def publish(self, _message: Any) -> None:
+        def open(self) -> None:
+            """Connect."""
+            self.is_open = True
+
+        def publish(self, message: Any) -> None:
             """Publish."""
             asked.append(self._topic)
+            assert self.is_open
+            assert message is not None
             if ends and (error := ends.pop(0)) is not None:
                 raise error
 
@@ -367,6 +374,23 @@ def test_a_topic_that_does_not_answer_is_not_asked_for_each_letter(
     assert 1 == len(asked)
     clock.now += 0.2
     assert prove(letters, 10)
+
+
+def test_a_delay_begins_when_there_is_a_connection(proving: Any) -> None:
+    """It would be over, or shorter, after the time that connecting has taken."""
+    letters, _, _ = proving
+    seen: list[bool] = []
+    made = producers.Alone
+
+    class Watched(made):  # type: ignore[misc,valid-type]
+        def open(self) -> None:
+            super().open()
+            seen.append(True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(producers, "Alone", Watched)
+        assert letters.prove(RETRY, None, SCHEMA, Measure(10, 10), lambda: seen.append(False) or 1)
+    assert [True, False] == seen
 
 
 def test_a_letter_that_cannot_be_built_fails_alone(proving: Any) -> None:
