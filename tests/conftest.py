@@ -287,9 +287,9 @@ def _path(topic: str) -> str:
     return f"{domain}/{name}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def admin(broker: RunningBroker) -> Admin:
-    """Return the broker's REST API."""
+    """Return the broker's REST API; a module may have a `broker` of its own."""
     return Admin(broker.admin_url)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import attrs
 import pulsar
 import pytest
 from filling import send_batch
@@ -21,12 +20,6 @@ SHARED = pulsar.ConsumerType.Shared
 def broker(index_ack_broker: Any) -> Any:
     """Take that broker instead of the run's."""
     return index_ack_broker
-
-
-@pytest.fixture
-def admin(admin: Any, broker: Any) -> Any:
-    """Ask that broker, too."""
-    return attrs.evolve(admin, url=broker.admin_url)
 
 
 def entry_of(message: Any) -> tuple[int, int]:
