@@ -121,7 +121,6 @@ class LetterRouter:
         """
         self.clock = clock
         self._new_message = new_message
-        self._client = client
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
         self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
@@ -350,7 +349,11 @@ class LetterRouter:
         return None if self._written is None else self._written.of(raw)
 
     def _make_first_subscription(self, topic: str) -> None:
-        """Make the subscription without which the broker deletes the dead letters."""
+        """Make the subscription without which the broker deletes the dead letters.
+
+        By the client of letters: a terminated topic tells its consumers that it has ended, for
+        which pulsar-client closes the connection, of whatever else goes through it, too.
+        """
         if self._subscription is None:
             if not self._warned:
                 self._warned = True
@@ -358,7 +361,7 @@ class LetterRouter:
             return
         try:
             consumer = BareClient.subscribe(
-                self._client,
+                self.producers.client,
                 topic,
                 self._subscription,
                 pulsar.ConsumerType.Shared,

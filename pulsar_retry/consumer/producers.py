@@ -77,6 +77,10 @@ class LetterProducers:
 
     Those of letters with an identity have names that no other producer has. No fixed name: two
     consumers of one name would fence each other off.
+
+    Attributes:
+        client: What makes them, and whatever else asks for the topics of letters: a broker may
+            close its connection.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class LetterProducers:
             options: More arguments of `create_producer`, such as those of encryption.
         """
         own = getattr(client, "_letter_client", None)
-        self._client = client if own is None else own
+        self.client = client if own is None else own
         self._one_thread = own is not None  # which has one I/O thread
         self._new_client = getattr(client, "_new_client", None)
         self._more = dict(options or {})
@@ -195,11 +199,11 @@ class LetterProducers:
         options = self._options(schema, named=slot.named)
         try:
             try:
-                producer = BareClient.create_producer(self._client, topic, **options)
+                producer = BareClient.create_producer(self.client, topic, **options)
             except pulsar.ProducerBusy:
                 if not self._made_room(topic):
                     raise
-                producer = BareClient.create_producer(self._client, topic, **options)
+                producer = BareClient.create_producer(self.client, topic, **options)
         except pulsar.IncompatibleSchema:
             if not fallback:
                 raise
@@ -323,7 +327,7 @@ class LetterProducers:
     def _knows(self, topic: str) -> bool:
         """Tell whether the broker answers for *topic*."""
         with contextlib.suppress(pulsar.PulsarException):
-            return bool(self._client.get_topic_partitions(topic))
+            return bool(self.client.get_topic_partitions(topic))
         return False
 
     def _options(self, schema: Any, *, named: bool) -> dict[str, Any]:
@@ -340,7 +344,7 @@ class LetterProducers:
     def _is_single(self, topic: str) -> bool:
         """Tell whether *topic*, which exists by now, is known to have no partitions."""
         try:
-            return list(self._client.get_topic_partitions(topic)) == [topic]
+            return list(self.client.get_topic_partitions(topic)) == [topic]
         except pulsar.PulsarException:
             return False
 
