@@ -132,9 +132,11 @@ def test_a_batch_has_nothing_of_a_lost_connection(fill, cut, proxy, remote, topi
 def test_handlers_wait_for_the_connection(fill, cut, proxy, remote, topic, shell):
     """A handler that runs goes on; the others wait for the connection."""
     fill()
-    handled, may_end, lock = Counter(), threading.Event(), threading.Lock()
+    handled, lock = Counter(), threading.Lock()
+    has_begun, may_end = threading.Event(), threading.Event()
 
     def handle(message):
+        has_begun.set()
         may_end.wait(60)
         with lock:
             handled[message.data()] += 1
@@ -150,6 +152,7 @@ def test_handlers_wait_for_the_connection(fill, cut, proxy, remote, topic, shell
     else:
         letters = shell != "listener"
         consumer = shared(remote, topic, message_listener=listen, enable_retry=letters)
+    assert has_begun.wait(60)
     cut(consumer)
     may_end.set()
     eventually(lambda: handled.total() >= 1)
