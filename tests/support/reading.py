@@ -25,7 +25,8 @@ def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[
     consumer = client.subscribe(
         topic, "inspector", initial_position=pulsar.InitialPosition.Earliest, **options
     )
-    messages = [consumer.receive(SOON) for _ in range(count)]
+    # The backoff of push waits for 25.6 s after its ninth failure.
+    messages = [consumer.receive(3 * SOON) for _ in range(count)]
     with pytest.raises(pulsar.Timeout):
         consumer.receive(NEVER)
     consumer.close()
