@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from http import HTTPMethod
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import pulsar
@@ -291,6 +292,16 @@ def _path(topic: str) -> str:
 def admin(broker: RunningBroker) -> Admin:
     """Return the broker's REST API; a module may have a `broker` of its own."""
     return Admin(broker.admin_url)
+
+
+@pytest.fixture
+def proxy(broker: RunningBroker) -> Iterator[Any]:
+    """Give what stands between the broker and the clients that connect to it."""
+    from proxy import Proxy  # noqa: PLC0415 - for few tests
+
+    url = urlsplit(broker.service_url)
+    with Proxy(url.hostname, url.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import attrs
 import pulsar
 import pytest
 from handing import manage, publish, retry_many
 from ledger import wait_until
-from proxy import BREAKS, Proxy
+from proxy import BREAKS
 from pushing import push
 
 import pulsar_retry as pr
@@ -43,14 +41,6 @@ CUTS = {
         "what was sent is lost, the originals come again",
     ),
 }
-
-
-@pytest.fixture
-def proxy(broker):
-    """Stand between the broker and the consumer."""
-    url = urlsplit(broker.service_url)
-    with Proxy(url.hostname, url.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

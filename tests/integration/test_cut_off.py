@@ -6,11 +6,9 @@ import asyncio
 import threading
 from collections import Counter
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 import pulsar
 import pytest
-from proxy import Proxy
 from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
@@ -23,14 +21,6 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 AT_ONCE = 200
 
 with_and_without_letters = pytest.mark.parametrize("enable_retry", [True, False])
-
-
-@pytest.fixture
-def proxy(broker):
-    """Stand between the broker and the consumer."""
-    url = urlsplit(broker.service_url)
-    with Proxy(url.hostname, url.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture
