@@ -344,6 +344,7 @@ class Consumer(WatchedConsumer):
         """Ask for messages that were dropped again, unless they are surely of before the seek."""
         if not self._is_cut_soon():  # the broker ignores those that it will not deliver
             for raw in messages:
+                self._returns.given_back(raw)
                 self._nacks.add(self._to_nack(raw, letter=False), 0.0)
 
     def _is_cut_soon(self) -> bool:

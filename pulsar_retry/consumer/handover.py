@@ -68,6 +68,10 @@ class Handover:
         """What is told of what is done with messages."""
         return self._consumer._watch
 
+    def redeliveries(self, message: Any) -> int:
+        """Return how often the broker has redelivered *message*, without what was no retry."""
+        return self._consumer._returns.attempts_before(raw_of(message))
+
     @property
     def stuck_letters(self) -> int:
         """How many letters wait whose publication has failed again and again."""

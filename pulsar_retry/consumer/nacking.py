@@ -64,6 +64,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
         self._is_asking = False
         this = weakref.ref(self)
         self._nacks.state = lambda: _state(this())
+        self._nacks.asked_again = self._returns.asked_again
 
     def _queues(self) -> tuple[NackQueue, ...]:
         """Return the queues of all of pulsar-client's consumers that this one is made of."""

@@ -52,6 +52,7 @@ class NackQueue:
         pending: What is pending.
         redelivered: How many messages were handed to pulsar-client, to be redelivered.
         state: Tells what the application does.
+        asked_again: Is told of messages that have not come and are asked for once more.
     """
 
     def __init__(self, timer: Timer, *, redelivers_all: bool = False) -> None:
@@ -77,6 +78,7 @@ class NackQueue:
         self._quiet_until = 0.0
         self._closed = False
         self.state: Callable[[], State] = State
+        self.asked_again: Callable[[list[Any]], None] = lambda _: None
         self._awaited = Awaited(is_of_all=redelivers_all)
         self._edges: OrderedDict[Entry, None] = OrderedDict()
         self._recall = _Recall(self)
@@ -279,6 +281,7 @@ class NackQueue:
         if lost.everything:
             self.raw.redeliver_unacknowledged_messages()
         elif lost.ids:
+            self.asked_again(list(lost.ids))
             self._ask(list(lost.ids))
 
 

@@ -142,6 +142,7 @@ class RetryConsumer(CountingConsumer):
         self._retry: Any = None
         self._letter_nacks = NackQueue(timer)
         self._letter_nacks.state = self._nacks.state
+        self._letter_nacks.asked_again = self._nacks.asked_again
         self._inbox: Any = None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         assert plan.topics is not None  # noqa: S101 - this plan has retries

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -26,7 +28,7 @@ _MOST = 10_000
 
 @attrs.define
 class _Redeliveries:
-    """What failures of ours have cost an entry.
+    """What redeliveries that are no retries have cost an entry.
 
     Attributes:
         ours: How many of its redeliveries we have asked for.
@@ -38,10 +40,11 @@ class _Redeliveries:
 
 
 class Returns:
-    """Counts, for each message, how often its hand-off has failed in this process. Thread-safe.
+    """Counts how often messages' hand-offs have failed in this process. Thread-safe.
 
     The broker's own redelivery count does not do: it is always 0 on Exclusive and Failover
-    subscriptions, and elsewhere it also counts the application's nacks.
+    subscriptions, and elsewhere it also counts the application's nacks. Counted are also other
+    redeliveries that this process has asked for and that are no retries.
     """
 
     def __init__(self) -> None:
@@ -51,24 +54,42 @@ class Returns:
 
     def failed(self, raw: Any) -> int:
         """Take note that *raw* is to be redelivered for a failure of ours; return their number."""
-        entry, _ = place = place_of(raw.message_id())
-        count = raw.redelivery_count()
+        place = place_of(raw.message_id())
         with self._lock:
             failures = self._failures[place] = self._failures.pop(place, 0) + 1
-            known = self._redeliveries.pop(entry, None)
-            if known is None or count < known.last:  # less: the broker has begun anew
-                known = _Redeliveries()
+            if len(self._failures) > _MOST:
+                self._failures.popitem(last=False)
+        self.given_back(raw)
+        return failures
+
+    def given_back(self, raw: Any) -> None:
+        """Take note that *raw* is to be redelivered, and that this is no retry."""
+        count = raw.redelivery_count()
+        with self._redelivery_of(raw.message_id()) as known:
+            if count < known.last:  # the broker has begun anew
+                known.ours, known.last = 0, -1
             if count > known.last:  # else another message of the batch has asked for this one
                 known.ours += 1
                 known.last = count
+
+    def asked_again(self, message_ids: Iterable[Any]) -> None:
+        """Take note that messages are redelivered once more, since they have not come."""
+        for each in message_ids:
+            with self._redelivery_of(each) as known:
+                known.ours += 1
+
+    @contextlib.contextmanager
+    def _redelivery_of(self, message_id: Any) -> Iterator[_Redeliveries]:
+        entry, _ = place_of(message_id)
+        with self._lock:
+            known = self._redeliveries.pop(entry, None) or _Redeliveries()
+            yield known
             self._redeliveries[entry] = known
-            for memory in (self._failures, self._redeliveries):
-                if len(memory) > _MOST:
-                    memory.popitem(last=False)
-        return failures
+            if len(self._redeliveries) > _MOST:
+                self._redeliveries.popitem(last=False)
 
     def attempts_before(self, raw: Any) -> int:
-        """Return the redelivery count of *raw* without the redeliveries that we have asked for."""
+        """Return the redelivery count of *raw* without redeliveries that are no retries."""
         count: int = raw.redelivery_count()
         if not count or not self._redeliveries:
             return count

@@ -199,7 +199,7 @@ class Settler:
         count = reconsume_times(work.message.properties())
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
-            count += max(0, work.message.redelivery_count() - asked_for)
+            count += max(0, self.handover.redeliveries(work.message) - asked_for)
         if not self.own_letters.is_empty:
             count = max(count, self.own_letters.failures(chain_key(work.message)))
         return count + (work.entry.retries if work.entry is not None else 0)

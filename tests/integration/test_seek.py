@@ -22,6 +22,7 @@ from replaying import (
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.admin.subscriptions import Subscriptions
+from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay import seek
 
 
@@ -263,7 +264,30 @@ def test_attempts_restart(admin, topic, subscription, consumer, publish):
 
     seek(subscription, "earliest")
 
-    assert firsts("1") == delivered(consumer)
+    [(_, attempt)] = delivered(consumer)
+    assert attempt <= 2  # it is 2 where it had come before the seek was known here: see below
+
+
+def test_what_has_come_before_the_seek_is_known(monkeypatch, subscription, subscribe, publish):
+    """The consumer gives it back, lest it be of before; that is no retry."""
+    consumer = subscribe(
+        initial_position=pulsar.InitialPosition.Earliest, dead_letter_policy=pr.DeadLetterPolicy(1)
+    )
+    publish(b"1")
+    consumer.receive(SOON)
+    tell = MOVES.tell
+
+    def tell_late(*of: Any) -> None:
+        eventually(lambda: consumer._inbox._ready)
+        tell(*of)
+
+    monkeypatch.setattr(MOVES, "tell", tell_late)
+    seek(subscription, "earliest")
+
+    message = consumer.receive(SOON)
+    assert 2 == pr.attempt_of(message)
+    consumer.negative_acknowledge(message, delay=0)
+    consumer.acknowledge(consumer.receive(SOON))
 
 
 @pytest.fixture

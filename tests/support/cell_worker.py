@@ -49,28 +49,30 @@ class Work:
 
     def __init__(self, cell: Cell, path: Path) -> None:
         self.cell = cell
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        self._file = path.open("a+", buffering=1, encoding="utf-8")
+        self._file.seek(0)
+        lines = self._file.read().splitlines()  # of the process that was killed
+        self._runs = Counter(line[4:] for line in lines if line.startswith("run "))
         self._lock = threading.Lock()
-        self._runs: Counter[str] = Counter()
 
     def note(self, line: str) -> None:
         """Write a line."""
         with self._lock:
             self._file.write(f"{line}\n")
 
-    def fails(self, name: str, attempt: int) -> bool:
+    def fails(self, name: str) -> bool:
         """Take note of a run, and tell whether it fails."""
         self.note(f"run {name}")
         with self._lock:
             self._runs[name] += 1
-            first = self._runs[name] == 1 and attempt == 1
+            first = self._runs[name] == 1
         return name.startswith("poison") or (name.startswith("once") and first)
 
     def handle(self, message: Any) -> None:
         """Fail or not; a subscriber calls it."""
         if self.cell.form == "avro":
             assert message.value()["note"] == "-"
-        if self.fails(message.properties()["name"], pr.attempt_of(message)):
+        if self.fails(message.properties()["name"]):
             raise TimeoutError("not now")
 
     def is_dead(self, message: Any) -> bool:
@@ -186,7 +188,7 @@ def run_push(client: pr.Client, topic: Any, work: Work, _: dict[str, Any]) -> No
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["message"]
             base64.b64decode(body.get("data", ""))
-            fails = work.fails(body["attributes"]["name"], 1)
+            fails = work.fails(body["attributes"]["name"])
             self.send_response(503 if fails else 204)
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -1,0 +1,60 @@
+"""Which redeliveries count as attempts of a message."""
+
+from __future__ import annotations
+
+import attrs
+from nacking import Id
+
+from pulsar_retry.consumer.returns import Returns
+
+
+@attrs.frozen
+class Raw:
+    """A message, as pulsar-client gives it."""
+
+    number: int
+    count: int
+
+    def message_id(self) -> Id:
+        return Id(self.number)
+
+    def redelivery_count(self) -> int:
+        return self.count
+
+
+def test_what_the_application_nacks_counts() -> None:
+    """Only that."""
+    returns = Returns()
+    returns.given_back(Raw(1, 0))
+    assert 3 == returns.attempts_before(Raw(2, 3))
+
+
+def test_what_is_given_back_does_not_count() -> None:
+    """Neither in this delivery nor in later ones."""
+    returns = Returns()
+    returns.given_back(Raw(1, 2))
+    assert [2, 2, 3] == [returns.attempts_before(Raw(1, count)) for count in (2, 3, 4)]
+
+
+def test_a_batch_is_redelivered_once() -> None:
+    """However many of its messages are given back."""
+    returns = Returns()
+    for _ in range(3):
+        returns.given_back(Raw(1, 0))
+    assert 1 == returns.attempts_before(Raw(1, 2))
+
+
+def test_what_is_asked_for_again_does_not_count() -> None:
+    """Each time: a message that has not come has not run."""
+    returns = Returns()
+    returns.asked_again([Id(1)])
+    returns.asked_again([Id(1)])
+    assert 1 == returns.attempts_before(Raw(1, 3))
+
+
+def test_the_broker_begins_anew() -> None:
+    """When it forgets redeliveries, so does the consumer."""
+    returns = Returns()
+    returns.given_back(Raw(1, 2))
+    returns.given_back(Raw(1, 0))
+    assert 1 == returns.attempts_before(Raw(1, 2))
