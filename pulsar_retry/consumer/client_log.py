@@ -37,7 +37,8 @@ class _Pipe:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         reader, self.writer = os.pipe()
-        self._lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace")
+        # Left open to the very end, for pulsar-client may still write: a warning would be noise.
+        self._lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False)
         self.thread = threading.Thread(target=self._run, name="pulsar-client-log", daemon=True)
         self.thread.start()
 
