@@ -64,11 +64,16 @@ def _profile(config: pytest.Config) -> Mapping[str, Setting]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let benchmarks choose their broker."""
+    """Let benchmarks choose their broker, and unit tests have none."""
     parser.addoption(
         "--kind-broker",
         action="store_true",
         help="run on the settings of `pulsar-retry standalone`, not on Pulsar's own defaults",
+    )
+    parser.addoption(
+        "--no-broker",
+        action="store_true",
+        help="with pytest-xdist, whose controller cannot tell: no test needs a broker",
     )
 
 
@@ -84,9 +89,14 @@ def _which_broker(config: pytest.Config) -> list[str]:
     return lines
 
 
+def _is_shared(config: pytest.Config) -> bool:
+    """Tell whether workers of pytest-xdist share a broker, which the controller starts."""
+    return bool(config.getoption("numprocesses", None)) and not config.getoption("no_broker")
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Name the broker at once under pytest-xdist, whose controller collects nothing."""
-    return _which_broker(config) if config.getoption("numprocesses", None) else []
+    return _which_broker(config) if _is_shared(config) else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
@@ -98,6 +108,8 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand the controller's broker to a worker of pytest-xdist."""
+    if not _is_shared(node.config):
+        return
     broker = _start_broker(node.config)
     node.workerinput["broker"] = (broker.kind, broker.service_url, broker.admin_url)
     node.workerinput["why_no_container"] = _choice(node.config).why_no_container
@@ -108,8 +120,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a shell; tests and the programs they start interrupt.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    worker_input = getattr(config, "workerinput", None)
-    if worker_input is not None:
+    worker_input = getattr(config, "workerinput", {})
+    if "broker" in worker_input:
         kind, service_url, admin_url = worker_input["broker"]
         config.stash[CHOICE] = BrokerChoice(kind, worker_input["why_no_container"])
         # No restart and no kill: the other workers use it, too.
