@@ -35,7 +35,7 @@ from pulsar_retry.errors import (
     PulsarRetryError,
     UnreachableError,
 )
-from pulsar_retry.replay.overview import kind_of
+from pulsar_retry.wire.letter_topics import kind_of
 
 __all__ = ["Console"]
 

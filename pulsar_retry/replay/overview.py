@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 
@@ -16,12 +15,10 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.replay.redrive_source import is_users, usual_subscription
-
-Kind = Literal["retry", "dead_letter"]
+from pulsar_retry.wire.letter_topics import Kind, candidates, kind_of
 
 #: Requests under way at a time.
 _THREADS = 16
-_NAME = re.compile(r"(?P<stem>.+)-(?P<suffix>RETRY|DLQ|retry|dlq)")
 
 
 @attrs.frozen(kw_only=True)
@@ -60,33 +57,6 @@ class LetterTopic:
     def facts(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         return {**attrs.asdict(self), "subscriptions": list(self.subscriptions)}
-
-
-def kind_of(topic: str) -> Kind | None:
-    """Return what a topic is by its name, in any dialect; None: neither."""
-    match = _NAME.fullmatch(topic)
-    if match is None:
-        return None
-    return "retry" if match["suffix"].upper() == "RETRY" else "dead_letter"
-
-
-def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield the topics and subscriptions that a letter topic may belong to, the likeliest first.
-
-    The name does not tell where the topic's ends and the subscription's begins. The longest topic
-    that exists is the likeliest; TDMQ's older dialects name the subscription alone.
-    """
-    match = _NAME.fullmatch(letter_topic)
-    if match is None:
-        return
-    stem = match["stem"]
-    for at in range(len(stem) - 1, stem.rindex("/"), -1):
-        if stem[at] == "-" and stem[:at] in topics:
-            # Where every partition has a DLQ of its own, its name has the partition's.
-            rest = re.sub(r"^partition-[0-9]+-", "", stem[at + 1 :])
-            if rest:
-                yield stem[:at], rest
-    yield None, stem[stem.rindex("/") + 1 :]
 
 
 def letter_topics(
