@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.ops.showing import facts_of
 from pulsar_retry.replay.reading import Stored
-from pulsar_retry.replay.showing import facts_of
 
 __all__ = ["Export"]
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.formatting import MOMENT, moment
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.words import MOMENT, moment
 
 __all__ = ["filter_options", "moment"]
 

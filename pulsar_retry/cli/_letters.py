@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pulsar_retry.replay.redriven import Group
-from pulsar_retry.replay.words import clean, short
+from pulsar_retry.ops.formatting import clean, short
+from pulsar_retry.replay.redriving.report import Group
 
 __all__ = ["full", "line", "rows_of_groups"]
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.words import clean, words_of_age
+from pulsar_retry.ops.formatting import clean, words_of_age
 
 __all__ = ["ask", "check_can_ask", "clean", "progress", "show_json", "table", "words_of_age"]
 

@@ -10,7 +10,7 @@ import click
 from pulsar_retry.cli._output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seek_report import SeekReport
+from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
 

@@ -12,13 +12,13 @@ from pulsar_retry.cli._export import Export
 from pulsar_retry.cli._filter import filter_options
 from pulsar_retry.cli._letters import full, line, rows_of_groups
 from pulsar_retry.cli._output import clean, progress, show_json, table, words_of_age
+from pulsar_retry.ops.browse import look_into
+from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.looking import look_into
-from pulsar_retry.replay.overview import letter_topics
 from pulsar_retry.replay.reading import tail_letters
-from pulsar_retry.replay.redriven import Groups
-from pulsar_retry.replay.showing import facts_of, failure_of, fits
+from pulsar_retry.replay.redriving.report import Groups
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]

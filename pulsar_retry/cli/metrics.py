@@ -12,10 +12,10 @@ from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._listening import address
 from pulsar_retry.cli._output import show_json
 from pulsar_retry.observe.serving import serve
+from pulsar_retry.ops.exporter import LetterCollector
+from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.pull.signals import awaiting_signals
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.exporting import LetterCollector
-from pulsar_retry.replay.overview import letter_topics
 
 __all__ = ["command"]
 

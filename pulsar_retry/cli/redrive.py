@@ -14,12 +14,12 @@ from pulsar_retry.cli._cluster import cluster_options, json_option
 from pulsar_retry.cli._filter import filter_options
 from pulsar_retry.cli._output import ask, check_can_ask, clean, progress, show_json, table
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.formatting import short
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redrive import MAX_REDRIVES, Redrive
-from pulsar_retry.replay.redriven import STAYS, STOPPED, Redriven
-from pulsar_retry.replay.words import short
+from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
+from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]

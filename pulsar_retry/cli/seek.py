@@ -10,9 +10,9 @@ from pulsar_retry.cli._cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seek_report import SeekReport
-from pulsar_retry.replay.seeking import seek
-from pulsar_retry.replay.snapshots import Snapshot
+from pulsar_retry.replay.seeking.report import SeekReport
+from pulsar_retry.replay.seeking.seek import seek
+from pulsar_retry.replay.snapshots.snapshot import Snapshot
 
 __all__ = ["command"]
 

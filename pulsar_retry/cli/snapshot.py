@@ -11,8 +11,8 @@ from pulsar_retry.cli._output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seek_report import SeekReport
-from pulsar_retry.replay.snapshots import Snapshot
+from pulsar_retry.replay.seeking.report import SeekReport
+from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.wire.names import logical
 
 __all__ = ["command"]

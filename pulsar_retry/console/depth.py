@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pulsar_retry.console.chart import Sample
-from pulsar_retry.replay.overview import LetterTopic
-from pulsar_retry.replay.polling import Polling
+from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.polling import Polling
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.browse import look_into
+from pulsar_retry.ops.overview import LetterTopic, letter_topics
+from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.looking import look_into
-from pulsar_retry.replay.overview import LetterTopic, letter_topics
-from pulsar_retry.replay.redriven import Group, Groups
-from pulsar_retry.replay.showing import facts_of, failure_of, fits
+from pulsar_retry.replay.redriving.report import Group, Groups
 from pulsar_retry.wire.names import TopicName
 
 #: Letters that a page looks at, and those that it lists.

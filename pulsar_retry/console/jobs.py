@@ -12,12 +12,12 @@ import attrs
 from _pulsar import PulsarException
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.ops.formatting import moment
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redrive import Redrive
-from pulsar_retry.replay.redrive_run import CANCELLED
-from pulsar_retry.replay.redriven import Redriven
-from pulsar_retry.replay.words import moment
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import Redriven
+from pulsar_retry.replay.redriving.run import CANCELLED
 from pulsar_retry.wire.letter_topics import kind_of
 
 State = Literal["running", "done", "incomplete", "cancelled", "failed"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 import attrs
 
-from pulsar_retry.replay.words import clean
+from pulsar_retry.ops.formatting import clean
 
 Form = Literal["text", "json", "hex"]
 FORMS: tuple[Form, ...] = ("text", "json", "hex")

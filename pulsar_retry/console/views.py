@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from pulsar_retry.console.access import Access
-from pulsar_retry.replay.redriven import STAYS, STOPPED
-from pulsar_retry.replay.words import clean, short, words_of_age
+from pulsar_retry.ops.formatting import clean, short, words_of_age
+from pulsar_retry.replay.redriving.report import STAYS, STOPPED
 from pulsar_retry.wire.names import TopicName
 
 FILES = Path(__file__).parent / "pages"

@@ -6,11 +6,11 @@ the dead-letter topic together.
 
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redrive import Redrive
-from pulsar_retry.replay.redriven import Group, Redriven
-from pulsar_retry.replay.seek_report import LetterCounts, PartitionReport, SeekReport
-from pulsar_retry.replay.seeking import seek
-from pulsar_retry.replay.snapshots import Snapshot
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import Group, Redriven
+from pulsar_retry.replay.seeking.report import LetterCounts, PartitionReport, SeekReport
+from pulsar_retry.replay.seeking.seek import seek
+from pulsar_retry.replay.snapshots.snapshot import Snapshot
 from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [

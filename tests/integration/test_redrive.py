@@ -317,7 +317,7 @@ def test_one_of_several_subscriptions_has_to_be_named(dead) -> None:
 
 def test_a_subscription_that_somebody_uses_is_left_alone(dead, client, monkeypatch) -> None:
     """A consumer would take letters that are then neither here nor there."""
-    monkeypatch.setattr("pulsar_retry.replay.redrive._BUSY_PATIENCE", 0.1)
+    monkeypatch.setattr("pulsar_retry.replay.redriving.redrive._BUSY_PATIENCE", 0.1)
     dead.create("keep")
     client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared)
 

@@ -12,10 +12,11 @@ from replaying import consume, drained, firsts, ledgers, received, subscription_
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
-from pulsar_retry.replay import Snapshot, Subscription, seek, snapshots
+from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import Place
-from pulsar_retry.replay.seek_acking import acknowledge
-from pulsar_retry.replay.snapshot_store import Store
+from pulsar_retry.replay.seeking.acking import acknowledge
+from pulsar_retry.replay.snapshots.snapshot import snapshot as snapshots
+from pulsar_retry.replay.snapshots.store import Store
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

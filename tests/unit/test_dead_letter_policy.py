@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.replay.redrive_source import SUBSCRIPTION
+from pulsar_retry.replay.redriving.source import SUBSCRIPTION
 
 
 def test_the_default_is_sixteen_retries_and_derived_names() -> None:

@@ -15,8 +15,8 @@ from pulsar_retry.console.depth import Depths
 from pulsar_retry.console.desk import Contents, Desk
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
+from pulsar_retry.ops.overview import LetterTopic
 from pulsar_retry.replay import Cluster, Group
-from pulsar_retry.replay.overview import LetterTopic
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 DLQ = "persistent://public/default/orders-billing-DLQ"

@@ -6,7 +6,7 @@ import pytest
 
 from pulsar_retry.console.chart import chart
 from pulsar_retry.console.depth import MOST, Depths
-from pulsar_retry.replay.overview import LetterTopic
+from pulsar_retry.ops.overview import LetterTopic
 
 
 def topic(name: str, backlog: int) -> LetterTopic:

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_retry.observe.counting import ATTEMPT_BOUNDS, Book
 from pulsar_retry.observe.metrics import LETTER_METRICS, METRICS, LedgerCollector
-from pulsar_retry.replay.exporting import LetterCollector
-from pulsar_retry.replay.overview import LetterTopic
+from pulsar_retry.ops.exporter import LetterCollector
+from pulsar_retry.ops.overview import LetterTopic
 
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "docker" / "monitoring"

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pulsar_retry.replay import checkup_settings as settings
-from pulsar_retry.replay.checkup import keeps_later_waiting
+from pulsar_retry.ops import settings
+from pulsar_retry.ops.doctor import keeps_later_waiting
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

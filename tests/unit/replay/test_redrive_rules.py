@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
-from pulsar_retry.replay.pace import Pace
-from pulsar_retry.replay.redrive_source import Checkpoint
+from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.letter_topics import candidates, kind_of
 from pulsar_retry.wire.redrive import Dress, Owner, dedupe_id, next_redrive, owner_of, retry_beside
 

@@ -14,10 +14,10 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.replay import redrive_run
-from pulsar_retry.replay.pace import Pace
-from pulsar_retry.replay.redrive_run import Run, Work
-from pulsar_retry.replay.redrive_source import Checkpoint
+from pulsar_retry.replay.redriving import run as redrive_run
+from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.run import Run, Work
+from pulsar_retry.replay.redriving.source import Checkpoint
 
 DLQ = "persistent://public/default/dlq"
 

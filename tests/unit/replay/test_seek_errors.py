@@ -5,7 +5,7 @@ import pytest
 
 from pulsar_retry.errors import LetterPublishError, SeekError
 from pulsar_retry.replay import Cluster
-from pulsar_retry.replay.seeking import client_of
+from pulsar_retry.replay.seeking.seek import client_of
 
 CLUSTER = Cluster("pulsar://127.0.0.1:1")
 

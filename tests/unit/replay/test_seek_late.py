@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
 from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
-from pulsar_retry.replay.seek_late import Late
-from pulsar_retry.replay.seek_report import Goal
-from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.seeking.late import Late
+from pulsar_retry.replay.seeking.report import Goal
+from pulsar_retry.replay.seeking.survey import Surveyed
 
 LOG = Log(((3, 20),), Place(3, 19))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
-from pulsar_retry.replay.seek_letters import Fate, Judge, Letter, Main, anew
+from pulsar_retry.replay.seeking.letters import Fate, Judge, Letter, Main, anew
 
 TOPIC = "persistent://public/default/orders"
 ELSEWHERE = Place(50, 0)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
 from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
-from pulsar_retry.replay.seek_report import Goal, LetterCounts, SeekReport
-from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.seeking.report import Goal, LetterCounts, SeekReport
+from pulsar_retry.replay.seeking.survey import Surveyed
 
 LOG = Log(((3, 6), (5, 6)), Place(5, 5))
 ALL = list(LOG.places(Place(3, -1)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.seek_target import Target, target_of
+from pulsar_retry.replay.seeking.target import Target, target_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

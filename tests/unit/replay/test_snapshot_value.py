@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError, SnapshotError
 from pulsar_retry.replay.ack_state import AckState, Place, Range
-from pulsar_retry.replay.snapshot_value import (
+from pulsar_retry.replay.snapshots.value import (
     LEAST,
     LIFETIME,
     Capture,

@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import Stored
-from pulsar_retry.replay.redrive_judge import key_of
+from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope

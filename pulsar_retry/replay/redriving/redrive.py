@@ -22,10 +22,11 @@ from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.pace import Pace
-from pulsar_retry.replay.redrive_judge import Judge
-from pulsar_retry.replay.redrive_run import Run, Work
-from pulsar_retry.replay.redrive_source import (
+from pulsar_retry.replay.redriving.judge import Judge
+from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.report import Redriven, first_of_each
+from pulsar_retry.replay.redriving.run import Run, Work
+from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
     Checkpoint,
     CheckpointStore,
@@ -34,9 +35,8 @@ from pulsar_retry.replay.redrive_source import (
     find_subscription,
     keeping_subscription,
 )
-from pulsar_retry.replay.redrive_survey import Failures, survey
-from pulsar_retry.replay.redrive_targets import RETRY, Targets, checked_target
-from pulsar_retry.replay.redriven import Redriven, first_of_each
+from pulsar_retry.replay.redriving.survey import Failures, survey
+from pulsar_retry.replay.redriving.targets import RETRY, Targets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import Naming, TopicName, logical

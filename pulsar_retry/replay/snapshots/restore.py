@@ -14,14 +14,14 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import Log, Place
-from pulsar_retry.replay.seek_letters import Judge, Letter
-from pulsar_retry.replay.seek_moving import MakeJudge, Mover
-from pulsar_retry.replay.seek_reading import Republisher, read_letters
-from pulsar_retry.replay.seek_report import Goal, SeekReport
-from pulsar_retry.replay.seek_survey import Surveyed, cursor_of, survey_all
-from pulsar_retry.replay.seek_warnings import what_to_know
-from pulsar_retry.replay.seeking import letters_of, survey_main
-from pulsar_retry.replay.snapshot_value import Capture, Manifest
+from pulsar_retry.replay.seeking.letters import Judge, Letter
+from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
+from pulsar_retry.replay.seeking.report import Goal, SeekReport
+from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
+from pulsar_retry.replay.seeking.seek import letters_of, survey_main
+from pulsar_retry.replay.seeking.survey import Surveyed, cursor_of, survey_all
+from pulsar_retry.replay.seeking.warnings import what_to_know
+from pulsar_retry.replay.snapshots.value import Capture, Manifest
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
 

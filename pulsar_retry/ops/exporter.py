@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pulsar_retry.observe.metrics import LETTER_METRICS, PREFIX, family_of
-from pulsar_retry.replay.overview import LetterTopic
-from pulsar_retry.replay.polling import Polling
+from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.polling import Polling
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -12,8 +12,8 @@ from itertools import takewhile
 import attrs
 
 from pulsar_retry.replay.ack_state import AckState, Place
-from pulsar_retry.replay.seek_report import Goal
-from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.seeking.report import Goal
+from pulsar_retry.replay.seeking.survey import Surveyed
 
 
 @attrs.frozen

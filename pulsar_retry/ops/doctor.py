@@ -19,9 +19,9 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     UnreachableError,
 )
-from pulsar_retry.replay import checkup_settings as settings
-from pulsar_retry.replay.finding import Finding
-from pulsar_retry.replay.redrive_source import SUBSCRIPTION, all_stats, durable_subscriptions
+from pulsar_retry.ops import settings
+from pulsar_retry.ops.finding import Finding
+from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.namespaces import Retention
 from pulsar_retry.errors import AdminForbiddenError
-from pulsar_retry.replay.seek_report import Goal
-from pulsar_retry.replay.seek_survey import Surveyed, consumers_of, created_at
-from pulsar_retry.replay.seek_target import Target
+from pulsar_retry.replay.seeking.report import Goal
+from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, created_at
+from pulsar_retry.replay.seeking.target import Target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, logical
 

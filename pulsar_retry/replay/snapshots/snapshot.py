@@ -19,13 +19,13 @@ from pulsar_retry.errors import (
 )
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seek_report import SeekReport
-from pulsar_retry.replay.seek_survey import Surveyed, survey
-from pulsar_retry.replay.seeking import GRACE, client_of, letters_of, survey_main
-from pulsar_retry.replay.snapshot_policies import kept_for, oldest
-from pulsar_retry.replay.snapshot_restore import Restore
-from pulsar_retry.replay.snapshot_store import MAX_PROPERTY, Store
-from pulsar_retry.replay.snapshot_value import (
+from pulsar_retry.replay.seeking.report import SeekReport
+from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, survey_main
+from pulsar_retry.replay.seeking.survey import Surveyed, survey
+from pulsar_retry.replay.snapshots.policies import kept_for, oldest
+from pulsar_retry.replay.snapshots.restore import Restore
+from pulsar_retry.replay.snapshots.store import MAX_PROPERTY, Store
+from pulsar_retry.replay.snapshots.value import (
     READY,
     Capture,
     Manifest,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pulsar_retry.ops.finding import Finding
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.replay.finding import Finding
 
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The releases since which that one loses no letters, of each line that was mended.

@@ -12,7 +12,7 @@ from pulsar_retry.client import Client
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import Stored, read_letters, read_one
-from pulsar_retry.replay.redrive_source import (
+from pulsar_retry.replay.redriving.source import (
     check_exists,
     durable_subscriptions,
     usual_subscription,

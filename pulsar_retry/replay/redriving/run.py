@@ -24,10 +24,10 @@ from pulsar_retry.consumer.future import LetterFuture
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.consumer.letters import LetterRouter
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
-from pulsar_retry.replay.pace import Pace
-from pulsar_retry.replay.redrive_judge import Judge
-from pulsar_retry.replay.redrive_source import Checkpoint
-from pulsar_retry.replay.redriven import REFUSED
+from pulsar_retry.replay.redriving.judge import Judge
+from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.report import REFUSED
+from pulsar_retry.replay.redriving.source import Checkpoint
 
 #: Seconds between two looks at everything but the letters.
 _TICK = 0.5

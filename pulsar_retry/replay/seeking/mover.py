@@ -19,12 +19,12 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay.ack_state import Place
-from pulsar_retry.replay.seek_acking import InTheWayError, acknowledge
-from pulsar_retry.replay.seek_late import Late
-from pulsar_retry.replay.seek_letters import Fate, Judge, Letter, Main
-from pulsar_retry.replay.seek_reading import Republisher, read_letters
-from pulsar_retry.replay.seek_report import Goal, LetterCounts
-from pulsar_retry.replay.seek_survey import Surveyed, consumers_of, survey_all
+from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
+from pulsar_retry.replay.seeking.late import Late
+from pulsar_retry.replay.seeking.letters import Fate, Judge, Letter, Main
+from pulsar_retry.replay.seeking.report import Goal, LetterCounts
+from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
+from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.subscription import Subscription
 
 #: Seconds for consumers to come back, of which nothing depends.

@@ -13,7 +13,7 @@ from pulsar import Client as BareClient
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import SeekError
 from pulsar_retry.replay.ack_state import Place
-from pulsar_retry.replay.seek_survey import consumers_of, survey
+from pulsar_retry.replay.seeking.survey import consumers_of, survey
 
 #: Seconds without any progress after which it has failed, and after which to send them again.
 _PATIENCE = 30.0

@@ -7,8 +7,8 @@ from typing import Any
 
 from pulsar_retry.consumer.letter import Letter
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redrive_targets import NoTarget, Targets
-from pulsar_retry.replay.redriven import FILTERED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.replay.redriving.report import FILTERED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.replay.redriving.targets import NoTarget, Targets
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.redrive import Dress, next_redrive, owner_of
 

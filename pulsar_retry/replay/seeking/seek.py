@@ -21,17 +21,17 @@ from pulsar_retry.errors import (
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seek_letters import Judge
-from pulsar_retry.replay.seek_moving import Mover
-from pulsar_retry.replay.seek_report import Goal, SeekReport
-from pulsar_retry.replay.seek_survey import (
+from pulsar_retry.replay.seeking.letters import Judge
+from pulsar_retry.replay.seeking.mover import Mover
+from pulsar_retry.replay.seeking.report import Goal, SeekReport
+from pulsar_retry.replay.seeking.survey import (
     Surveyed,
     cursor_of,
     published_at,
     survey_all,
 )
-from pulsar_retry.replay.seek_target import LATEST, Target, target_of
-from pulsar_retry.replay.seek_warnings import beyond_retention, what_to_know
+from pulsar_retry.replay.seeking.target import LATEST, Target, target_of
+from pulsar_retry.replay.seeking.warnings import beyond_retention, what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
 

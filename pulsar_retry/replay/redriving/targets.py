@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import AdminNotFoundError, ConfigError
-from pulsar_retry.replay.redriven import ANOTHERS, NO_TARGET
+from pulsar_retry.replay.redriving.report import ANOTHERS, NO_TARGET
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.redrive import Owner, retry_beside

@@ -18,8 +18,8 @@ from pulsar_retry.consumer.written import WrittenSchemas
 from pulsar_retry.errors import LetterPublishError
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.reading import reader_of
-from pulsar_retry.replay.seek_letters import Letter, anew
-from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.seeking.letters import Letter, anew
+from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 

@@ -11,8 +11,8 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, Log, Place
-from pulsar_retry.replay.seek_letters import Fate, Letter, Main
-from pulsar_retry.replay.seek_survey import Surveyed
+from pulsar_retry.replay.seeking.letters import Fate, Letter, Main
+from pulsar_retry.replay.seeking.survey import Surveyed
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError
-from pulsar_retry.replay.redrive_source import is_users, usual_subscription
+from pulsar_retry.replay.redriving.source import is_users, usual_subscription
 from pulsar_retry.wire.letter_topics import Kind, candidates, kind_of
 
 #: Requests under way at a time.

@@ -19,8 +19,8 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
 from pulsar_retry.replay.ack_state import Place
-from pulsar_retry.replay.snapshot_large import LargeValues
-from pulsar_retry.replay.snapshot_value import DELETING, PIN, Capture, Manifest
+from pulsar_retry.replay.snapshots.chunks import LargeValues
+from pulsar_retry.replay.snapshots.value import DELETING, PIN, Capture, Manifest
 
 _MANIFEST, _CAPTURE = "manifest", "capture"
 #: A capture that is too large for a property is in the compacted topic.

@@ -13,9 +13,9 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.replay.reading import read_letters, reader_of
-from pulsar_retry.replay.redrive_judge import Judge
-from pulsar_retry.replay.redrive_source import Checkpoint
-from pulsar_retry.replay.redriven import Groups, Redriven, first_of_each
+from pulsar_retry.replay.redriving.judge import Judge
+from pulsar_retry.replay.redriving.report import Groups, Redriven, first_of_each
+from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.properties import REDRIVE_ID
 

@@ -1,0 +1,1 @@
+"""What operators look at: depths, letters, settings of the cluster."""

@@ -1,0 +1,1 @@
+"""Bringing dead letters back to work."""

@@ -1,0 +1,1 @@
+"""Snapshots of a subscription: taken, stored, and restored."""
