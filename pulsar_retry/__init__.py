@@ -55,14 +55,14 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
     from pulsar_retry.policy.retry import RetryPolicy
     from pulsar_retry.policy.settings import Setting
-    from pulsar_retry.pull.breaker import Breaker
     from pulsar_retry.pull.delivery import Delivery
-    from pulsar_retry.pull.flow import FlowControl
     from pulsar_retry.pull.health import Health
-    from pulsar_retry.pull.lanes import Lanes
-    from pulsar_retry.pull.lease import Lease
-    from pulsar_retry.pull.quarantine import ClaimStore, FileClaims, Quarantine
     from pulsar_retry.pull.report import Report
+    from pulsar_retry.pull.rules.breaker import Breaker
+    from pulsar_retry.pull.rules.flow import FlowControl
+    from pulsar_retry.pull.rules.lanes import Lanes
+    from pulsar_retry.pull.rules.lease import Lease
+    from pulsar_retry.pull.rules.quarantine import ClaimStore, FileClaims, Quarantine
     from pulsar_retry.pull.subscriber import Subscriber
     from pulsar_retry.wire.codecs import Codec
     from pulsar_retry.wire.dead_letter import DeadLetter

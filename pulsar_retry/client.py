@@ -16,15 +16,15 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.breaker import Breaker
-from pulsar_retry.pull.checks import positive, whole
 from pulsar_retry.pull.delivery import Delivery
-from pulsar_retry.pull.flow import FlowControl
-from pulsar_retry.pull.lanes import Lanes
-from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.options import checked_options, checked_policy, effective, with_handler
 from pulsar_retry.pull.puller import Puller
-from pulsar_retry.pull.quarantine import Quarantine
+from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.checks import positive, whole
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lanes import Lanes
+from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.subscriber import Subscriber
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact

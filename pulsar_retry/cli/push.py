@@ -21,7 +21,7 @@ from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.retry import READERS, RetryPolicy
-from pulsar_retry.pull.breaker import Breaker
+from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.names import Naming

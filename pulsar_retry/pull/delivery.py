@@ -10,7 +10,7 @@ from pulsar_retry.consumer.making import checked_error
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.board import Work
+from pulsar_retry.pull.engine.work_queue import Work
 
 
 @attrs.define(eq=False)

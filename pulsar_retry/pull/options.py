@@ -19,15 +19,15 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.breaker import Breaker
-from pulsar_retry.pull.checks import one_of, whole
-from pulsar_retry.pull.flow import FlowControl
-from pulsar_retry.pull.lanes import Lanes
-from pulsar_retry.pull.lease import Lease
-from pulsar_retry.pull.letters import checked_redact
-from pulsar_retry.pull.quarantine import Quarantine
-from pulsar_retry.pull.returned import is_lazy
-from pulsar_retry.pull.valve import Valve
+from pulsar_retry.pull.engine.admission import Valve
+from pulsar_retry.pull.engine.origin import checked_redact
+from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.checks import one_of, whole
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lanes import Lanes
+from pulsar_retry.pull.rules.lease import Lease
+from pulsar_retry.pull.rules.quarantine import Quarantine
+from pulsar_retry.pull.workers.returned import is_lazy
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming
@@ -130,7 +130,7 @@ def with_handler(options: Options) -> Options:
         workers = LOOP
     quarantine = options.quarantine
     if workers == PROCESSES:
-        from pulsar_retry.pull.process_workers import (  # noqa: PLC0415 - few need it
+        from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
             pickled,
             recipe,
         )

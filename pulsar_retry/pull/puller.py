@@ -16,12 +16,12 @@ from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.board import Board, Work
 from pulsar_retry.pull.delivery import Delivery, Pulled
-from pulsar_retry.pull.lease import LeaseClock
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.engine.work_queue import Board, Work
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
-from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.rules.lease import LeaseClock
 
 #: Seconds without a message after which a pull that has some returns.
 _PAUSE = 0.1

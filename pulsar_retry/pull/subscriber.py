@@ -19,21 +19,21 @@ from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.board import HANDLED_BY, Board
-from pulsar_retry.pull.breaker import BreakerState
-from pulsar_retry.pull.checks import one_of
-from pulsar_retry.pull.crew import Crew
-from pulsar_retry.pull.gauges import Gauges
+from pulsar_retry.pull.engine.gauges import Gauges
+from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.receiver import Intake
+from pulsar_retry.pull.engine.safe_breaker import Switch
+from pulsar_retry.pull.engine.settler import Counts, Settler
+from pulsar_retry.pull.engine.supervisor import Supervisor
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.intake import Intake
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
-from pulsar_retry.pull.ordered import OrderedLanes
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
-from pulsar_retry.pull.settling import Counts, Settler
+from pulsar_retry.pull.rules.breaker import BreakerState
+from pulsar_retry.pull.rules.checks import one_of
 from pulsar_retry.pull.signals import Requests, awaiting_signals
-from pulsar_retry.pull.supervisor import Supervisor
-from pulsar_retry.pull.switch import Switch
+from pulsar_retry.pull.workers.crew import Crew
 
 if TYPE_CHECKING:
     import asyncio

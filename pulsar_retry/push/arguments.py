@@ -12,7 +12,7 @@ from pulsar_retry.policy.backoff import Immediate
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.jitter import Jitter
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.flow import RESUME, FlowControl
+from pulsar_retry.pull.rules.flow import RESUME, FlowControl
 from pulsar_retry.push.body import may_be_header
 from pulsar_retry.push.pacer import in_hand
 from pulsar_retry.push.pusher import Signer

@@ -19,16 +19,16 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.async_workers import RETRIES_IN_PLACE
-from pulsar_retry.pull.breaker import Breaker
-from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.lanes import Lanes
-from pulsar_retry.pull.lease import Lease
 from pulsar_retry.pull.options import LOOP, Options, checked_options
 from pulsar_retry.pull.report import Report, StopMode
-from pulsar_retry.pull.settling import LETTERS, NACK
+from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lanes import Lanes
+from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.subscriber import Subscriber
+from pulsar_retry.pull.workers.loop import RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
     attribute_headers_of,

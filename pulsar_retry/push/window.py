@@ -9,7 +9,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.pull.checks import whole
+from pulsar_retry.pull.rules.checks import whole
 
 #: "The system starts with a small single-digit window size."
 INITIAL = 4

@@ -14,7 +14,7 @@ from handling import SOON, Notes
 from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
-from pulsar_retry.pull import supervisor
+from pulsar_retry.pull.engine import supervisor
 
 pytestmark = pytest.mark.timeout(90)
 

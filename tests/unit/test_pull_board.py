@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_retry.pull.board import Board, Slot, Work
+from pulsar_retry.pull.engine.work_queue import Board, Slot, Work
 
 
 def item(number: int = 0) -> tuple[str, int, None]:

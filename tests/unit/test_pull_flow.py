@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.flow import PAUSE, RESUME, Gate
+from pulsar_retry.pull.rules.flow import PAUSE, RESUME, Gate
 
 
 def test_the_load_is_the_larger_part() -> None:

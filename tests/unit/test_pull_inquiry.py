@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pulsar
 import pytest
 
-from pulsar_retry.pull.inquiry import Inquiry
+from pulsar_retry.pull.engine.probe import Inquiry
 
 NOBODY = pulsar.TopicNotFound("Pulsar error: TopicNotFound")
 AWAY = pulsar.ConnectError("Pulsar error: ConnectError")

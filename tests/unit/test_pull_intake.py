@@ -8,11 +8,11 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.pull.board import Board, Slot
-from pulsar_retry.pull.flow import FlowControl
-from pulsar_retry.pull.intake import Intake
-from pulsar_retry.pull.lanes import Lanes
-from pulsar_retry.pull.lease import Lease
+from pulsar_retry.pull.engine.receiver import Intake
+from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lanes import Lanes
+from pulsar_retry.pull.rules.lease import Lease
 
 
 class Queue:

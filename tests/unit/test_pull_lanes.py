@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.lanes import PATIENCE, LaneTable, Step
+from pulsar_retry.pull.rules.lanes import PATIENCE, LaneTable, Step
 
 
 class Table(LaneTable[str]):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.lease import HandlingTimes, LeaseClock
+from pulsar_retry.pull.rules.lease import HandlingTimes, LeaseClock
 
 
 def test_a_lease_lasts_the_minimum_at_first() -> None:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.letters import origin_key
-from pulsar_retry.pull.ward import Ward
+from pulsar_retry.pull.engine.origin import origin_key
+from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.testing import MemoryBroker
 
 

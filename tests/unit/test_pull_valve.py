@@ -6,8 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from pulsar_retry.pull.async_workers import LoopWorkers
-from pulsar_retry.pull.board import Board
+from pulsar_retry.pull.engine.work_queue import Board
+from pulsar_retry.pull.workers.loop import LoopWorkers
 
 COUNT = 40
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.errors import UnfinishedError
 from pulsar_retry.policy.outcomes import Defer
-from pulsar_retry.pull.board import HANDLED_BY, Board, Slot
-from pulsar_retry.pull.ending import contained
+from pulsar_retry.pull.engine.ending import contained
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board, Slot
 
 if TYPE_CHECKING:
     import asyncio
 
-    from pulsar_retry.pull.loop_thread import LoopThread
+    from pulsar_retry.pull.workers.loop_thread import LoopThread
 
 #: Seconds after which a message is tried again whose awaitable met an event loop that has ended.
 _RETRY = 1.0
@@ -128,7 +128,7 @@ class Finisher:
             return self._loop
         with self._lock:
             if self._own is None:
-                from pulsar_retry.pull.loop_thread import LoopThread  # noqa: PLC0415 - as above
+                from pulsar_retry.pull.workers.loop_thread import LoopThread  # noqa: PLC0415 - as above
 
                 self._own = LoopThread()
             return self._own.loop

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.board import Board, Slot
-from pulsar_retry.pull.guarding import Guard
+from pulsar_retry.pull.engine.guard import Guard
+from pulsar_retry.pull.engine.settler import LETTERS, Settler
+from pulsar_retry.pull.engine.work_queue import Board, Slot
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
-from pulsar_retry.pull.returned import Finisher
-from pulsar_retry.pull.settling import LETTERS, Settler
-from pulsar_retry.pull.workers import WorkerThread
+from pulsar_retry.pull.workers.returned import Finisher
+from pulsar_retry.pull.workers.threads import WorkerThread
 
 if TYPE_CHECKING:
-    from pulsar_retry.pull.async_workers import LoopWorkers
+    from pulsar_retry.pull.workers.loop import LoopWorkers
 
 
 class Crew:
@@ -106,7 +106,7 @@ class Crew:
         self._finisher.close()
 
     def _start_on_loop(self, lost: Callable[[], None]) -> None:
-        from pulsar_retry.pull.async_workers import LoopWorkers  # noqa: PLC0415 - brings asyncio
+        from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
 
         options, handler = self._options, self._handler
         if options.valve is None:  # a dispatcher's returns nothing
@@ -135,7 +135,7 @@ class Crew:
         options, slot = self._options, Slot()
         handler, close = self._handler, None
         if options.workers == PROCESSES:
-            from pulsar_retry.pull.process_workers import (  # noqa: PLC0415 - few need it
+            from pulsar_retry.pull.workers.processes import (  # noqa: PLC0415 - few need it
                 ProcessWorker,
             )
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
-from pulsar_retry.pull.breaker import Breaker, BreakerState, Circuit
+from pulsar_retry.pull.rules.breaker import Breaker, BreakerState, Circuit
 
 
 class Switch:

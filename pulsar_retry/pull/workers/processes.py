@@ -22,10 +22,10 @@ from pulsar.schema import AvroSchema, BytesSchema, JsonSchema, StringSchema
 
 from pulsar_retry.errors import ConfigError, HandlerError, WorkerCrashedError, shown
 from pulsar_retry.policy.outcomes import Defer
-from pulsar_retry.pull.board import Slot
-from pulsar_retry.pull.carried import carried, restored
-from pulsar_retry.pull.ending import ENDS, Ending, ending
-from pulsar_retry.pull.returned import Finisher
+from pulsar_retry.pull.engine.ending import ENDS, Ending, ending
+from pulsar_retry.pull.engine.work_queue import Slot
+from pulsar_retry.pull.workers.pickled import carried, restored
+from pulsar_retry.pull.workers.returned import Finisher
 
 _CONTEXT = multiprocessing.get_context("spawn")
 

@@ -12,7 +12,7 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.checks import one_of, positive, whole
+from pulsar_retry.pull.rules.checks import one_of, positive, whole
 
 #: Which of all handling times a lease is to outlast (python-pubsub's).
 _PERCENTILE = 0.99

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pulsar_retry.errors import WorkersLostError
-from pulsar_retry.pull.board import Board, Slot, Work
-from pulsar_retry.pull.lease import Lease
-from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.engine.work_queue import Board, Slot, Work
+from pulsar_retry.pull.rules.lease import Lease
 
 _log = logging.getLogger("pulsar_retry")
 

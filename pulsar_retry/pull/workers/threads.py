@@ -8,9 +8,9 @@ from typing import Any
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
-from pulsar_retry.pull.board import Board, Slot
-from pulsar_retry.pull.returned import Finisher
-from pulsar_retry.pull.settling import Settler
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.workers.returned import Finisher
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -12,7 +12,7 @@ import attrs
 
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.checks import one_of, positive, whole
+from pulsar_retry.pull.rules.checks import one_of, positive, whole
 
 Item = TypeVar("Item")
 

@@ -16,16 +16,16 @@ from typing import Any, cast
 import pulsar
 
 from pulsar_retry.consumer.clock import SYSTEM, Clock
-from pulsar_retry.pull.board import Board, Item, Slot, Work
-from pulsar_retry.pull.breaker import BreakerState
-from pulsar_retry.pull.flow import FlowControl, Gate
-from pulsar_retry.pull.inquiry import Inquiry
-from pulsar_retry.pull.lanes import LETTER, Lanes
-from pulsar_retry.pull.lease import Lease, LeaseClock
-from pulsar_retry.pull.ordered import OrderedLanes
-from pulsar_retry.pull.settling import Settler
-from pulsar_retry.pull.switch import Switch
-from pulsar_retry.pull.valve import Valve
+from pulsar_retry.pull.engine.admission import Valve
+from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.probe import Inquiry
+from pulsar_retry.pull.engine.safe_breaker import Switch
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
+from pulsar_retry.pull.rules.breaker import BreakerState
+from pulsar_retry.pull.rules.flow import FlowControl, Gate
+from pulsar_retry.pull.rules.lanes import LETTER, Lanes
+from pulsar_retry.pull.rules.lease import Lease, LeaseClock
 
 _log = logging.getLogger("pulsar_retry")
 

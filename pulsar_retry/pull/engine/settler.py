@@ -30,13 +30,13 @@ from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
 from pulsar_retry.policy.decide import decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
-from pulsar_retry.pull.board import Board, Item, Slot, Work
-from pulsar_retry.pull.ending import ending
-from pulsar_retry.pull.letters import chain_key, origin_key, published_at
-from pulsar_retry.pull.ordered import OrderedLanes
-from pulsar_retry.pull.quarantine import crashes_of
-from pulsar_retry.pull.superseded import OwnLetters, Stamp
-from pulsar_retry.pull.switch import Switch
+from pulsar_retry.pull.engine.ending import ending
+from pulsar_retry.pull.engine.ordered import OrderedLanes
+from pulsar_retry.pull.engine.origin import chain_key, origin_key, published_at
+from pulsar_retry.pull.engine.safe_breaker import Switch
+from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
+from pulsar_retry.pull.rules.own_letters import OwnLetters, Stamp
+from pulsar_retry.pull.rules.quarantine import crashes_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pulsar_retry.pull.board import Board
-from pulsar_retry.pull.flow import FlowControl
+from pulsar_retry.pull.engine.supervisor import Supervisor
+from pulsar_retry.pull.engine.work_queue import Board
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.lease import LeaseClock
-from pulsar_retry.pull.supervisor import Supervisor
+from pulsar_retry.pull.rules.flow import FlowControl
+from pulsar_retry.pull.rules.lease import LeaseClock
 
 
 class Patient(Protocol):

@@ -1,0 +1,1 @@
+"""What takes messages in, hands them to workers, and settles them."""

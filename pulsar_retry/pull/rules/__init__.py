@@ -1,0 +1,1 @@
+"""What a subscriber goes by. Pure: no client, no thread."""

@@ -1,0 +1,1 @@
+"""What calls the handler: threads, an event loop, processes."""
