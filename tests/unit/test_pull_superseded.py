@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pulsar_retry.pull.rules.own_letters import OwnLetters, Stamp
+from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
 
 ANOTHER = Stamp("another", 7)
 

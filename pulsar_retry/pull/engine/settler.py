@@ -33,9 +33,9 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.origin import chain_key, origin_key, published_at
+from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
 from pulsar_retry.pull.engine.safe_breaker import Switch
 from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
-from pulsar_retry.pull.rules.own_letters import OwnLetters, Stamp
 from pulsar_retry.pull.rules.quarantine import crashes_of
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
 
