@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pulsar_retry_spark.checks import Finding, doctor
     from pulsar_retry_spark.datasource import register
-    from pulsar_retry_spark.errors import PulsarFailuresError
-    from pulsar_retry_spark.report import Report
-    from pulsar_retry_spark.routes import route_batches
-    from pulsar_retry_spark.rows import failures
-    from pulsar_retry_spark.source_errors import PulsarSourceError
-    from pulsar_retry_spark.splitting import cast_failed, split
-    from pulsar_retry_spark.writing import write_failures
+    from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
+    from pulsar_retry_spark.frames.rows import failures
+    from pulsar_retry_spark.frames.splitting import cast_failed, split
+    from pulsar_retry_spark.sink.report import Report
+    from pulsar_retry_spark.sink.routes import route_batches
+    from pulsar_retry_spark.sink.writing import write_failures
 
 __all__ = [
     "Finding",
@@ -36,15 +35,15 @@ __all__ = [
 _MODULES = {
     "Finding": "checks",
     "PulsarFailuresError": "errors",
-    "PulsarSourceError": "source_errors",
-    "Report": "report",
-    "cast_failed": "splitting",
+    "PulsarSourceError": "errors",
+    "Report": "sink.report",
+    "cast_failed": "frames.splitting",
     "doctor": "checks",
-    "failures": "rows",
+    "failures": "frames.rows",
     "register": "datasource",
-    "route_batches": "routes",
-    "split": "splitting",
-    "write_failures": "writing",
+    "route_batches": "sink.routes",
+    "split": "frames.splitting",
+    "write_failures": "sink.writing",
 }
 
 

@@ -18,7 +18,7 @@ from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.probes import Look, Machine, look, this_machine, unreached, workers
-from pulsar_retry_spark.writing import Option, parse_options
+from pulsar_retry_spark.sink.writing import Option, parse_options
 
 _NAME = "pulsar-failures"
 _OLDEST_SPARK = (4, 2)

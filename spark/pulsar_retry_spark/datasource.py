@@ -42,31 +42,31 @@ class PulsarFailureSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a row that was read."""
-        from pulsar_retry_spark.source import schema
+        from pulsar_retry_spark.source.source import schema
 
         return schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
-        from pulsar_retry_spark.source import batch_reader
+        from pulsar_retry_spark.source.source import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a streaming query."""
-        from pulsar_retry_spark.source import stream_reader
+        from pulsar_retry_spark.source.source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch job; the only mode is append."""
-        from pulsar_retry_spark.writers import FailureWriter, checked_options
+        from pulsar_retry_spark.sink.writers import FailureWriter, checked_options
 
         return FailureWriter(checked_options(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
         """Return the writer of a stream; the only output mode is append."""
-        from pulsar_retry_spark.writers import FailureStreamWriter, checked_options
+        from pulsar_retry_spark.sink.writers import FailureStreamWriter, checked_options
 
         return FailureStreamWriter(checked_options(self.options, schema, overwrite=overwrite))
 

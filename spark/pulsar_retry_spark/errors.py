@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pulsar_retry.errors import PulsarRetryError
 
-__all__ = ["PulsarFailuresError", "slug_of"]
+__all__ = ["PulsarFailuresError", "PulsarSourceError", "slug_of"]
 
 
 def slug_of(name: str) -> str:
@@ -36,3 +36,15 @@ class PulsarFailuresError(PulsarRetryError):
 
     def __str__(self) -> str:
         return f"[{self.prefix}_{self.slug}] {self.text}"
+
+
+class PulsarSourceError(PulsarFailuresError):
+    """Rows could not be read. Starts with ``[PULSAR_SOURCE_<SLUG>]``.
+
+    - ``DATA_LOSS``: a stream has not read what the broker has deleted.
+    - ``SUBSCRIPTION_BUSY``: another query reads by the same subscription.
+    - ``TIMEOUT``: the broker does not answer, or has messages but gives none.
+    - others are pulsar-client's names for its errors, such as ``AUTHORIZATION_ERROR``.
+    """
+
+    prefix: ClassVar[str] = "PULSAR_SOURCE"

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import failures, split
-from pulsar_retry_spark.plans import freeing_kept_rows
+from pulsar_retry_spark.frames.plans import freeing_kept_rows
 
 SCHEMA = "id int, amount int, _corrupt_record string"
 COUNT = 200

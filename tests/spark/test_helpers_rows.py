@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import cast_failed, failures, split
-from pulsar_retry_spark.columns import check_schema
+from pulsar_retry_spark.frames.columns import check_schema
 from pulsar_retry_spark.options import SinkOptions
 
 OPTIONS = {"service.url": "pulsar://broker", "topic": "orders", "subscription": "billing"}

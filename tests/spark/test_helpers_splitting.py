@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import cast_failed, split
-from pulsar_retry_spark.splitting import TRY_CONDITIONS
+from pulsar_retry_spark.frames.splitting import TRY_CONDITIONS
 
 ORDERS = """
 select * from values (1, 10, 'EUR'), (2, -1, 'EUR'), (3, null, 'EUR'), (4, -1, 'XXX')

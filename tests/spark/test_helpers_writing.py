@@ -12,7 +12,7 @@ from reading import SOON, SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
-from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.errors import PulsarSourceError
 
 
 @pytest.fixture

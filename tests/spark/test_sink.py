@@ -16,11 +16,11 @@ from reading import SOON, SUBSCRIPTION
 from stored import QUIET, payloads, stored
 
 import pulsar_retry as pr
-from pulsar_retry_spark import clients, sender, write_failures
+from pulsar_retry_spark import clients, write_failures
 from pulsar_retry_spark.datasource import register
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink import send_batches
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.sink import send_batches, sender
 
 
 @pytest.fixture

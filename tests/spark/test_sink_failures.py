@@ -11,12 +11,12 @@ import pytest
 from reading import SUBSCRIPTION
 from stored import payloads, stored
 
-from pulsar_retry_spark import clients, sender
+from pulsar_retry_spark import clients
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.sink import send_batches
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.sink import send_batches, sender
 
 
 def batches(count, rows=1000):

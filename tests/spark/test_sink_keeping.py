@@ -12,9 +12,9 @@ from stored import payloads, stored
 
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry_spark import clients
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink import send_batches
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.sink import send_batches
 
 
 @pytest.fixture(autouse=True)

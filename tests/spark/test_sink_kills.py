@@ -18,10 +18,10 @@ from stored import payloads, stored
 
 from pulsar_retry_spark import clients
 from pulsar_retry_spark.datasource import register
+from pulsar_retry_spark.exactly_once.stable import in_stable_order
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.report import Report, TaskReport
-from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender
-from pulsar_retry_spark.stable import in_stable_order
+from pulsar_retry_spark.sink.report import Report, TaskReport
+from pulsar_retry_spark.sink.sink import REPORT_SCHEMA, arrow_sender
 
 ROWS = 40_000
 ALL = {b"%d" % row for row in range(ROWS)}

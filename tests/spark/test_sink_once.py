@@ -17,10 +17,10 @@ from stored import QUIET, payloads, stored
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import clients, route_batches, split, write_failures
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.manifest import _settled, claimed
+from pulsar_retry_spark.exactly_once.manifest import _settled, claimed
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink import send_batches
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.sink import send_batches
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,11 @@ from hostile import HOSTILE
 from sourcing import Letters
 
 from pulsar_retry.standalone import Standalone
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink import send_batches
-from pulsar_retry_spark.source import batch_reader, schema
-from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.sink import send_batches
+from pulsar_retry_spark.source.source import batch_reader, schema
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

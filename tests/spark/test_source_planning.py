@@ -16,10 +16,10 @@ from reading import eventually
 from sourcing import Micro, forget
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark import reading, reading_subscription
-from pulsar_retry_spark import stream as stream_module
-from pulsar_retry_spark.source import batch_reader, schema
-from pulsar_retry_spark.source_errors import PulsarSourceError
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.source import batch_reader, reading, schema
+from pulsar_retry_spark.source.source import stream as stream_module
+from pulsar_retry_spark.source.source import subscription as reading_subscription
 
 NAME = "pulsar-failures"
 

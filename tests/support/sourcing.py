@@ -15,7 +15,7 @@ from reading import SUBSCRIPTION, eventually
 
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark import register
-from pulsar_retry_spark.source import schema, stream_reader
+from pulsar_retry_spark.source.source import schema, stream_reader
 
 
 @attrs.frozen

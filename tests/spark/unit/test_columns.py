@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark.columns import ALIASES, COLUMNS, Columns, check_schema
+from pulsar_retry_spark.frames.columns import ALIASES, COLUMNS, Columns, check_schema
 from pulsar_retry_spark.options import SinkOptions
 
 READ_BACK = "kind string, message_id string, publish_time timestamp"

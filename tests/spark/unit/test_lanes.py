@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.lanes import BatchLane, PartitionedLane, SingleLane
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
+from pulsar_retry_spark.sink.lanes import BatchLane, PartitionedLane, SingleLane
 
 MAX_PAYLOAD, MAX_SIZE = 1000, 2000
 

@@ -12,9 +12,8 @@ import pytest
 
 from pulsar_retry_spark import reaching
 from pulsar_retry_spark.connection import Connection
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.source_errors import PulsarSourceError
 
 #: CONNECTED, with a server version; and ERROR, with a request id, a code and a text.
 CONNECTED = b"\x08\x03\x1a\x04\x0a\x02v1"

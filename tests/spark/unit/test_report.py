@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pulsar_retry_spark.report import Report, TaskReport
+from pulsar_retry_spark.sink.report import Report, TaskReport
 
 ONE = TaskReport(
     partition=0,

@@ -15,11 +15,11 @@ from pulsar_retry.wire.properties import (
     RESERVED_PROPERTIES,
     RetryProperties,
 )
-from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.exactly_once.task import Task
+from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.routing import OTHER_REASONS, Router, Row
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router, Row
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
 MAIN = "persistent://public/default/orders"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.manifest import manifest
+from pulsar_retry_spark.exactly_once.manifest import manifest
+from pulsar_retry_spark.exactly_once.sequence import Numbering, OrderCheck
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import Claim, SinkOptions
-from pulsar_retry_spark.sequence import Numbering, OrderCheck
-from pulsar_retry_spark.task import Task
 
 BASE = {
     "service.url": "pulsar://localhost",

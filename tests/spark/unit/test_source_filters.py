@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from pulsar_retry_spark.source_filters import SLACK, Selection
-from pulsar_retry_spark.source_topics import Partition
+from pulsar_retry_spark.source.filters import SLACK, Selection
+from pulsar_retry_spark.source.topics import Partition
 
 RETRY = Partition("r-partition-0", "r", "retry")
 DEAD = Partition("d", "d", "dead_letter")

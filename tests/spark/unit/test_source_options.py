@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark.source_options import SourceOptions, SourceTopic
+from pulsar_retry_spark.source.options import SourceOptions, SourceTopic
 
 URL = "pulsar://localhost:6650"
 BASE = {"service.url": URL, "topic": "orders", "subscription": "billing"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark.positions import END, LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.source.positions import END, LATEST, Position, from_offset, to_offset
 
 IDS = st.integers(0, 2**63 - 1)
 POSITIONS = st.builds(Position, IDS, st.integers(-1, 2**40), st.integers(-1, 2**31))

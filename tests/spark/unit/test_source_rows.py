@@ -17,8 +17,8 @@ from pulsar_retry.wire.properties import (
     dead_letter_properties,
     letter_properties,
 )
-from pulsar_retry_spark.columns import COLUMNS
-from pulsar_retry_spark.source_rows import SCHEMA, RowBuffer
+from pulsar_retry_spark.frames.columns import COLUMNS
+from pulsar_retry_spark.source.rows import SCHEMA, RowBuffer
 
 NOON = 1_700_000_000_123
 CONSTANTS = {"topic": "persistent://public/default/t-s-DLQ", "kind": "dead_letter"}

@@ -8,12 +8,13 @@ import attrs
 import pulsar
 import pytest
 
-from pulsar_retry_spark import reading, source_patience
-from pulsar_retry_spark.positions import Position
-from pulsar_retry_spark.reading import Piece, messages
-from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.source_patience import has_message, last_message_id, patiently
-from pulsar_retry_spark.source_topics import Partition
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.patience import has_message, last_message_id, patiently
+from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.reading import Piece, messages
+from pulsar_retry_spark.source.source import patience as source_patience
+from pulsar_retry_spark.source.source import reading
+from pulsar_retry_spark.source.topics import Partition
 
 PARTITION = Partition("t", "t", "retry")
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.task import Task
 
 #: How many rows a task may write in one micro-batch.
 _ROWS = 1 << 32

@@ -9,10 +9,10 @@ from contextlib import closing
 import attrs
 import pulsar
 
-from pulsar_retry_spark.positions import END, Position
-from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.source_patience import has_message
-from pulsar_retry_spark.source_topics import AT_ONCE
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.patience import has_message
+from pulsar_retry_spark.source.positions import END, Position
+from pulsar_retry_spark.source.topics import AT_ONCE
 
 #: Milliseconds to wait for the last message, if there is one: the last entry may be a part of one.
 _LAST = 5_000

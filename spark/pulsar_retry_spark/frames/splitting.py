@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.plans import hides_metadata, is_deterministic, keep_rows
+from pulsar_retry_spark.frames.plans import hides_metadata, is_deterministic, keep_rows
 
 #: What Spark raises where the `try_…` function gives null, and its SQLSTATE.
 TRY_CONDITIONS = {

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pulsar_retry.wire.properties import message_id_text
-from pulsar_retry_spark.json_values import json_values, text_or_base64, to_json
+from pulsar_retry_spark.frames.json_values import json_values, text_or_base64, to_json
 
 #: Characters of a text that travel with a message.
 MAX_TEXT = 4096

@@ -7,9 +7,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructField
 
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.identity import with_dedupe_id
-from pulsar_retry_spark.last_batch import check_rows
-from pulsar_retry_spark.manifest import claimed
+from pulsar_retry_spark.exactly_once.last_batch import check_rows
+from pulsar_retry_spark.exactly_once.manifest import claimed
+from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
 
 

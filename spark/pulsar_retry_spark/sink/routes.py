@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.plans import freeing_kept_rows
-from pulsar_retry_spark.report import Report
-from pulsar_retry_spark.writing import (
+from pulsar_retry_spark.frames.plans import freeing_kept_rows
+from pulsar_retry_spark.sink.report import Report
+from pulsar_retry_spark.sink.writing import (
     Option,
     check_ratio,
     check_reachable,

@@ -16,7 +16,10 @@ from pulsar_retry.consumer.alone import Alone, RefusedError
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
-from pulsar_retry_spark.lanes import (
+from pulsar_retry_spark.exactly_once.sequence import Numbering
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import Receipts, refused
+from pulsar_retry_spark.sink.lanes import (
     BATCHED,
     CHUNKED,
     SINGLE,
@@ -26,10 +29,7 @@ from pulsar_retry_spark.lanes import (
     SingleLane,
     partition_of,
 )
-from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.receipts import Receipts, refused
-from pulsar_retry_spark.routing import Row
-from pulsar_retry_spark.sequence import Numbering
+from pulsar_retry_spark.sink.routing import Row
 
 #: Bytes of a task under way at most; and bytes that wait for a batch to be full, in all topics.
 _MAX_PENDING_BYTES = 64 << 20

@@ -19,15 +19,15 @@ import pyarrow as pa
 from _pulsar import MessageBuilder
 
 from pulsar_retry_spark.clients import CachedClient, lease
-from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.exactly_once.sequence import Numbering, OrderCheck
+from pulsar_retry_spark.exactly_once.task import Task
+from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
-from pulsar_retry_spark.report import NO_REASON, Report, TaskReport
-from pulsar_retry_spark.routing import Route, Router, Row
-from pulsar_retry_spark.sender import Sender
-from pulsar_retry_spark.sequence import Numbering, OrderCheck
-from pulsar_retry_spark.task import Task
+from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
+from pulsar_retry_spark.sink.routing import Route, Router, Row
+from pulsar_retry_spark.sink.sender import Sender
 
 #: The schema of what `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"

@@ -18,9 +18,9 @@ from pulsar_retry.wire.properties import (
     FAILURE_RULE,
     FAILURE_STAGE,
 )
-from pulsar_retry_spark import decoding
-from pulsar_retry_spark.columns import KAFKA, Columns
-from pulsar_retry_spark.json_values import json_values, to_json
+from pulsar_retry_spark.frames import decoding
+from pulsar_retry_spark.frames.columns import KAFKA, Columns
+from pulsar_retry_spark.frames.json_values import json_values, to_json
 
 #: action, retryable, attempt and topic: what decides about a row.
 Decision = tuple[str | None, bool | None, int | None, str | None]

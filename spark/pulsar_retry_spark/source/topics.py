@@ -15,7 +15,7 @@ import pulsar
 from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
 from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import Connection
-from pulsar_retry_spark.source_options import SourceTopic
+from pulsar_retry_spark.source.options import SourceTopic
 
 #: Looking takes a round trip or a few, one topic and partition after the other.
 AT_ONCE = 16

@@ -13,18 +13,17 @@ from pyspark.sql.utils import to_str
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import number
-from pulsar_retry_spark.columns import Columns, check_schema, warn_of
 from pulsar_retry_spark.connection import Connection
-from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.identity import with_dedupe_id
+from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
+from pulsar_retry_spark.exactly_once.stable import in_stable_order
+from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
+from pulsar_retry_spark.frames.identity import with_dedupe_id
+from pulsar_retry_spark.frames.plans import is_deterministic
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.plans import is_deterministic
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.report import Report, TaskReport
-from pulsar_retry_spark.routing import DEAD_LETTER, RETRY
-from pulsar_retry_spark.sink import REPORT_SCHEMA, arrow_sender, conclude
-from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.stable import in_stable_order
+from pulsar_retry_spark.sink.report import Report, TaskReport
+from pulsar_retry_spark.sink.routing import DEAD_LETTER, RETRY
+from pulsar_retry_spark.sink.sink import REPORT_SCHEMA, arrow_sender, conclude
 
 #: The value of an option, as `DataFrameWriter.options` takes it.
 Option = str | float | bool | None

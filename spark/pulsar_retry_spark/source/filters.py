@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pulsar_retry_spark.source_topics import Partition
+from pulsar_retry_spark.source.topics import Partition
 
 #: Milliseconds by which publish times may be out of order. They tell producers' clocks, and when a
 #: message was handed to the client: one that had to wait for its broker comes with an old time. So

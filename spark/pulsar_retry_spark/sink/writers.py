@@ -14,12 +14,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.columns import check_schema, warn_of
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.frames.columns import check_schema, warn_of
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.report import Report, TaskReport
-from pulsar_retry_spark.sink import conclude, send_batches
+from pulsar_retry_spark.sink.report import Report, TaskReport
+from pulsar_retry_spark.sink.sink import conclude, send_batches
 
 _log = logging.getLogger("pulsar_retry.spark")
 

@@ -16,7 +16,7 @@ from _pulsar import MessageBuilder
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import CachedClient, lease
-from pulsar_retry_spark.manifest import KEEPER, TIMEOUT_MS, sibling_topic
+from pulsar_retry_spark.exactly_once.manifest import KEEPER, TIMEOUT_MS, sibling_topic
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
 

@@ -17,10 +17,10 @@ from pyspark.sql.types import (
 )
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.columns import KAFKA
-from pulsar_retry_spark.identity import with_dedupe_id
-from pulsar_retry_spark.plans import hides_metadata
-from pulsar_retry_spark.splitting import Verdict, json_array
+from pulsar_retry_spark.frames.columns import KAFKA
+from pulsar_retry_spark.frames.identity import with_dedupe_id
+from pulsar_retry_spark.frames.plans import hides_metadata
+from pulsar_retry_spark.frames.splitting import Verdict, json_array
 
 #: Where Spark's and Databricks' readers put what they could not read, and the reasons that gives.
 READER_COLUMNS = {

@@ -1,14 +1,28 @@
-"""Waiting for a broker that is away, and noticing that it is."""
+"""A broker that is away is waited for; one that refuses is an error of ours."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pulsar
 
-from pulsar_retry_spark.source_errors import BROKER_IS_AWAY
+from pulsar_retry_spark.errors import PulsarSourceError, slug_of
+
+#: What pulsar-client raises while a broker stops, is away or starts. The broker's own errors come
+#: from one that is closing its topics or has not yet reached its metadata.
+BROKER_IS_AWAY = (
+    pulsar.BrokerMetadataError,
+    pulsar.BrokerPersistenceError,
+    pulsar.ConnectError,
+    pulsar.NotConnected,
+    pulsar.ServiceUnitNotReady,
+    pulsar.Timeout,
+    pulsar.TooManyLookupRequestException,
+    pulsar.UnknownError,
+)
 
 #: Seconds that a broker may be away. pulsar-client comes back to one that was away for a minute up
 #: to a minute later.
@@ -65,3 +79,17 @@ def _check(opened: Any) -> None:
     """Raise an error if the connection is lost: then pulsar-client calls every topic empty."""
     if not opened.is_connected():
         raise pulsar.NotConnected
+
+
+@contextmanager
+def refusals_of(what: str) -> Iterator[None]:
+    """Turn pulsar-client's errors into ours; *what* was not done.
+
+    Raises:
+        PulsarSourceError: pulsar-client has raised something.
+    """
+    try:
+        yield
+    except pulsar.PulsarException as error:
+        name = type(error).__name__
+        raise PulsarSourceError(slug_of(name), f"{what}: pulsar-client says {name}") from error

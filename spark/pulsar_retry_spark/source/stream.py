@@ -23,14 +23,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pulsar_retry_spark.clients import lease
-from pulsar_retry_spark.positions import LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.reading import Piece, messages, read_batches
-from pulsar_retry_spark.reading_subscription import ReadingSubscription
-from pulsar_retry_spark.source_errors import PulsarSourceError, refusals_of
-from pulsar_retry_spark.source_options import SourceOptions
-from pulsar_retry_spark.source_patience import patiently
-from pulsar_retry_spark.source_topics import Partition, existing, quiet, warn_if_none
+from pulsar_retry_spark.source.options import SourceOptions
+from pulsar_retry_spark.source.patience import patiently, refusals_of
+from pulsar_retry_spark.source.positions import LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.source.reading import Piece, messages, read_batches
+from pulsar_retry_spark.source.subscription import ReadingSubscription
+from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
 #: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2

@@ -32,7 +32,7 @@ from pulsar_retry.wire.properties import (
     delay_ms_of,
     origin_message_id,
 )
-from pulsar_retry_spark.decoding import split_rules
+from pulsar_retry_spark.frames.decoding import split_rules
 
 _TIME = pa.timestamp("us", tz="UTC")
 

@@ -16,17 +16,18 @@ from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import lease
+from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.parsing import unknown_name
-from pulsar_retry_spark.positions import END
 from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.reading import Piece, read_batches
-from pulsar_retry_spark.source_errors import PulsarSourceError, refusals_of
-from pulsar_retry_spark.source_extent import Extent, held
-from pulsar_retry_spark.source_filters import Selection
-from pulsar_retry_spark.source_options import SourceOptions
-from pulsar_retry_spark.source_rows import SCHEMA
-from pulsar_retry_spark.source_topics import Partition, existing, quiet, warn_if_none
-from pulsar_retry_spark.stream import FailureStreamReader
+from pulsar_retry_spark.source.extent import Extent, held
+from pulsar_retry_spark.source.filters import Selection
+from pulsar_retry_spark.source.options import SourceOptions
+from pulsar_retry_spark.source.patience import refusals_of
+from pulsar_retry_spark.source.positions import END
+from pulsar_retry_spark.source.reading import Piece, read_batches
+from pulsar_retry_spark.source.rows import SCHEMA
+from pulsar_retry_spark.source.stream import FailureStreamReader
+from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
 #: Milliseconds by which clocks may differ.
 _CLOCKS = 60_000

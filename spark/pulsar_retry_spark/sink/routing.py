@@ -21,11 +21,11 @@ from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.redrive import dedupe_id as redriven_id
 from pulsar_retry.wire.redrive import next_redrive
-from pulsar_retry_spark.columns import Columns
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.frames import Decision, Origin, Wait, read_frame
+from pulsar_retry_spark.frames.batch import Decision, Origin, Wait, read_frame
+from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions, Targets
-from pulsar_retry_spark.redriving import redriven
+from pulsar_retry_spark.sink.redriving import redriven
 
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"

@@ -13,11 +13,17 @@ import pyarrow as pa
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import Connection
-from pulsar_retry_spark.positions import Position
-from pulsar_retry_spark.source_errors import BROKER_IS_AWAY, PulsarSourceError, refusals_of
-from pulsar_retry_spark.source_patience import PATIENCE, has_message, patiently
-from pulsar_retry_spark.source_rows import RowBuffer
-from pulsar_retry_spark.source_topics import Partition
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.patience import (
+    BROKER_IS_AWAY,
+    PATIENCE,
+    has_message,
+    patiently,
+    refusals_of,
+)
+from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.rows import RowBuffer
+from pulsar_retry_spark.source.topics import Partition
 
 #: A record batch has at most so many rows, or bytes of payload and a row.
 _BATCH_ROWS = 5_000

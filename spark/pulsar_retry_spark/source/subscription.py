@@ -15,11 +15,11 @@ import pulsar
 
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry_spark.busy import when_free
-from pulsar_retry_spark.positions import Position
-from pulsar_retry_spark.reading import LOOK_BACK, Piece, messages
-from pulsar_retry_spark.source_errors import PulsarSourceError
-from pulsar_retry_spark.source_patience import has_message, last_message_id
-from pulsar_retry_spark.source_topics import Partition
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source.patience import has_message, last_message_id
+from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, messages
+from pulsar_retry_spark.source.topics import Partition
 
 #: Seconds in which the subscription of a query that has just ended becomes free.
 _BUSY_FOR = 10.0

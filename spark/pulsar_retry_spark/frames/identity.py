@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import BinaryType
 
-from pulsar_retry_spark.columns import KAFKA, Columns
+from pulsar_retry_spark.frames.columns import KAFKA, Columns
 
 
 def with_dedupe_id(df: DataFrame) -> DataFrame:

@@ -1,0 +1,1 @@
+"""Effectively once: the same rows under the same numbers, whenever a job is run."""

@@ -1,0 +1,1 @@
+"""Frames, rows and columns. Pure, but for what Spark is asked."""

@@ -1,0 +1,1 @@
+"""Failed rows to topics: where each goes, and who sends it."""

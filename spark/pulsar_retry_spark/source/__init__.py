@@ -1,0 +1,1 @@
+"""Retry and dead-letter topics as rows: a batch, or a stream."""
