@@ -97,13 +97,13 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "policy.retry": ("RetryPolicy",),
     "policy.settings": ("Setting",),
-    "pull.breaker": ("Breaker",),
+    "pull.rules.breaker": ("Breaker",),
     "pull.delivery": ("Delivery",),
-    "pull.flow": ("FlowControl",),
+    "pull.rules.flow": ("FlowControl",),
     "pull.health": ("Health",),
-    "pull.lanes": ("Lanes",),
-    "pull.lease": ("Lease",),
-    "pull.quarantine": (
+    "pull.rules.lanes": ("Lanes",),
+    "pull.rules.lease": ("Lease",),
+    "pull.rules.quarantine": (
         "ClaimStore",
         "FileClaims",
         "Quarantine",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import attrs
 
-from pulsar_retry.push.backoff import PushBackoff
-from pulsar_retry.push.pacer import Pacer, Ticket
-from pulsar_retry.push.window import Window
+from pulsar_retry.push.pacing.backoff import PushBackoff
+from pulsar_retry.push.pacing.pacer import Pacer, Ticket
+from pulsar_retry.push.pacing.window import Window
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -27,9 +27,9 @@ from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.names import Naming
 
 if TYPE_CHECKING:
+    from pulsar_retry.push.auth.hmacs import Hmac
+    from pulsar_retry.push.auth.tokens import ServiceAccount
     from pulsar_retry.push.dispatcher import Dispatcher
-    from pulsar_retry.push.hmacs import Hmac
-    from pulsar_retry.push.tokens import ServiceAccount
 
 __all__ = ["command"]
 
@@ -254,9 +254,9 @@ def _serve(wishes: _Wishes) -> None:
 
 
 def _dispatcher(client: Any, wishes: _Wishes, endpoint: str, signers: list[Any]) -> Dispatcher:
-    from pulsar_retry.push.descriptors import make_room_for  # noqa: PLC0415 - likewise
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.guard import Guard  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.http.descriptors import make_room_for  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.http.guard import Guard  # noqa: PLC0415 - likewise
 
     make_room_for(wishes.max_outstanding)
     return Dispatcher(
@@ -344,8 +344,8 @@ def _dead_letter_policy(wishes: _Wishes) -> DeadLetterPolicy | None:
 
 
 def _signers(wishes: _Wishes) -> tuple[ServiceAccount | None, Hmac | None]:
-    from pulsar_retry.push.hmacs import Hmac  # noqa: PLC0415 - likewise
-    from pulsar_retry.push.tokens import ServiceAccount  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.auth.hmacs import Hmac  # noqa: PLC0415 - likewise
+    from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
     path, secret = wishes.service_account, _secret("hmac_secret_file", wishes.hmac_secret_file)
     account = None if path is None else ServiceAccount.from_file(path)

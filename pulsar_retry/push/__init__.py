@@ -4,14 +4,14 @@ It needs the extra: ``pip install "pulsar-retry[push]"``.
 """
 
 from pulsar_retry.push import _needs as _needs
+from pulsar_retry.push.auth.hmacs import Hmac, HmacVerifier
+from pulsar_retry.push.auth.middleware import KeysUnavailableError, VerificationError
+from pulsar_retry.push.auth.tokens import ServiceAccount
+from pulsar_retry.push.auth.verifier import Verifier
 from pulsar_retry.push.dispatcher import Dispatcher
 from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.hmacs import Hmac, HmacVerifier
-from pulsar_retry.push.middleware import KeysUnavailableError, VerificationError
-from pulsar_retry.push.pacer import Pace
-from pulsar_retry.push.tokens import ServiceAccount
-from pulsar_retry.push.verifier import Verifier
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.pacing.pacer import Pace
 
 __all__ = [
     "Dispatcher",

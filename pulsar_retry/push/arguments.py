@@ -14,9 +14,9 @@ from pulsar_retry.policy.jitter import Jitter
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.rules.flow import RESUME, FlowControl
 from pulsar_retry.push.body import may_be_header
-from pulsar_retry.push.pacer import in_hand
+from pulsar_retry.push.pacing.pacer import in_hand
+from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, Window
 from pulsar_retry.push.pusher import Signer
-from pulsar_retry.push.window import EXPONENTIAL_UP_TO, Window
 
 #: Pub/Sub's ``ack_deadline_seconds``.
 SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0

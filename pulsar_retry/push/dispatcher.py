@@ -39,16 +39,16 @@ from pulsar_retry.push.arguments import (
     policy_of,
     signers_of,
 )
+from pulsar_retry.push.auth.hmacs import Hmac
 from pulsar_retry.push.body import subscription_name as default_name
-from pulsar_retry.push.descriptors import room_for
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.hmacs import Hmac
+from pulsar_retry.push.http.descriptors import room_for
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import Tally
-from pulsar_retry.push.pacer import Pace, Pacer
-from pulsar_retry.push.poster import Poster
+from pulsar_retry.push.pacing.pacer import Pace, Pacer
+from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
-from pulsar_retry.push.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import Naming

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.excerpt import excerpt, secrets_of
-from pulsar_retry.push.poster import Answer
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.excerpt import excerpt, secrets_of
+from pulsar_retry.push.http.poster import Answer
 
 
 class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mistake

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from pulsar_retry.observe.counting import LATENCY_BOUNDS, OTHER, Ledger
 from pulsar_retry.observe.serving import metrics_text, own_registry
-from pulsar_retry.push.pacer import Pace
-from pulsar_retry.push.poster import Answer
+from pulsar_retry.push.http.poster import Answer
+from pulsar_retry.push.pacing.pacer import Pace
 
 
 class Tally:

@@ -22,9 +22,9 @@ from pulsar_retry.push.body import (
     wrapped_headers,
 )
 from pulsar_retry.push.errors import PushNacked
+from pulsar_retry.push.http.poster import Poster
 from pulsar_retry.push.metrics import Tally
-from pulsar_retry.push.pacer import MEASURED, Pacer
-from pulsar_retry.push.poster import Poster
+from pulsar_retry.push.pacing.pacer import MEASURED, Pacer
 from pulsar_retry.wire.codecs import Codec
 
 _log = logging.getLogger("pulsar_retry")

@@ -19,8 +19,8 @@ import attrs
 from pulsar_retry._throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.observe.bounded import Bounded
+from pulsar_retry.push.auth.tokens import ServiceAccount
 from pulsar_retry.push.dispatcher import Dispatcher
-from pulsar_retry.push.tokens import ServiceAccount
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -20,9 +20,9 @@ from filling import QUIET, subscribe
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.poster import Poster
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.poster import Poster
 
 MESSAGES = 10_000
 #: Requests of the HTTP client by itself: with many at a time it takes a millisecond for each.

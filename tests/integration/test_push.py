@@ -601,7 +601,7 @@ def test_more_than_3000_outstanding(push):
 
 def test_growth_beyond_the_fast_one(push, client, receiver, admin, topic, monkeypatch):
     """It goes on by one a round, and as many requests are outstanding: here beyond 8, not 3000."""
-    monkeypatch.setattr("pulsar_retry.push.window.EXPONENTIAL_UP_TO", 8)
+    monkeypatch.setattr("pulsar_retry.push.pacing.window.EXPONENTIAL_UP_TO", 8)
     release = threading.Event()
     release.set()
 

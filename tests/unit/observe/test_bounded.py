@@ -16,9 +16,9 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.observe import bounded
 from pulsar_retry.pull.health import Health
-from pulsar_retry.push.pacer import Pacer
+from pulsar_retry.push.pacing.pacer import Pacer
+from pulsar_retry.push.pacing.window import Window
 from pulsar_retry.push.serving import Orders, Server
-from pulsar_retry.push.window import Window
 
 SLOW = 140
 

@@ -22,8 +22,8 @@ from pulsar_retry.push.body import (
     unwrapped_headers,
     wrapped,
 )
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.wire.codecs import Codec
 
 NAME = "projects/myproject/subscriptions/mysubscription"

@@ -16,7 +16,7 @@ def limited(soft: int, hard: int, program: str) -> tuple[Any, str]:
 import json, logging, resource
 logging.basicConfig()
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from pulsar_retry.push.descriptors import make_room_for, room_for
+from pulsar_retry.push.http.descriptors import make_room_for, room_for
 """
     done = subprocess.run(
         [sys.executable, "-c", before + program], capture_output=True, text=True, check=True

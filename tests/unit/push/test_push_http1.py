@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.connection import LONGEST_HEAD, MOST_OF_A_BODY, Reply
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.http1 import Http1
-from pulsar_retry.push.stream import BrokenError
+from pulsar_retry.push.http.connection import LONGEST_HEAD, MOST_OF_A_BODY, Reply
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.http1 import Http1
+from pulsar_retry.push.http.stream import BrokenError
 
 INTERIM = b"HTTP/1.1 102 Processing\r\n\r\n"
 FRAMED = b"HTTP/1.1 102 Processing\r\ncontent-LENGTH:  0\r\n\r\n"

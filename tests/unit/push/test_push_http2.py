@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_http2 import Say, Server, contexts, say_status
 
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.http2 import Frames
-from pulsar_retry.push.poster import Answer, Poster
-from pulsar_retry.push.stream import dial, tls_context
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.http2 import Frames
+from pulsar_retry.push.http.poster import Answer, Poster
+from pulsar_retry.push.http.stream import dial, tls_context
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from receiving import Receiver, Request, Say
 
-from pulsar_retry.push.endpoint import Endpoint
 from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.excerpt import MOST, excerpt, secrets_of
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.poster import Answer, Poster
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.excerpt import MOST, excerpt, secrets_of
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Envelope, fingerprint_of
 from pulsar_retry.wire.properties import Origin

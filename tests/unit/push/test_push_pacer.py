@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.pacer import Pacer, Ticket
-from pulsar_retry.push.window import Window
+from pulsar_retry.push.pacing.pacer import Pacer, Ticket
+from pulsar_retry.push.pacing.window import Window
 
 
 class Clock:

@@ -15,11 +15,11 @@ import pytest
 import trustme
 from receiving import Act, Receiver, Request, Say, answer, no_content
 
-from pulsar_retry.push.connection import MOST_OF_A_BODY
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.poster import Answer, Poster
-from pulsar_retry.push.stream import BrokenError, dial
+from pulsar_retry.push.http.connection import MOST_OF_A_BODY
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.poster import Answer, Poster
+from pulsar_retry.push.http.stream import BrokenError, dial
 
 ACKS = (102, 200, 201, 202, 204)
 
@@ -331,7 +331,7 @@ def test_what_nobody_has_asked_for_answers_nothing(said, later):
 
 def test_connections_that_nobody_uses_are_closed(monkeypatch):
     """After a burst one connection may be enough; the server has closed the others long ago."""
-    monkeypatch.setattr("pulsar_retry.push.poster._IDLE", 0.1)
+    monkeypatch.setattr("pulsar_retry.push.http.poster._IDLE", 0.1)
 
     async def ask(poster: Poster) -> int:
         await asyncio.gather(*(poster.post(b"{}", []) for _ in range(50)))

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from pulsar_retry.pull.health import Health
-from pulsar_retry.push.pacer import Pace
+from pulsar_retry.push.pacing.pacer import Pace
 from pulsar_retry.push.serving import Orders
 
 

@@ -36,9 +36,9 @@ from pulsar_retry.push import (
     VerificationError,
     Verifier,
 )
+from pulsar_retry.push.auth.jwks import KeyCache
+from pulsar_retry.push.auth.middleware import CLAIMS
 from pulsar_retry.push.body import Pushed, unwrapped_headers
-from pulsar_retry.push.jwks import KeyCache
-from pulsar_retry.push.middleware import CLAIMS
 from pulsar_retry.push.serving import Orders, Server
 
 AUDIENCE, EMAIL = "https://example.com/push", "push@example.com"

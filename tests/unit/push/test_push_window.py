@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.backoff import MAXIMUM, MINIMUM, PushBackoff
-from pulsar_retry.push.window import EXPONENTIAL_UP_TO, INITIAL, Window
+from pulsar_retry.push.pacing.backoff import MAXIMUM, MINIMUM, PushBackoff
+from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, INITIAL, Window
 
 
 def dice() -> random.Random:

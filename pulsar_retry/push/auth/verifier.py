@@ -10,9 +10,9 @@ import jwt
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.jwks import Fetched, KeyCache, by_id, fetcher
-from pulsar_retry.push.middleware import Checker, VerificationError
-from pulsar_retry.push.tokens import ALGORITHM, ISSUER, LONGEST
+from pulsar_retry.push.auth.jwks import Fetched, KeyCache, by_id, fetcher
+from pulsar_retry.push.auth.middleware import Checker, VerificationError
+from pulsar_retry.push.auth.tokens import ALGORITHM, ISSUER, LONGEST
 
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from pulsar_retry.push.endpoint import Endpoint, is_loopback_name
-from pulsar_retry.push.middleware import KeysUnavailableError
+from pulsar_retry.push.auth.middleware import KeysUnavailableError
+from pulsar_retry.push.http.endpoint import Endpoint, is_loopback_name
 
 #: Seconds for which keys are kept: what the server says within the bounds, else the usual time.
 _SHORTEST, _USUAL, _LONGEST = 60.0, 3600.0, 86_400.0

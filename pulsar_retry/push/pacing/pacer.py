@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import attrs
 
-from pulsar_retry.push.backoff import PushBackoff
-from pulsar_retry.push.window import INITIAL, Window
+from pulsar_retry.push.pacing.backoff import PushBackoff
+from pulsar_retry.push.pacing.window import INITIAL, Window
 
 #: Messages that are received and not sent, at most.
 _AHEAD = 256

@@ -8,12 +8,12 @@ from collections import deque
 
 import attrs
 
-from pulsar_retry.push.connection import Connection, Headers
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
-from pulsar_retry.push.http1 import Http1
-from pulsar_retry.push.http2 import Http2
-from pulsar_retry.push.stream import BrokenError, RefusedAddressError, dial, tls_context
+from pulsar_retry.push.http.connection import Connection, Headers
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
+from pulsar_retry.push.http.http1 import Http1
+from pulsar_retry.push.http.http2 import Http2
+from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial, tls_context
 
 #: Exactly these acknowledge.
 ACKS = frozenset({102, 200, 201, 202, 204})

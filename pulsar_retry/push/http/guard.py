@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.push.endpoint import host_name, is_loopback_name
+from pulsar_retry.push.http.endpoint import host_name, is_loopback_name
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.push.auth.middleware import Checker, VerificationError
 from pulsar_retry.push.body import Header
-from pulsar_retry.push.middleware import Checker, VerificationError
 
 _PREFIX = "whsec_"
 #: What a secret has to have at least, in bytes: fewer can be guessed.

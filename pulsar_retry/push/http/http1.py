@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 
-from pulsar_retry.push.connection import (
+from pulsar_retry.push.http.connection import (
     CHUNK,
     LONGEST_HEAD,
     MOST_OF_A_BODY,
@@ -12,8 +12,8 @@ from pulsar_retry.push.connection import (
     Headers,
     Reply,
 )
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.stream import BrokenError, Stream
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _PROCESSING = 102
 #: An interim response may have neither of the first two (RFC 9110, 8.6; RFC 9112, 6.1).

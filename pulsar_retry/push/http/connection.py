@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from pulsar_retry.push.stream import Stream
+from pulsar_retry.push.http.stream import Stream
 
 #: Bytes of a response's body that are read. More are not needed, and close the connection.
 MOST_OF_A_BODY = 64 * 1024

@@ -12,7 +12,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from pulsar_retry.push.connection import (
+from pulsar_retry.push.http.connection import (
     CHUNK,
     LONGEST_HEAD,
     MOST_OF_A_BODY,
@@ -20,8 +20,8 @@ from pulsar_retry.push.connection import (
     Headers,
     Reply,
 )
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.stream import BrokenError, Stream
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _CODES = h2.settings.SettingCodes
 _SETTINGS = {_CODES.ENABLE_PUSH: 0, _CODES.MAX_HEADER_LIST_SIZE: LONGEST_HEAD}

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Self
 
-from pulsar_retry.push.endpoint import Endpoint
-from pulsar_retry.push.guard import Guard
+from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.guard import Guard
 
 #: Where HTTP/2's library writes each header with its value, at DEBUG: tokens among them. It does so
 #: only for those who have set a level for just that.

@@ -1,0 +1,1 @@
+"""Who posts: tokens and signatures, made and verified."""
