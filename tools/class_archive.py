@@ -18,7 +18,7 @@ import pulsar
 
 from pulsar_retry.standalone import Standalone
 
-LOCK = Path(__file__).parents[1] / "pulsar_retry" / "standalone" / "jars.lock"
+LOCK = Path(__file__).parents[1] / "pulsar_retry" / "standalone" / "jars" / "jars.lock"
 
 #: Seconds for the start, and for the end, at which the archive is written.
 PATIENCE = 300

@@ -1,4 +1,4 @@
-"""Write `pulsar_retry/standalone/jars.lock` from the `pom.xml` beside it; needs Maven on PATH.
+"""Write `pulsar_retry/standalone/jars/jars.lock` from the `pom.xml` beside it; needs Maven on PATH.
 
 Maven resolves the set and copies it into a temporary folder in repository layout; what is written
 is what was found there. Jars that hold native code for one platform are known by their classifier.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pulsar_retry.standalone import lock
+from pulsar_retry.standalone.jars import lock
 
 PACKAGE = Path(lock.__file__).parent
 

@@ -10,9 +10,9 @@ import click
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
-from pulsar_retry.standalone.lock import jars_for
-from pulsar_retry.standalone.progress import progress_on
-from pulsar_retry.standalone.store import JarStore
+from pulsar_retry.standalone.jars.lock import jars_for
+from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jars.store import JarStore
 
 __all__ = ["command"]
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone import config, health, journal, jvm, ports, tokens
+from pulsar_retry.standalone import config, ports, tokens
+from pulsar_retry.standalone.data import journal
+from pulsar_retry.standalone.data.folder import Folder, check_folder
 from pulsar_retry.standalone.durations import checked_seconds, seconds
-from pulsar_retry.standalone.folder import Folder, check_folder
-from pulsar_retry.standalone.java import find_java
-from pulsar_retry.standalone.lock import jars_for
-from pulsar_retry.standalone.progress import Progress
-from pulsar_retry.standalone.store import JarStore
+from pulsar_retry.standalone.jars.lock import jars_for
+from pulsar_retry.standalone.jars.progress import Progress
+from pulsar_retry.standalone.jars.store import JarStore
+from pulsar_retry.standalone.jvm import health, jvm
+from pulsar_retry.standalone.jvm.java import find_java
 
 __all__ = ["Standalone"]
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import health, journal, jvm, ports
+from pulsar_retry.standalone import ports
 from pulsar_retry.standalone.cluster_config import Program
 from pulsar_retry.standalone.config import Setting
-from pulsar_retry.standalone.folder import Folder
-from pulsar_retry.standalone.java import Java
+from pulsar_retry.standalone.data import journal
+from pulsar_retry.standalone.data.folder import Folder
+from pulsar_retry.standalone.jvm import health, jvm
+from pulsar_retry.standalone.jvm.java import Java
 
 __all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run"]
 

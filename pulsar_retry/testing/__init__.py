@@ -4,7 +4,6 @@
 for pytest come with the package. `pulsar_retry.testing.broker` gives a real Pulsar.
 """
 
-from pulsar_retry.testing._asyncio import AsyncMemoryClient
 from pulsar_retry.testing.asserting import (
     assert_dead_lettered,
     assert_redelivered,
@@ -13,7 +12,8 @@ from pulsar_retry.testing.asserting import (
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
-from pulsar_retry.testing.memory import MemoryBroker, MemoryClient
+from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
+from pulsar_retry.testing.memory.broker import MemoryBroker, MemoryClient
 
 __all__ = [
     "AsyncMemoryClient",

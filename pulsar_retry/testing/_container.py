@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone.config import BROKER_SETTINGS, Setting, setting_text
-from pulsar_retry.standalone.health import is_ready, wait_until
+from pulsar_retry.standalone.jvm.health import is_ready, wait_until
 from pulsar_retry.standalone.ports import LOOPBACK, free_ports
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.testing.memory import MemoryBroker
+from pulsar_retry.testing.memory.broker import MemoryBroker
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.properties import RetryProperties

@@ -24,8 +24,8 @@ import attrs
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.config import Setting
-from pulsar_retry.standalone.health import is_ready, wait_until
-from pulsar_retry.standalone.progress import progress_on
+from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jvm.health import is_ready, wait_until
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container
 
 __all__ = [

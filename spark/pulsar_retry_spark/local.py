@@ -20,7 +20,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
-from pulsar_retry.standalone.java import find_java
+from pulsar_retry.standalone.jvm.java import find_java
 
 __all__ = ["local_session"]
 

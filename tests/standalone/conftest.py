@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from pulsar_retry.standalone.lock import Jar
+from pulsar_retry.standalone.jars.lock import Jar
 
 
 @attrs.define

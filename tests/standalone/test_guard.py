@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.jvm import GuardedProcess
+from pulsar_retry.standalone.jvm.jvm import GuardedProcess
 
 STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
 

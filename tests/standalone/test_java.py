@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone.java import find_java
+from pulsar_retry.standalone.jvm.java import find_java
 
 
 def fake_java(folder: Path, version: str, code: int = 0) -> Path:

@@ -22,7 +22,7 @@ from journals import (
 )
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.journal import can_judge, crc32c, find_tear, mend
+from pulsar_retry.standalone.data.journal import can_judge, crc32c, find_tear, mend
 
 PREALLOCATED = 20_000
 KEY = record(5, LEDGER_KEY, b"k" * 20)

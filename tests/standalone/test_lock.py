@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.lock import (
+from pulsar_retry.standalone.jars.lock import (
     Jar,
     current_platform,
     format_lock,
@@ -19,7 +19,7 @@ from pulsar_retry.standalone.lock import (
 )
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "macos-x86_64", "macos-aarch64")
-PACKAGE = resources.files("pulsar_retry.standalone")
+PACKAGE = resources.files("pulsar_retry.standalone.jars")
 
 
 def lock_text() -> str:

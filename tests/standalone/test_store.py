@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone.lock import Jar
-from pulsar_retry.standalone.store import MIRROR_VARIABLE, JarStore, default_cache
+from pulsar_retry.standalone.jars.lock import Jar
+from pulsar_retry.standalone.jars.store import MIRROR_VARIABLE, JarStore, default_cache
 
 if TYPE_CHECKING:
     from conftest import Repository
@@ -288,7 +288,7 @@ def test_two_processes_at_once_fetch_each_file_once(repository: Repository, cach
 FETCH_IN_CHILD = """
 import pickle, sys
 from pathlib import Path
-from pulsar_retry.standalone.store import JarStore
+from pulsar_retry.standalone.jars.store import JarStore
 
 url, cache, jars = sys.argv[1:]
 JarStore(Path(cache), mirror=url).ensure(pickle.loads(bytes.fromhex(jars)))

@@ -24,8 +24,8 @@ from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.errors import AdminError, StandaloneError
 from pulsar_retry.replay import Cluster as Connection
 from pulsar_retry.standalone import LocalCluster, TlsFiles
+from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.member import BrokerMember
-from pulsar_retry.standalone.progress import progress_on
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

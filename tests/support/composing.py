@@ -16,8 +16,9 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import LocalCluster, TlsFiles, config, health, ports, tokens
+from pulsar_retry.standalone import LocalCluster, TlsFiles, config, ports, tokens
 from pulsar_retry.standalone import cluster_config as conf
+from pulsar_retry.standalone.jvm import health
 from pulsar_retry.standalone.member import BrokerMember, Member
 from pulsar_retry.testing._container import missing_for_container
 from pulsar_retry.testing.broker import DEFAULT_IMAGE

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pulsar_retry.standalone.journal import crc32c
+from pulsar_retry.standalone.data.journal import crc32c
 
 __all__ = [
     "FENCE",

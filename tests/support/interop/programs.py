@@ -17,10 +17,10 @@ import pytest
 
 from interop.peers import Program
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.standalone.java import Java, find_java
-from pulsar_retry.standalone.jvm import java_options
-from pulsar_retry.standalone.lock import jars_for
-from pulsar_retry.standalone.store import JarStore
+from pulsar_retry.standalone.jars.lock import jars_for
+from pulsar_retry.standalone.jars.store import JarStore
+from pulsar_retry.standalone.jvm.java import Java, find_java
+from pulsar_retry.standalone.jvm.jvm import java_options
 
 PEERS = Path(__file__).parents[2] / "peers"
 

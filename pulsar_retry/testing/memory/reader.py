@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import _pulsar
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.testing._later import later
-from pulsar_retry.testing._message import RawMessage
-from pulsar_retry.testing._topic import Topic
+from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.message import RawMessage
+from pulsar_retry.testing.memory.topic import Topic
 
 if TYPE_CHECKING:
-    from pulsar_retry.testing._world import World
+    from pulsar_retry.testing.memory.world import World
 
 _Result = _pulsar.Result
 

@@ -15,8 +15,8 @@ from typing import Self
 import attrs
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone import guard, health
-from pulsar_retry.standalone.java import Java
+from pulsar_retry.standalone.jvm import guard, health
+from pulsar_retry.standalone.jvm.java import Java
 
 __all__ = ["GuardedProcess", "java_options"]
 

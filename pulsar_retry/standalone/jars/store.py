@@ -20,9 +20,9 @@ from io import BufferedRandom
 from pathlib import Path
 
 from pulsar_retry.errors import ConfigError, StandaloneError
-from pulsar_retry.standalone.fetch import CancelledError, Download, fetch
-from pulsar_retry.standalone.lock import Jar
-from pulsar_retry.standalone.progress import Progress, Silent
+from pulsar_retry.standalone.jars.fetch import CancelledError, Download, fetch
+from pulsar_retry.standalone.jars.lock import Jar
+from pulsar_retry.standalone.jars.progress import Progress, Silent
 
 __all__ = ["MAVEN_CENTRAL", "MIRROR_VARIABLE", "JarStore", "default_cache"]
 

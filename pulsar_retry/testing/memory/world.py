@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from pulsar_retry.testing._guard import Guard
-from pulsar_retry.testing._message import Content
-from pulsar_retry.testing._reader import RawReader
-from pulsar_retry.testing._subscription import Subscription
-from pulsar_retry.testing._topic import Entry, Topic
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
+from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.message import Content
+from pulsar_retry.testing.memory.reader import RawReader
+from pulsar_retry.testing.memory.subscription import Subscription
+from pulsar_retry.testing.memory.topic import Entry, Topic
 from pulsar_retry.wire.names import TopicName
 
 

@@ -21,14 +21,14 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.pull.options import LOOP, THREADS, Options
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.testing._asyncio import AsyncMemoryClient
-from pulsar_retry.testing._message import Builder, Content, RawMessage
-from pulsar_retry.testing._raw_client import RawClient
-from pulsar_retry.testing._subscription import Subscription
-from pulsar_retry.testing._world import World
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
+from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
+from pulsar_retry.testing.memory.message import Builder, Content, RawMessage
+from pulsar_retry.testing.memory.raw_client import RawClient
+from pulsar_retry.testing.memory.subscription import Subscription
+from pulsar_retry.testing.memory.world import World
 from pulsar_retry.wire.names import Naming, TopicName
 
 _BYTES = pulsar.schema.BytesSchema()

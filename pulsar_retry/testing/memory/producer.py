@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import _pulsar
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.testing._later import later
-from pulsar_retry.testing._message import Content
-from pulsar_retry.testing._topic import Topic
+from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.message import Content
+from pulsar_retry.testing.memory.topic import Topic
 
 if TYPE_CHECKING:
-    from pulsar_retry.testing._raw_client import RawClient
+    from pulsar_retry.testing.memory.raw_client import RawClient
 
 _Result = _pulsar.Result
 _Callback = Callable[[Any, Any], object]

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import _pulsar
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.testing._consumer import RawConsumer
-from pulsar_retry.testing._later import later
-from pulsar_retry.testing._producer import RawProducer
-from pulsar_retry.testing._reader import RawReader
-from pulsar_retry.testing._topic import Topic
+from pulsar_retry.testing.memory.consumer import RawConsumer
+from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.producer import RawProducer
+from pulsar_retry.testing.memory.reader import RawReader
+from pulsar_retry.testing.memory.topic import Topic
 from pulsar_retry.wire.names import TopicName, logical
 
 if TYPE_CHECKING:
-    from pulsar_retry.testing._world import World
+    from pulsar_retry.testing.memory.world import World
 
 _Result = _pulsar.Result
 

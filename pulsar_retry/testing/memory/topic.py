@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import _pulsar
 import attrs
 
-from pulsar_retry.testing._message import Content, Stored
+from pulsar_retry.testing.memory.message import Content, Stored
 
 if TYPE_CHECKING:
-    from pulsar_retry.testing._subscription import Subscription
+    from pulsar_retry.testing.memory.subscription import Subscription
 
 
 @attrs.define(eq=False)

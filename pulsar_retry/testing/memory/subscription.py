@@ -10,10 +10,10 @@ import _pulsar
 import attrs
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.testing._guard import Guard
-from pulsar_retry.testing._message import RawMessage
-from pulsar_retry.testing._topic import Entry, Topic
 from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.message import RawMessage
+from pulsar_retry.testing.memory.topic import Entry, Topic
 
 Type = _pulsar.ConsumerType
 _SHARED = {Type.Shared, Type.KeyShared}

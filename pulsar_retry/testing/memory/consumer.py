@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import _pulsar
 
 from pulsar_retry.consumer.results import error_of
-from pulsar_retry.testing._guard import Guard
-from pulsar_retry.testing._later import later
-from pulsar_retry.testing._message import RawMessage
-from pulsar_retry.testing._subscription import Subscription
-from pulsar_retry.testing._topic import Entry
 from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.later import later
+from pulsar_retry.testing.memory.message import RawMessage
+from pulsar_retry.testing.memory.subscription import Subscription
+from pulsar_retry.testing.memory.topic import Entry
 
 _log = logging.getLogger("pulsar_retry")
 _Result = _pulsar.Result

@@ -1,0 +1,1 @@
+"""Pulsar's jars: fetched once, and kept."""

@@ -1,0 +1,1 @@
+"""Java, and processes that run it."""
