@@ -9,8 +9,8 @@ from typing import Any
 import pulsar
 
 from pulsar_retry.consumer import client as consumer_client
-from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds

@@ -12,9 +12,9 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, finish
 from pulsar_retry.asyncio.failing import failure, of_result
-from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
+from pulsar_retry.runtime import fork
 
 #: Seconds after which a receive that finds messages without waiting lets the rest of the loop run.
 _TURN = 0.001

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import _pulsar
 
 from pulsar_retry.asyncio.failing import failure, of_result
-from pulsar_retry.consumer import fork
-from pulsar_retry.consumer.threads import keep_thread_state
 from pulsar_retry.errors import ConsumerClosedError, EventLoopError, ForkedError
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.threads import keep_thread_state
 
 T = TypeVar("T")
 

@@ -22,14 +22,13 @@ from pulsar_retry.asyncio.opening import Opener
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
-from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.client import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
-from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.receiving import inbox_of
-from pulsar_retry.consumer.unsettled import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
@@ -37,6 +36,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
+from pulsar_retry.runtime import fork
 from pulsar_retry.wire.names import Naming
 
 P = ParamSpec("P")

@@ -18,11 +18,11 @@ from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.failing import failure, named_twice
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
-from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.raw import message_of
 
 
 class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client is untyped

@@ -14,11 +14,11 @@ import pulsar
 from pulsar_retry.asyncio.bridge import Bridge, fail, finish
 from pulsar_retry.asyncio.failing import failure
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.lists import raise_failures
-from pulsar_retry.consumer.making import handed_on
-from pulsar_retry.consumer.raw import whole_of
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.runtime.raw import whole_of
 
 Ended = asyncio.Future[None]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import _pulsar
 
-from pulsar_retry.consumer.results import error_of
+from pulsar_retry.runtime.results import error_of
 
 
 class Opener:

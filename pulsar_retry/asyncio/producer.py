@@ -13,7 +13,7 @@ import pulsar.asyncio
 
 from pulsar_retry.asyncio.bridge import Bridge
 from pulsar_retry.asyncio.closing import Closing
-from pulsar_retry.consumer import fork
+from pulsar_retry.runtime import fork
 
 
 class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped

@@ -12,10 +12,10 @@ import pulsar.asyncio
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.closing import Closing
-from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.raw import message_of
 
 
 @attrs.frozen

@@ -17,28 +17,28 @@ from typing import Any, Self, TypeVar, cast
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.arguments import make_plan
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
-from pulsar_retry.consumer.bursts import CLIENT_DELAY_MS
-from pulsar_retry.consumer.client_log import logger_of
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.contact import Contact
-from pulsar_retry.consumer.duplicates import DEFAULT_MOST
-from pulsar_retry.consumer.exiting import keep_until_exit
-from pulsar_retry.consumer.letters import NewMessage
+from pulsar_retry.consumer.handoff.handoff import NewMessage
+from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
+from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.old_names import with_old_names
-from pulsar_retry.consumer.plan import Plan, make_plan
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
-from pulsar_retry.consumer.sources import checked_sources, without_letters
-from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.consumer.unsettled import DEFAULT_LIMIT
 from pulsar_retry.errors import ConfigError, ForkedError
+from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
+from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.client_log import logger_of
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.contact import Contact
+from pulsar_retry.runtime.exiting import keep_until_exit
+from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import Naming
 
 # pulsar-client's own defaults, down to the one schema instance that it shares.

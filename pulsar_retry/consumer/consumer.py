@@ -13,23 +13,22 @@ from typing import Any, Self, TypeVar
 
 import pulsar
 
-from pulsar_retry.consumer import fork
+from pulsar_retry.consumer.handoff.handoff import LetterRouter, log_failure
+from pulsar_retry.consumer.handoff.kept import KeptLetters
+from pulsar_retry.consumer.handoff.making import LetterMaker, handed_on
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.kept import KeptLetters
-from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.letters import LetterRouter, log_failure
 from pulsar_retry.consumer.lists import settle_each
-from pulsar_retry.consumer.making import LetterMaker, handed_on
 from pulsar_retry.consumer.moves import MOVES
-from pulsar_retry.consumer.nacking import NackGauges
-from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import message_of
-from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.consumer.watched import WatchedConsumer
-from pulsar_retry.consumer.worker import Worker
+from pulsar_retry.consumer.settling import NackGauges, SettlingConsumer
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import surplus_delivery
 from pulsar_retry.policy.durations import Duration
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -39,7 +38,7 @@ _CUT = 0.25
 Handed = TypeVar("Handed", bound=Future[None] | None)
 
 
-class Consumer(WatchedConsumer):
+class Consumer(SettlingConsumer):
     """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
 
     Made by `Client.subscribe`. Everything that `pulsar.Consumer` does works the same. All methods

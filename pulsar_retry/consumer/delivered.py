@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from pulsar_retry.consumer.raw import position_of
+from pulsar_retry.runtime.raw import position_of
 
 
 class DeliveredLetters:

@@ -1,4 +1,4 @@
-"""Second letters of one message: which of them are superfluous. Pure.
+"""Second letters of one message: which of them are superfluous.
 
 pulsar-client sends acknowledgements in groups, up to a tenth of a second late. A process that is
 killed in that moment leaves its last messages as well as the letters that it has made of them. The
@@ -12,6 +12,7 @@ handled since. So dropping it can lose nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -20,6 +21,9 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+from pulsar_retry.letters.identity import identity_of
+from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.codecs import READ
 from pulsar_retry.wire.properties import (
     DELAY,
@@ -29,14 +33,13 @@ from pulsar_retry.wire.properties import (
     reconsume_times,
 )
 
+_log = logging.getLogger("pulsar_retry")
+
 #: Ledger, entry, partition and batch index: what tells a letter from all others of its topic.
 LetterId = tuple[int, int, int, int]
 
 #: What is equal for letters of one delivery: their identity, and a hash of all that counts.
 Fingerprint = tuple[str, int]
-
-#: Letters that are remembered unless somebody says otherwise.
-DEFAULT_MOST = 10_000
 
 #: Seconds for which one is remembered: more than it takes to start a process again.
 _AGE = 600.0
@@ -203,3 +206,48 @@ class LetterWindow:
     def _forget_all(self) -> None:
         self._known.clear()
         self._in_hand.clear()
+
+
+class Deduper:
+    """What a consumer remembers of its letters. Thread-safe."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        """Make it for the plan of a subscription with retries."""
+        self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
+        self.clear = self._window.clear
+        self.settled = self._window.settled
+        self.passed_over = self._window.passed_over
+
+    def delivered(self, raw: Any, letter: LetterId) -> bool:
+        """Take note of a raw letter; tell whether it is superfluous, to be acknowledged only."""
+        try:
+            properties = raw.properties()
+            identity = identity_of(raw, properties)
+            print_ = fingerprint(properties, raw.data(), _envelope(raw), identity)
+        except UnicodeDecodeError:
+            return False
+        if print_ is None:
+            return False
+        if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
+            return False
+        _log.info(
+            "letter %s of %s is dropped: its message was handled after it was published",
+            raw.message_id(),
+            raw.topic_name(),
+        )
+        return True
+
+    @property
+    def dropped(self) -> int:
+        """How many letters were superfluous."""
+        return self._window.dropped
+
+
+def _envelope(raw: Any) -> tuple[object, ...]:
+    """Return what tells messages apart beside properties and payload."""
+    return (
+        raw.has_null_value(),
+        raw.partition_key(),
+        raw.ordering_key(),
+        raw.event_timestamp(),
+    )

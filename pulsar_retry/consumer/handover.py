@@ -12,15 +12,15 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.letter import Letter, Told, dead_lettered, retried, used_up
-from pulsar_retry.consumer.raw import comes_again, message_of, publish_time, raw_of
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
-from pulsar_retry.consumer.timer import Checker
+from pulsar_retry.letters.letter import Letter, Told, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.runtime.raw import comes_again, message_of, publish_time, raw_of
+from pulsar_retry.runtime.timer import Checker
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import Origin

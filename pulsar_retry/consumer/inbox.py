@@ -23,8 +23,8 @@ import _pulsar
 import attrs
 
 from pulsar_retry.consumer.batching import Batch
-from pulsar_retry.consumer.clock import SYSTEM, Clock
-from pulsar_retry.consumer.results import error_of
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.results import error_of
 
 #: Seconds between two looks for signals in an endless wait, as in pulsar-client. The system may
 #: deliver a signal to another thread, which does not interrupt the wait.

@@ -18,7 +18,7 @@ import _pulsar
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.plan import Plan, topic_list
+from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
 
 #: What pulsar-client raises to a role that may not read the topic, or not list the namespace.

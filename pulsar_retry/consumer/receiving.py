@@ -12,20 +12,19 @@ import _pulsar
 import pulsar
 from pulsar import Message
 
-from pulsar_retry.consumer import fork
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.dedupe import Deduper
 from pulsar_retry.consumer.delivered import DeliveredLetters
-from pulsar_retry.consumer.duplicates import LetterId
+from pulsar_retry.consumer.duplicates import Deduper, LetterId
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.ledgers import LetterLedgers
-from pulsar_retry.consumer.nacks import NackQueue
-from pulsar_retry.consumer.plan import Plan
-from pulsar_retry.consumer.raw import comes_again, id_of, message_of, position_of, raw_of
-from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.nacks.queue import NackQueue
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.raw import comes_again, id_of, message_of, position_of, raw_of
+from pulsar_retry.runtime.timer import Timer
 
 #: Milliseconds for which a batch may be waited for without looking at the retry topic.
 _BRIEF = DEFAULT_BATCH_LIMITS[2]
@@ -341,7 +340,7 @@ class RetryConsumer(CountingConsumer):
             self._settled += 1
             if self._nacked:
                 self._take_back(raw)
-            ledger = self._ledger  # as `WatchedConsumer` does it, written out likewise
+            ledger = self._ledger  # as `SettlingConsumer` does it, written out likewise
             ledger.acknowledged = count = ledger.acknowledged + 1
             if count >= ledger.due:
                 self._watch.acknowledged(raw)

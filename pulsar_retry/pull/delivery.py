@@ -6,7 +6,7 @@ from typing import Protocol
 
 import attrs
 
-from pulsar_retry.consumer.making import checked_error
+from pulsar_retry.consumer.handoff.making import checked_error
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.outcomes import Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy

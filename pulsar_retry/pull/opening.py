@@ -9,9 +9,9 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.plan import topic_list
-from pulsar_retry.consumer.results import error_of
+from pulsar_retry.letters.plan import topic_list
 from pulsar_retry.pull.options import Options
+from pulsar_retry.runtime.results import error_of
 
 SHARED = pulsar.ConsumerType.Shared
 

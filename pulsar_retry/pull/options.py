@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration

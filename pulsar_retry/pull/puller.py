@@ -11,7 +11,6 @@ import pulsar
 
 from pulsar_retry.consumer.client import Client
 from pulsar_retry.consumer.handover import Handover
-from pulsar_retry.consumer.worker import Worker
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.policy.durations import Duration
@@ -22,6 +21,7 @@ from pulsar_retry.pull.engine.work_queue import Board, Work
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
+from pulsar_retry.runtime.worker import Worker
 
 #: Seconds without a message after which a pull that has some returns.
 _PAUSE = 0.1

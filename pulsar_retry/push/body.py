@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry._version import __version__
-from pulsar_retry.consumer.raw import raw_of
+from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.properties import (
     FAILURE,

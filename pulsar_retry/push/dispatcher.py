@@ -11,8 +11,8 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.client import Client
-from pulsar_retry.consumer.duplicates import DEFAULT_MOST
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy

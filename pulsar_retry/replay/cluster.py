@@ -14,9 +14,9 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.transport import tls_context
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.reaching import check_broker
+from pulsar_retry.runtime.token import authentication
 
 #: The ports of the REST API where the service URL has those of the binary protocol.
 _ADMIN = {"pulsar": ("http", 8080), "pulsar+ssl": ("https", 8443)}

@@ -12,8 +12,8 @@ import certifi
 
 from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.admin.transport import tls_context
-from pulsar_retry.consumer.reaching import problem_at
 from pulsar_retry.errors import UnreachableError
+from pulsar_retry.runtime.reaching import problem_at
 
 #: Seconds for all hosts of a URL together.
 _PATIENCE = 4.0

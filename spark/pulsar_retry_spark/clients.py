@@ -18,11 +18,11 @@ from typing import Any
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.exiting import keep_until_exit
-from pulsar_retry.consumer.fork import keep_for_ever
 from pulsar_retry.consumer.old_names import with_old_names
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.runtime.exiting import keep_until_exit
+from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.connection import Connection

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.token import authentication
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.runtime.token import authentication
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer, unknown_name
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.plan import Plan, make_plan
+from pulsar_retry.consumer.arguments import make_plan
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed
 from pulsar_retry.policy.dead_letter import (
     DEFAULT_MAX_REDELIVER_COUNT,

@@ -8,7 +8,7 @@ import pytest
 from handing import manage, publish, retry_many, subscribe
 from reading import SOON, SUBSCRIPTION, eventually
 
-from pulsar_retry.consumer.clock import Clock
+from pulsar_retry.runtime.clock import Clock
 
 COUNT = 50
 

@@ -17,7 +17,7 @@ from reading import SOON
 from shells import on_both_shells
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import awaited
+from pulsar_retry.consumer.nacks import awaited
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest

@@ -19,7 +19,7 @@ import pytest
 from reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.identity import new_producer_name
+from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.replay import seek
 
 COUNT = 100

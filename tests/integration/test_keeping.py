@@ -137,7 +137,7 @@ def test_a_dead_letter_topic_that_was_deleted(
     subscribe, publish, admin, client, topic, monkeypatch
 ):
     """It is made anew with its subscription, though its producer has been there all the time."""
-    monkeypatch.setattr("pulsar_retry.consumer.producers._KEPT", 0)
+    monkeypatch.setattr("pulsar_retry.consumer.handoff.producers._KEPT", 0)
     consumer = subscribe()
     dead = f"{topic}-{SUBSCRIPTION}-DLQ"
     for content in (b"first", b"second"):

@@ -396,7 +396,7 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
     publish(b"x")  # before any subscription exists: the child subscribes from the start
     code = """
         import os, signal, sys, pulsar, pulsar_retry as pr
-        from pulsar_retry.consumer import letters
+        from pulsar_retry.consumer.handoff import handoff as letters
         client = pr.Client(sys.argv[1])
         consumer = client.subscribe(
             sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,

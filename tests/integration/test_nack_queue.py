@@ -15,7 +15,7 @@ from reading import NEVER, SOON, eventually, receive_all
 from redelivering import RedeliveryProxy
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.bursts import AHEAD
+from pulsar_retry.consumer.nacks.bursts import AHEAD
 
 SHARED = pulsar.ConsumerType.Shared
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

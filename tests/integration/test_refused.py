@@ -16,7 +16,7 @@ from encrypting import key_files
 from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import alone
+from pulsar_retry.consumer.handoff import alone
 
 EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 50
@@ -279,7 +279,7 @@ def test_properties_that_are_too_large(topic, admin, subscribe, publish, said, m
     Where the broker's limit is lower than usual, only pulsar-client knows it, and refuses them.
     """
     if said == "MessageTooBig":
-        monkeypatch.setattr("pulsar_retry.consumer.letters.MOST_PROPERTIES", 1 << 40)
+        monkeypatch.setattr("pulsar_retry.consumer.handoff.handoff.MOST_PROPERTIES", 1 << 40)
     consumer = subscribe()
     for number in range(10):
         publish(b"%d" % number)

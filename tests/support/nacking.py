@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.bursts import LEAD
-from pulsar_retry.consumer.nacks import NackQueue
+from pulsar_retry.consumer.nacks.bursts import LEAD
+from pulsar_retry.consumer.nacks.queue import NackQueue
 
 
 @attrs.frozen

@@ -11,7 +11,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.plan import Plan, make_plan
+from pulsar_retry.consumer.arguments import make_plan
+from pulsar_retry.letters.plan import Plan
 
 MakePlan = Callable[..., Plan]
 

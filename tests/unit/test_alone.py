@@ -9,7 +9,7 @@ import _pulsar
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.alone import Alone
+from pulsar_retry.consumer.handoff.alone import Alone
 
 
 def client_of(result: _pulsar.Result) -> Any:

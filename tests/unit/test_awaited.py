@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_retry.consumer.awaited import (
+from pulsar_retry.consumer.nacks.awaited import (
     CALM,
     LONGEST,
     MOST_ROUNDS,
@@ -16,7 +16,7 @@ from pulsar_retry.consumer.awaited import (
     Awaited,
     State,
 )
-from pulsar_retry.consumer.chunks import ChunkedId
+from pulsar_retry.consumer.nacks.chunks import ChunkedId
 
 ONE, OTHER = (ChunkedId((5, n), (5, n + 1), -1, ("orders",)) for n in (0, 2))
 PLAIN = object()

@@ -7,7 +7,7 @@ from typing import Any
 import _pulsar
 import pytest
 
-from pulsar_retry.consumer.chunks import ChunkedId, expanded, with_chunks
+from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, with_chunks
 
 #: MessageIdData of a chunked message: the last chunk's ledger and entry, and the first chunk's.
 THREE_CHUNKS = b"\x08\x05\x10\x03\x3a\x04\x08\x05\x10\x01"

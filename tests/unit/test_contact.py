@@ -14,8 +14,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import contact
-from pulsar_retry.consumer.reaching import problem_at
+from pulsar_retry.runtime import contact
+from pulsar_retry.runtime.reaching import problem_at
 
 OPENERS: dict[str, Callable[[Any], Any]] = {
     "create_producer": lambda client: client.create_producer("orders"),

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.letter import Letter, Wish, dead_lettered, reconsumed
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.letters.letter import Letter, Wish, dead_lettered, reconsumed
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import (
     DeadLetter,
     RetryLater,

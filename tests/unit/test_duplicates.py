@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
-from pulsar_retry.consumer.identity import gives_identity, identity_of, of_message
+from pulsar_retry.letters.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
 
 TOPIC = "persistent://public/default/orders"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pulsar_retry.consumer import fork
 from pulsar_retry.errors import ForkedError
+from pulsar_retry.runtime import fork
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 

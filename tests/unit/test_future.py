@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 
 import pytest
 
-from pulsar_retry.consumer.future import LetterFuture
+from pulsar_retry.runtime.future import LetterFuture
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pulsar_retry.consumer.kept import KeptLetters
+from pulsar_retry.consumer.handoff.kept import KeptLetters
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
 
 MIB = 1 << 20

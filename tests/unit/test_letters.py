@@ -12,10 +12,10 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.clock import Clock
-from pulsar_retry.consumer.flight import Flight
-from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.consumer.handoff.flight import Flight
+from pulsar_retry.consumer.handoff.handoff import LetterRouter
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.runtime.clock import Clock
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 OK = _pulsar.Result.Ok
@@ -125,7 +125,9 @@ class Rig:
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """Give a router whose producers are fakes."""
     rig = Rig()
-    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", rig.world)
+    monkeypatch.setattr(
+        "pulsar_retry.consumer.handoff.producers.BareClient.create_producer", rig.world
+    )
     return rig
 
 
@@ -215,7 +217,9 @@ def test_a_producer_that_cannot_be_made_is_a_failure(
     def refuse(*_: Any, **__: Any) -> None:
         raise pulsar.AuthorizationError("may not produce")
 
-    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", refuse)
+    monkeypatch.setattr(
+        "pulsar_retry.consumer.handoff.producers.BareClient.create_producer", refuse
+    )
     error = rig.hand_on().exception(0)
     assert (pr.LetterPublishError, pulsar.AuthorizationError) == (
         type(error),
@@ -346,7 +350,7 @@ def test_giving_up_before_there_is_a_producer(rig: Rig, monkeypatch: pytest.Monk
                 checks.append(None)
         raise pulsar.Timeout("too slow")
 
-    monkeypatch.setattr("pulsar_retry.consumer.producers.BareClient.create_producer", slow)
+    monkeypatch.setattr("pulsar_retry.consumer.handoff.producers.BareClient.create_producer", slow)
     future = rig.hand_on()
     assert [None] == checks
     assert (pr.LetterPublishError, 2, 1) == (

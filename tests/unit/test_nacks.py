@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacking import Id, World
 
-from pulsar_retry.consumer import nacks
-from pulsar_retry.consumer.bursts import AHEAD, LEAD
+from pulsar_retry.consumer.nacks import queue as nacks
+from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD
 
 #: Seconds that a release may be late.
 BOUND = 0.2

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.wire.names import LetterTopics, TopicName, first_topic, logical
 
 PARTS = st.text("abcXYZ019-_.=:", min_size=1, max_size=12)

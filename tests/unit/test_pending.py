@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pulsar_retry.consumer.pending import WHOLE, WIDTH, PendingNacks
+from pulsar_retry.consumer.nacks.pending import WHOLE, WIDTH, PendingNacks
 
 ENTRIES = st.tuples(st.integers(1, 3), st.integers(0, 4))
 INDEXES = st.integers(WHOLE, 3)

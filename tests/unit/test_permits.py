@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from pulsar_retry.consumer.permits import Permits
+from pulsar_retry.consumer.handoff.permits import Permits
 
 
 def test_a_waiter_is_woken_when_a_quarter_is_free(wait_until: Any) -> None:

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.wire.names import LetterTopics
 
 ORDERS = "persistent://public/default/orders"

@@ -12,9 +12,9 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer import producers
-from pulsar_retry.consumer.alone import Measure, RefusedError
-from pulsar_retry.consumer.producers import LetterProducers, measure
+from pulsar_retry.consumer.handoff import producers
+from pulsar_retry.consumer.handoff.alone import Measure, RefusedError
+from pulsar_retry.consumer.handoff.producers import LetterProducers, measure
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 DLQ = "persistent://public/default/orders-billing-DLQ"

@@ -11,8 +11,8 @@ import _pulsar
 import pytest
 from reading import eventually
 
-from pulsar_retry.consumer import receipts
-from pulsar_retry.consumer.receipts import LetterProducer
+from pulsar_retry.consumer.handoff import receipts
+from pulsar_retry.consumer.handoff.receipts import LetterProducer
 
 OK, TIMEOUT, CLOSED = (
     _pulsar.Result.Ok,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from nacking import Id
 
-from pulsar_retry.consumer.returns import Returns
+from pulsar_retry.consumer.nacks.returns import Returns
 
 
 @attrs.frozen

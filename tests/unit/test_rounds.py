@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from nacking import Id, World
 
-from pulsar_retry.consumer.returns import COME_BACK, Rounds
+from pulsar_retry.consumer.nacks.returns import COME_BACK, Rounds
 
 #: Messages, of one topic, all of whose letters fail.
 COUNT = 50

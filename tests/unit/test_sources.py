@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.sources import without_letters
+from pulsar_retry.letters.sources import without_letters
 from pulsar_retry.testing import MemoryBroker
 
 SHARED = pulsar.ConsumerType.Shared

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pulsar_retry.consumer import timer as module
-from pulsar_retry.consumer.clock import Clock
-from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.runtime import timer as module
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.timer import Timer
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.letter import Told, dead_lettered, retried, used_up
-from pulsar_retry.consumer.plan import Plan
+from pulsar_retry.letters.letter import Told, dead_lettered, retried, used_up
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.wire.properties import Origin
 

@@ -7,7 +7,7 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.written import WireSchema, WrittenSchemas
+from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
 
 SCHEMA = pulsar.schema.StringSchema()
 

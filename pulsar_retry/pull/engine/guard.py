@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from pulsar_retry.consumer.clock import Clock
 from pulsar_retry.policy.outcomes import Defer, Reject
 from pulsar_retry.pull.engine.origin import origin_key
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Board, Slot
 from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
+from pulsar_retry.runtime.clock import Clock
 
 #: The slot of the worker that runs on an event loop.
 SLOT: ContextVar[Slot] = ContextVar("SLOT")

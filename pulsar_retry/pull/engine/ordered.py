@@ -9,11 +9,11 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.handover import Handover
-from pulsar_retry.consumer.raw import id_of, position_of
 from pulsar_retry.pull.engine.work_queue import Board, Entry, Work
 from pulsar_retry.pull.rules.lanes import Lanes, LaneTable, Step
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.raw import id_of, position_of
 
 
 @attrs.frozen

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from pulsar_retry.consumer.identity import of_message
-from pulsar_retry.consumer.raw import publish_time
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.identity import of_message
+from pulsar_retry.runtime.raw import publish_time
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.names import logical

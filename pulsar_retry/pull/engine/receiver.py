@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pulsar
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.engine.admission import Valve
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.probe import Inquiry
@@ -26,6 +25,7 @@ from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.rules.flow import FlowControl, Gate
 from pulsar_retry.pull.rules.lanes import LETTER, Lanes
 from pulsar_retry.pull.rules.lease import Lease, LeaseClock
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.pull.rules.breaker import Breaker, BreakerState, Circuit
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 class Switch:

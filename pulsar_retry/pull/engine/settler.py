@@ -13,7 +13,6 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import (
@@ -37,6 +36,7 @@ from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
 from pulsar_retry.pull.engine.safe_breaker import Switch
 from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
 from pulsar_retry.pull.rules.quarantine import crashes_of
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")

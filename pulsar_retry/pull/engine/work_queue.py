@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 @attrs.define(eq=False)

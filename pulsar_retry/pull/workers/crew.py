@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.observe.tracing import spans_of
 from pulsar_retry.pull.engine.guard import Guard
 from pulsar_retry.pull.engine.settler import LETTERS, Settler
@@ -14,6 +13,7 @@ from pulsar_retry.pull.engine.work_queue import Board, Slot
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from pulsar_retry.pull.workers.loop import LoopWorkers

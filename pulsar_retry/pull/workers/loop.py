@@ -11,13 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.admission import Valve
 from pulsar_retry.pull.engine.ending import ENDS, Ending
 from pulsar_retry.pull.engine.guard import SLOT
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board, Item, Slot
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 #: With fewer messages ready than this more are received, where a valve lets that much ahead in.
 _LOW = 32

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.raw import message_of, raw_of
+from pulsar_retry.runtime.raw import message_of, raw_of
 
 
 @attrs.frozen

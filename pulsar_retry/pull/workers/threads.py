@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Board, Slot
 from pulsar_retry.pull.workers.returned import Finisher
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
 

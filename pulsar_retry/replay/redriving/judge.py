@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.report import FILTERED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, Targets

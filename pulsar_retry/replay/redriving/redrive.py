@@ -17,7 +17,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.consumer.handoff.handoff import LetterRouter
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster

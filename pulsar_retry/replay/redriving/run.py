@@ -20,14 +20,14 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.consumer.future import LetterFuture
-from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.letters import LetterRouter
+from pulsar_retry.consumer.handoff.handoff import LetterRouter
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving.judge import Judge
 from pulsar_retry.replay.redriving.pace import Pace
 from pulsar_retry.replay.redriving.report import REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
+from pulsar_retry.runtime.future import LetterFuture
 
 #: Seconds between two looks at everything but the letters.
 _TICK = 0.5

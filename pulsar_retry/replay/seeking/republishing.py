@@ -10,17 +10,17 @@ from typing import Any, Self
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer import letter as consumer_letter
-from pulsar_retry.consumer.building import build_letter
-from pulsar_retry.consumer.producers import LetterProducers
-from pulsar_retry.consumer.results import error_of
-from pulsar_retry.consumer.written import WrittenSchemas
+from pulsar_retry.consumer.handoff.making import build_letter
+from pulsar_retry.consumer.handoff.producers import LetterProducers
+from pulsar_retry.consumer.handoff.written import WrittenSchemas
 from pulsar_retry.errors import LetterPublishError
+from pulsar_retry.letters import letter as consumer_letter
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.reading import reader_of
 from pulsar_retry.replay.seeking.letters import Letter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.runtime.results import error_of
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
 #: Milliseconds to wait for an entry that the broker says is there.

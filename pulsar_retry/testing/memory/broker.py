@@ -16,11 +16,11 @@ import attrs
 import pulsar
 
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.raw import message_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.pull.options import LOOP, THREADS, Options
 from pulsar_retry.pull.subscriber import Subscriber
+from pulsar_retry.runtime.raw import message_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import _pulsar
 
-from pulsar_retry.consumer.results import error_of
+from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.memory.guard import Guard
 from pulsar_retry.testing.memory.later import later

@@ -12,7 +12,7 @@ import _pulsar
 import pulsar
 from _pulsar import MessageBuilder
 
-from pulsar_retry.consumer.alone import Alone, RefusedError
+from pulsar_retry.consumer.handoff.alone import Alone, RefusedError
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of

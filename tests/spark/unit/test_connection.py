@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 from pulsar_retry import ConfigError
-from pulsar_retry.consumer.token import renewed
+from pulsar_retry.runtime.token import renewed
 from pulsar_retry_spark.connection import Connection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader

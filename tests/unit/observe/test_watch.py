@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.counting import Ledger
 from pulsar_retry.observe.watch import Watch, topic_label
 

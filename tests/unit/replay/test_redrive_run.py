@@ -13,7 +13,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
-from pulsar_retry.consumer.letter import Letter
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
 from pulsar_retry.replay.redriving.pace import Pace
 from pulsar_retry.replay.redriving.run import Run, Work

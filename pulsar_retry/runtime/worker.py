@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 class Worker:

@@ -14,11 +14,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-from pulsar_retry.consumer.awaited import Awaited, State
-from pulsar_retry.consumer.bursts import AHEAD, LEAD, PAUSE, Burst, decide, first_look
-from pulsar_retry.consumer.chunks import ChunkedId, expanded, one_of
-from pulsar_retry.consumer.pending import Entry, PendingNacks
-from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.nacks.awaited import Awaited, State
+from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD, PAUSE, Burst, decide, first_look
+from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, one_of
+from pulsar_retry.consumer.nacks.pending import Entry, PendingNacks
+from pulsar_retry.runtime.timer import Timer
 
 #: How many are handed over before the time is looked at.
 _CHUNK = 256

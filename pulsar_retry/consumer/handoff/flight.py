@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import _pulsar
 
-from pulsar_retry.consumer.future import LetterFuture
-from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.results import PRODUCER_GONE, error_of
 from pulsar_retry.errors import AcknowledgeError, LetterPublishError, SettleError
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.runtime.future import LetterFuture
+from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
 
 if TYPE_CHECKING:
-    from pulsar_retry.consumer.letters import LetterRouter
+    from pulsar_retry.consumer.handoff.handoff import LetterRouter
 
 _log = logging.getLogger("pulsar_retry")
 

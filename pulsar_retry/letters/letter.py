@@ -7,8 +7,8 @@ from datetime import datetime
 
 import attrs
 
-from pulsar_retry.consumer.plan import Plan
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import HandOffSpan
 from pulsar_retry.policy.actions import (
     RETRIES_EXHAUSTED,

@@ -55,7 +55,7 @@ class Contact:
 
     def _look(self) -> None:
         """Look what is there, and tell."""
-        from pulsar_retry.consumer.reaching import REFUSES, problem_at  # noqa: PLC0415 - for TLS
+        from pulsar_retry.runtime.reaching import REFUSES, problem_at  # noqa: PLC0415 - for TLS
 
         with self._lock:
             if self._problem is not None or self._is_made:

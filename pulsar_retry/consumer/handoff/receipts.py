@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import _pulsar
 
-from pulsar_retry.consumer.alone import CLOSED
-from pulsar_retry.consumer.threads import keep_thread_state
+from pulsar_retry.consumer.handoff.alone import CLOSED
+from pulsar_retry.runtime.threads import keep_thread_state
 
 _OK = _pulsar.Result.Ok
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pulsar_retry.consumer.plan import Plan, topic_list
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.wire.names import TopicName
 
 #: Without `enable_retry` each partition has a dead-letter topic.

@@ -18,21 +18,21 @@ import _pulsar
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.alone import LOOK
-from pulsar_retry.consumer.building import build_letter
-from pulsar_retry.consumer.clock import SYSTEM, Clock
-from pulsar_retry.consumer.flight import Flight, Keep
-from pulsar_retry.consumer.future import LetterFuture
-from pulsar_retry.consumer.identity import gives_identity
-from pulsar_retry.consumer.letter import Letter
-from pulsar_retry.consumer.permits import MOST_BYTES, Permits
-from pulsar_retry.consumer.producers import LetterProducers, PublishAlone, measure
-from pulsar_retry.consumer.receipts import LetterProducer
-from pulsar_retry.consumer.results import error_of
-from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.consumer.written import WireSchema, WrittenSchemas
+from pulsar_retry.consumer.handoff.alone import LOOK
+from pulsar_retry.consumer.handoff.flight import Flight, Keep
+from pulsar_retry.consumer.handoff.making import build_letter
+from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
+from pulsar_retry.consumer.handoff.receipts import LetterProducer
+from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
+from pulsar_retry.letters.identity import gives_identity
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.future import LetterFuture
+from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.sizes import MOST_PROPERTIES, excess, most_bytes
 
 _log = logging.getLogger("pulsar_retry")

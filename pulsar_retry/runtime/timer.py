@@ -7,7 +7,7 @@ import threading
 import weakref
 from typing import Any, Protocol
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 #: Seconds that the thread stays when nothing is awaited, so that a slow stream of nacks does not
 #: start a thread each.

@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.nacks import NackQueue, place_of
-from pulsar_retry.consumer.pending import Entry
-from pulsar_retry.consumer.timer import Timer
+from pulsar_retry.consumer.nacks.pending import Entry
+from pulsar_retry.consumer.nacks.queue import NackQueue, place_of
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.runtime.timer import Timer
 
 #: When the publication of a letter is tried again, or its message comes back: at once, then later
 #: and later, so that a topic that refuses letters is not asked all the time.

@@ -18,8 +18,8 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.consumer.chunks import ChunkedId
-from pulsar_retry.consumer.pending import Entry
+from pulsar_retry.consumer.nacks.chunks import ChunkedId
+from pulsar_retry.consumer.nacks.pending import Entry
 
 #: Seconds without a message after which what was asked for counts as lost, where the application
 #: waits for messages. Each time it is asked for again it has twice as long, up to `LONGEST`. On a

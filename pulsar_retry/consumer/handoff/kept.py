@@ -6,12 +6,12 @@ import logging
 import threading
 from functools import partial
 
-from pulsar_retry.consumer.flight import Flight
-from pulsar_retry.consumer.permits import MOST_BYTES, Permits
-from pulsar_retry.consumer.returns import COME_BACK
-from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.consumer.worker import Worker
+from pulsar_retry.consumer.handoff.flight import Flight
+from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
+from pulsar_retry.consumer.nacks.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
+from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 

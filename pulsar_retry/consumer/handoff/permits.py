@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
-from pulsar_retry.consumer.clock import SYSTEM, Clock
+from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 #: Payload bytes of the letters of a consumer that are in flight, or are kept to be published again,
 #: from which on no further letter is taken, so that large messages do not fill the memory.

@@ -18,8 +18,8 @@ import _pulsar
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.exiting import keep_until_exit
-from pulsar_retry.consumer.results import error_of
+from pulsar_retry.runtime.exiting import keep_until_exit
+from pulsar_retry.runtime.results import error_of
 
 _log = logging.getLogger("pulsar_retry")
 

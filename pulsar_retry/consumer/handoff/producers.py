@@ -16,10 +16,10 @@ import attrs
 import pulsar
 from pulsar import Client as BareClient
 
-from pulsar_retry.consumer.alone import Alone, Measure, Refusals, RefusedError
-from pulsar_retry.consumer.identity import new_producer_name
-from pulsar_retry.consumer.receipts import Landed, LetterProducer, each_landed
+from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
+from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
+from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.wire.sizes import most_bytes
 

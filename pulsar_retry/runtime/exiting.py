@@ -14,7 +14,7 @@ import atexit
 from collections import deque
 from typing import Any
 
-from pulsar_retry.consumer.fork import keep_for_ever
+from pulsar_retry.runtime.fork import keep_for_ever
 
 #: How many are kept, of which half are those of letters. Those closed before them are long out of
 #: the hands of their threads.

@@ -1,4 +1,4 @@
-"""A consumer's nacks, what takes them back, and what the broker counts as unacknowledged."""
+"""A consumer's acknowledgements and nacks, and what the broker counts as unacknowledged."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import _pulsar
 import pulsar
 from pulsar import Message
 
-from pulsar_retry.consumer.awaited import State
-from pulsar_retry.consumer.chunks import ChunkedId, with_chunks
-from pulsar_retry.consumer.nacks import NackQueue
-from pulsar_retry.consumer.plan import Plan, topic_list
-from pulsar_retry.consumer.raw import id_of, raw_of
-from pulsar_retry.consumer.returns import COME_BACK, Returns, Rounds
-from pulsar_retry.consumer.timer import Timer
-from pulsar_retry.consumer.unsettled import StallWatch
+from pulsar_retry.consumer.nacks.awaited import State
+from pulsar_retry.consumer.nacks.chunks import ChunkedId, with_chunks
+from pulsar_retry.consumer.nacks.queue import NackQueue
+from pulsar_retry.consumer.nacks.returns import COME_BACK, Returns, Rounds
+from pulsar_retry.consumer.nacks.stall import StallWatch
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.letters.plan import Plan, topic_list
+from pulsar_retry.observe.counting import Ledger
 from pulsar_retry.observe.watch import Watch, topic_label
 from pulsar_retry.policy.actions import last_delivery
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
+from pulsar_retry.runtime.raw import id_of, raw_of
+from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
 
@@ -33,12 +34,13 @@ _OFTEN = 0.001
 _MOST_UNSEEN = 128
 
 
-class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
-    """A `pulsar.Consumer` whose nacks have delays of their own, and are undone by settling."""
+class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+    """A `pulsar.Consumer` with counted acknowledgements, and nacks with delays of their own."""
 
     _consumer: Any
     _schema: Any
     _watch: Watch
+    _ledger: Ledger
 
     def _set_up(self, plan: Plan, timer: Timer) -> None:
         self._plan = plan
@@ -146,6 +148,60 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
     def _is_free(self) -> bool:
         """Tell whether nothing that was received is unsettled."""
         return not self.unsettled
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(self, message: Any) -> None:
+        """Acknowledge a message, or its id."""
+        if isinstance(message, pulsar.Message):
+            raw = message._message  # noqa: SLF001
+            self._consumer.acknowledge(raw)
+            message._settled = True  # noqa: SLF001 - see `LetterMaker`
+        else:
+            raw = raw_of(message)
+            self._consumer.acknowledge(raw)
+        self._settled += 1
+        if self._nacked:
+            self._take_back(raw)
+        # Written out, for this is what runs once per message.
+        ledger = self._ledger
+        ledger.acknowledged = count = ledger.acknowledged + 1
+        if count >= ledger.due:
+            self._watch.acknowledged(raw)
+
+    def acknowledge_cumulative(self, message: Any) -> None:
+        """Acknowledge everything up to a message, or its id; it counts as one.
+
+        Raises:
+            pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
+        """
+        super().acknowledge_cumulative(message)
+        self._take_back_up_to(message)
+        self._counted(raw_of(message))
+
+    @property
+    def dropped_duplicates(self) -> int:
+        """Second letters of one delivery that were acknowledged here, and not delivered."""
+        return 0
+
+    def _counted(self, raw: Any) -> None:
+        """Count one acknowledgement, and look at it where that is due."""
+        ledger = self._ledger
+        ledger.acknowledged = count = ledger.acknowledged + 1
+        if count >= ledger.due:
+            self._watch.acknowledged(raw)
+
+    def _settle_as(self, message: Any, outcome: str) -> None:
+        """Acknowledge a message that has not succeeded, and count it as *outcome*."""
+        self._acknowledge_raw(message)
+        self._watch.settled(raw_of(message), outcome)
+
+    def _acknowledge_raw(self, message: Any) -> None:
+        """Acknowledge without counting."""
+        self._consumer.acknowledge(raw_of(message))
+        self._settled += 1
+        if self._nacked:
+            self._take_back(message)
 
     # -- what the broker counts ---------------------------------------------------------------
 
@@ -300,7 +356,7 @@ class NackingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client i
 class NackGauges:
     """What metrics say of a consumer's nacks, as long as it lives."""
 
-    def __init__(self, consumer: NackingConsumer) -> None:
+    def __init__(self, consumer: SettlingConsumer) -> None:
         self._consumer = weakref.ref(consumer)
 
     def gauges(self) -> Mapping[str, float]:
@@ -320,7 +376,7 @@ def _retries(raw: Any) -> int:
         return 0
 
 
-def _state(consumer: NackingConsumer | None) -> State:
+def _state(consumer: SettlingConsumer | None) -> State:
     """Return what the application does with *consumer*, if that still lives."""
     if consumer is None:
         return State()

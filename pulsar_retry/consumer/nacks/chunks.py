@@ -18,7 +18,7 @@ from typing import Any
 import _pulsar
 import attrs
 
-from pulsar_retry.consumer.pending import Entry
+from pulsar_retry.consumer.nacks.pending import Entry
 
 #: The tag of the first chunk's id in a serialized id (``MessageIdData.first_chunk_message_id``).
 _TAG = 7 << 3 | 2

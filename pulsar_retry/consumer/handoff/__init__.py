@@ -1,0 +1,1 @@
+"""The one hand-off: publish a letter, wait for its receipt, then acknowledge."""

@@ -1,0 +1,1 @@
+"""Negative acknowledgements: what is pending, and when it is handed over."""

@@ -1,0 +1,1 @@
+"""What a letter is and where it goes. Pure: no client, no clock, no thread."""

@@ -1,0 +1,1 @@
+"""Time, threads, forks, and the handles of pulsar-client, for every shell."""
