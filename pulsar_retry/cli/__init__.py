@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: What follows the command's name; None: what this process was started with.
     """
     try:
-        from pulsar_retry.cli.common.root import run  # noqa: PLC0415 - click is optional
+        from pulsar_retry.cli._common.root import run  # noqa: PLC0415 - click is optional
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

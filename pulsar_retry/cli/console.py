@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from pulsar_retry._extras import need
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
 

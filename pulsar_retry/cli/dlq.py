@@ -7,11 +7,11 @@ from itertools import islice
 
 import click
 
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli.common.export import Export
-from pulsar_retry.cli.common.filter import filter_options
-from pulsar_retry.cli.common.letters import full, line, rows_of_groups
-from pulsar_retry.cli.common.output import clean, progress, show_json, table, words_of_age
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.export import Export
+from pulsar_retry.cli._common.filter import filter_options
+from pulsar_retry.cli._common.letters import full, line, rows_of_groups
+from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.showing import facts_of, failure_of, fits

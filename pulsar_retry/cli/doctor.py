@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import click
 
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli.common.output import clean, show_json
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.subscription import Subscription

@@ -8,9 +8,9 @@ import threading
 import click
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli.common.listening import address
-from pulsar_retry.cli.common.output import show_json
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.listening import address
+from pulsar_retry.cli._common.output import show_json
 from pulsar_retry.observe.serving import serve
 from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import letter_topics

@@ -14,9 +14,9 @@ import click
 import pulsar
 from click.core import ParameterSource
 
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli.common.listening import address
-from pulsar_retry.cli.common.naming import by_options
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.listening import address
+from pulsar_retry.cli._common.naming import by_options
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from pulsar_retry.cli.common.cluster import cluster_options, json_option
-from pulsar_retry.cli.common.filter import filter_options
-from pulsar_retry.cli.common.output import ask, check_can_ask, clean, progress, show_json, table
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.filter import filter_options
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json, table
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.policy.durations import seconds_of_text

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from pulsar_retry.cli.common.cluster import CONNECTION, cluster_options, json_option
-from pulsar_retry.cli.common.seek import carry_out, grace_option, letter_options, subscription_of
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport

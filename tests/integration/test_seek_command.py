@@ -27,8 +27,8 @@ KILLED = """
 import os, signal, sys
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.cli import main
-from pulsar_retry.replay.seeking.seek import mover as seek_moving
-from pulsar_retry.replay.seeking.seek import republishing as seek_reading
+from pulsar_retry.replay.seeking import mover as seek_moving
+from pulsar_retry.replay.seeking import republishing as seek_reading
 where, count = sys.argv.pop(1), int(sys.argv.pop(1))
 owners = {"reset": Subscriptions, "acknowledge": seek_moving, "publish": seek_reading.Republisher}
 owner = owners[where]

@@ -15,7 +15,7 @@ from pulsar_retry.admin import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
 from pulsar_retry.replay.ack_state import Place
 from pulsar_retry.replay.seeking.acking import acknowledge
-from pulsar_retry.replay.snapshots.snapshot import snapshot as snapshots
+from pulsar_retry.replay.snapshots import snapshot as snapshots
 from pulsar_retry.replay.snapshots.store import Store
 
 EARLIEST = pulsar.InitialPosition.Earliest

@@ -12,8 +12,8 @@ import pytest
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import options, parsing
-from pulsar_retry_spark.frames.batch import columns
-from pulsar_retry_spark.source.source import options as source_options
+from pulsar_retry_spark.frames import columns
+from pulsar_retry_spark.source import options as source_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 SINK = {"service.url": "pulsar://localhost:6650", "topic": "orders", "subscription": "billing"}

@@ -20,7 +20,8 @@ from pulsar_retry_spark import clients, write_failures
 from pulsar_retry_spark.datasource import register
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.sink.sink import send_batches, sender
+from pulsar_retry_spark.sink import sender
+from pulsar_retry_spark.sink.sink import send_batches
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
-from pulsar_retry_spark.sink.sink import send_batches, sender
+from pulsar_retry_spark.sink import sender
+from pulsar_retry_spark.sink.sink import send_batches
 
 
 def batches(count, rows=1000):

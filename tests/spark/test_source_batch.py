@@ -16,10 +16,10 @@ from sourcing import forget, frame, payloads
 import pulsar_retry as pr
 from pulsar_retry_spark import register
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source import filters as source_filters
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.rows import SCHEMA
 from pulsar_retry_spark.source.source import PushingReader, batch_reader, schema
-from pulsar_retry_spark.source.source import filters as source_filters
 
 #: Spark gives times without a zone, in that of its session, which is UTC here.
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above

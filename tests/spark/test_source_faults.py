@@ -13,7 +13,7 @@ from reading import eventually
 from sourcing import Letters, Micro, Query
 
 import pulsar_retry as pr
-from pulsar_retry_spark.source.source import reading
+from pulsar_retry_spark.source import reading
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240

@@ -17,9 +17,10 @@ from sourcing import Micro, forget
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.source.source import batch_reader, reading, schema
-from pulsar_retry_spark.source.source import stream as stream_module
-from pulsar_retry_spark.source.source import subscription as reading_subscription
+from pulsar_retry_spark.source import reading
+from pulsar_retry_spark.source import stream as stream_module
+from pulsar_retry_spark.source import subscription as reading_subscription
+from pulsar_retry_spark.source.source import batch_reader, schema
 
 NAME = "pulsar-failures"
 

@@ -115,7 +115,7 @@ def test_without_click_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The core install has the command, but not what it needs; that is told, not raised."""
-    monkeypatch.delitem(sys.modules, "pulsar_retry.cli.common.root", raising=False)
+    monkeypatch.delitem(sys.modules, "pulsar_retry.cli._common.root", raising=False)
     monkeypatch.setitem(sys.modules, "click", None)
     assert cli.main([]) == 1
     assert 'pip install "pulsar-retry[cli]"' in capsys.readouterr().err

@@ -18,8 +18,8 @@ import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import Slot
+from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
-from pulsar_retry.pull.workers.threads import processes as process_workers
 from pulsar_retry.testing import MemoryBroker
 
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)

@@ -7,8 +7,9 @@ import pytest
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.sink import sink
 from pulsar_retry_spark.sink.report import TaskReport
-from pulsar_retry_spark.sink.sink import Pace, arrow_sender, conclude, send_batches, sink
+from pulsar_retry_spark.sink.sink import Pace, arrow_sender, conclude, send_batches
 
 
 def options(**more: str) -> SinkOptions:

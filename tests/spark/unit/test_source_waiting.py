@@ -9,11 +9,11 @@ import pulsar
 import pytest
 
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.source import patience as source_patience
+from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source.patience import has_message, last_message_id, patiently
 from pulsar_retry_spark.source.positions import Position
 from pulsar_retry_spark.source.reading import Piece, messages
-from pulsar_retry_spark.source.source import patience as source_patience
-from pulsar_retry_spark.source.source import reading
 from pulsar_retry_spark.source.topics import Partition
 
 PARTITION = Partition("t", "t", "retry")

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pulsar_retry.cli.common.root import _root
+from pulsar_retry.cli._common.root import _root
 
 ROOT = Path(__file__).parents[3]
 PAGES = [

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pulsar_retry import cli
-from pulsar_retry.cli.common.root import _root
+from pulsar_retry.cli._common.root import _root
 from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 

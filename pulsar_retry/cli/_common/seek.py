@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pulsar_retry.cli.common.output import ask, check_can_ask, clean, show_json, table
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
