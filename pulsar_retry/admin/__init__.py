@@ -4,16 +4,16 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.admin.namespaces import Namespaces, Retention
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.subscriptions import Entry, Subscriptions
+from pulsar_retry.admin.subscriptions import StoredEntry, Subscriptions
 from pulsar_retry.admin.topics import Topics
 
 __all__ = [
     "AdminClient",
     "Endpoint",
-    "Entry",
     "Namespaces",
     "Position",
     "Retention",
+    "StoredEntry",
     "Subscriptions",
     "Topics",
 ]

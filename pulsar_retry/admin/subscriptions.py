@@ -10,7 +10,7 @@ from typing import Any, Literal
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.admin.transport import Reply, Transport, topic_path
+from pulsar_retry.admin.transport import AdminReply, Transport, topic_path
 from pulsar_retry.errors import AdminError
 from pulsar_retry.policy.backoff import Exponential
 
@@ -26,7 +26,7 @@ _TRIES, _BACKOFF = 8, Exponential(0.02, 1)
 
 
 @attrs.frozen
-class Entry:
+class StoredEntry:
     """One entry of a topic as it is stored.
 
     Attributes:
@@ -131,7 +131,7 @@ class Subscriptions:
             else:
                 return
 
-    def peek(self, topic: str, name: str, number: int = 1) -> Entry:
+    def peek(self, topic: str, name: str, number: int = 1) -> StoredEntry:
         """Return the *number*-th entry that is not acknowledged, from 1. Consumes nothing.
 
         Raises:
@@ -139,7 +139,7 @@ class Subscriptions:
         """
         return _entry(self._transport.send("GET", _path(topic, name, "position", str(number))))
 
-    def entry(self, topic: str, position: Position) -> Entry:
+    def entry(self, topic: str, position: Position) -> StoredEntry:
         """Return an entry by its position, acknowledged or not.
 
         Raises:
@@ -162,9 +162,9 @@ def _start(at: Start) -> dict[str, Any]:
     return at.json()
 
 
-def _entry(reply: Reply) -> Entry:
+def _entry(reply: AdminReply) -> StoredEntry:
     where = reply.headers.get("x-pulsar-message-id")
-    return Entry(
+    return StoredEntry(
         position=Position.parse(where) if where else None,
         messages=int(reply.headers.get("x-pulsar-num-batch-message", 1)),
         published=_time(reply.headers.get("x-pulsar-publish-time")),

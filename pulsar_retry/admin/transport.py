@@ -67,7 +67,7 @@ _ERRORS: Mapping[int, type[AdminError]] = {
 
 
 @attrs.frozen
-class Reply:
+class AdminReply:
     """An answer.
 
     Attributes:
@@ -117,7 +117,7 @@ class Transport:
             reason = f"what {self._root} answers is no JSON: is this Pulsar?"
             raise AdminError(_OK, path, reason) from None
 
-    def send(self, method: str, path: str, body: object = None, **query: object) -> Reply:
+    def send(self, method: str, path: str, body: object = None, **query: object) -> AdminReply:
         """As `json`, but return the answer as it is."""
         self._get_to_know(path)
         url = f"{self._root}/admin/v2/{path}"
@@ -180,10 +180,10 @@ class Transport:
         except urllib3.exceptions.HTTPError as error:
             raise AdminError(None, path, f"{self._root} was not reached: {_cause(error)}") from None
 
-    def _checked(self, response: Any, path: str) -> Reply:
+    def _checked(self, response: Any, path: str) -> AdminReply:
         if response.status < _BAD:
             headers = {name.lower(): text for name, text in response.headers.items()}
-            return Reply(response.data, headers)
+            return AdminReply(response.data, headers)
         reason = _reason(response)
         if reason is None:  # so it may be no Pulsar
             reason = f"{self._root} answers: {response.reason or 'an error'}"

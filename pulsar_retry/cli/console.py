@@ -85,12 +85,12 @@ def command(
     from pulsar_retry.console.access import Access  # noqa: PLC0415 - an extra
     from pulsar_retry.console.app import Console  # noqa: PLC0415 - likewise
     from pulsar_retry.console.depth import Depths  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.desk import Desk  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.desk import LetterBrowser  # noqa: PLC0415 - likewise
     from pulsar_retry.console.jobs import Jobs  # noqa: PLC0415 - likewise
     from pulsar_retry.console.serving import serve  # noqa: PLC0415 - likewise
 
     access = Access(host, token=_token(access_token_file), allow_hosts=allow_hosts)
-    desk = Desk(cluster, namespaces)
+    desk = LetterBrowser(cluster, namespaces)
     console = Console(desk, Jobs(cluster), Depths(desk.topics, desk.namespaces, every), access)
     # `kill` and service managers are to stop it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

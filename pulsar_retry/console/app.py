@@ -22,8 +22,8 @@ from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.access import COOKIE, Access
 from pulsar_retry.console.chart import chart
 from pulsar_retry.console.depth import Depths
-from pulsar_retry.console.desk import Desk
-from pulsar_retry.console.gate import Gate, address_of, retry_after
+from pulsar_retry.console.desk import LetterBrowser
+from pulsar_retry.console.gate import AccessMiddleware, address_of, retry_after
 from pulsar_retry.console.jobs import Jobs, Wishes, where_of
 from pulsar_retry.console.payload import FORMS, shown
 from pulsar_retry.console.views import FILES, Views, link
@@ -59,7 +59,7 @@ class Console:
         access: Knows who may look.
     """
 
-    desk: Desk
+    desk: LetterBrowser
     jobs: Jobs
     depths: Depths
     access: Access
@@ -88,7 +88,7 @@ class Console:
         faults = (HTTPException, PulsarRetryError, PulsarException)
         return Starlette(
             routes=routes,
-            middleware=[Middleware(Gate, access=self.access)],
+            middleware=[Middleware(AccessMiddleware, access=self.access)],
             exception_handlers=dict.fromkeys(faults, self._fault),
             lifespan=self._lifespan,
         )

@@ -43,7 +43,7 @@ class Contents:
     has_more: bool
 
 
-class Desk:
+class LetterBrowser:
     """Reads the letter topics of some namespaces, and of no others. Thread-safe.
 
     Attributes:

@@ -41,7 +41,7 @@ def retry_after(error: TooManyTriesError) -> dict[str, str]:
     return {"Retry-After": str(math.ceil(error.wait))}
 
 
-class Gate:
+class AccessMiddleware:
     """Middleware that refuses what `Access` refuses, before a page is even looked for."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:

@@ -121,7 +121,7 @@ def _number(name: str, text: str, kind: Callable[[str], float]) -> int | None:
 
 
 @attrs.frozen
-class Progress:
+class JobProgress:
     """How far a job is.
 
     Attributes:
@@ -155,7 +155,7 @@ class Job:
     def __init__(self, wishes: Wishes, redrive: Redrive, *, dry_run: bool) -> None:
         self.id = secrets.token_urlsafe(12)
         self.wishes, self.dry_run = wishes, dry_run
-        self.progress = Progress()
+        self.progress = JobProgress()
         self._redrive = redrive
         # A redrive may be killed at any time: no exit waits for it for ever.
         self.thread = threading.Thread(target=self._run, name="pulsar-retry-redrive", daemon=True)
@@ -175,13 +175,13 @@ class Job:
             self._fail(f"{type(error).__name__}: {error}")
             raise
         else:
-            self.progress = Progress(_state(done), done)
+            self.progress = JobProgress(_state(done), done)
 
     def _tell(self, so_far: Redriven) -> None:
-        self.progress = Progress("running", so_far)
+        self.progress = JobProgress("running", so_far)
 
     def _fail(self, why: str) -> None:
-        self.progress = Progress("failed", self.progress.result, why)
+        self.progress = JobProgress("failed", self.progress.result, why)
 
 
 class Jobs:

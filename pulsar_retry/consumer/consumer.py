@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 import pulsar
 
-from pulsar_retry.consumer.handoff.handoff import LetterRouter, log_failure
+from pulsar_retry.consumer.handoff.handoff import HandOff, log_failure
 from pulsar_retry.consumer.handoff.kept import KeptLetters
 from pulsar_retry.consumer.handoff.making import LetterMaker, handed_on
 from pulsar_retry.consumer.inbox import Inbox
@@ -70,9 +70,9 @@ class Consumer(SettlingConsumer):
         self._letters = LetterMaker(plan, self._clock)
         self._worker = Worker("pulsar-retry-dead-letters", self._clock)
         self._kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
-        self._router: LetterRouter | None = None
+        self._router: HandOff | None = None
         if plan.policy is not None:
-            self._router = LetterRouter(
+            self._router = HandOff(
                 client,
                 schema,
                 max_pending=plan.max_pending_letters,
@@ -287,7 +287,7 @@ class Consumer(SettlingConsumer):
         """Hand *raw* on if that does not block; else return None."""
         return self._handed_on(self._open_router().hand_on_now, raw, letter, keep=keep)
 
-    def _open_router(self) -> LetterRouter:
+    def _open_router(self) -> HandOff:
         if self._closed or self._router is None:
             raise ConsumerClosedError("the consumer is closed")
         return self._router

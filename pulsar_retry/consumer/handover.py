@@ -13,14 +13,14 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
-from pulsar_retry.letters.letter import Letter, Told, dead_lettered, retried, used_up
+from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.runtime.raw import comes_again, message_of, publish_time, raw_of
-from pulsar_retry.runtime.timer import Checker
+from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import Origin
@@ -59,7 +59,7 @@ class Handover:
         self._consumer._took((raw,))
         return message_of(raw, self._schema, letter=False)
 
-    def check_later(self, owner: Checker, delay: float) -> None:
+    def check_later(self, owner: TimerTarget, delay: float) -> None:
         """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""
         self._consumer._timer.check_later(owner, delay)
 
@@ -168,10 +168,10 @@ class Handover:
 
     def _parts(
         self, message: Any, failure: Failure, failures: int
-    ) -> tuple[Any, dict[str, str], Origin, Told]:
+    ) -> tuple[Any, dict[str, str], Origin, FailureDetails]:
         """Return the raw message, what it carries, where it is from, and what is to be told."""
         raw = raw_of(message)
-        told = Told(
+        told = FailureDetails(
             failure.cause,
             failures,
             failure.when,

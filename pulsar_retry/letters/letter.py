@@ -60,7 +60,7 @@ class Letter:
 
 
 @attrs.frozen
-class Wish:
+class DelayRequest:
     """When a caller of `reconsume_later` wants the message back; checked.
 
     Attributes:
@@ -72,7 +72,7 @@ class Wish:
     level: int | None
 
     @classmethod
-    def of(cls, plan: Plan, delay: Duration | None, level: int | None) -> Wish:
+    def of(cls, plan: Plan, delay: Duration | None, level: int | None) -> DelayRequest:
         """Check the arguments.
 
         Raises:
@@ -90,7 +90,7 @@ class Wish:
 
 
 @attrs.frozen
-class Told:
+class FailureDetails:
     """What a letter tells of the failure that made it: the one way in which envelopes are written.
 
     Attributes:
@@ -139,7 +139,7 @@ class Told:
 
 def reconsumed(
     plan: Plan,
-    wish: Wish,
+    wish: DelayRequest,
     carried: Mapping[str, str],
     origin: Origin,
     custom: Mapping[str, str] | None,
@@ -157,7 +157,7 @@ def reconsumed(
         ConfigError: *custom* would change a system property.
     """
     check_custom(custom, carried)
-    assert plan.topics is not None  # noqa: S101 - Wish.of has checked
+    assert plan.topics is not None  # noqa: S101 - DelayRequest.of has checked
     assert plan.policy is not None  # noqa: S101 - there is one wherever there are topics
     count = reconsume_times(carried) + 1
     if wish.delay is not None:
@@ -179,7 +179,7 @@ def retried(
     origin: Origin,
     *,
     failures: int,
-    told: Told,
+    told: FailureDetails,
     custom: Mapping[str, str],
 ) -> Letter:
     """Return the letter for a message whose retry a policy has decided.
@@ -221,7 +221,7 @@ def dead_lettered(
     *,
     custom: Mapping[str, str] | None = None,
     reason: str | None = None,
-    told: Told | None = None,
+    told: FailureDetails | None = None,
 ) -> Letter:
     """Return the dead letter for a message that no count decided about: a nack, or the caller.
 
@@ -251,7 +251,7 @@ def dead_lettered(
 
 
 def used_up(
-    plan: Plan, carried: Mapping[str, str], origin: Origin, *, failures: int, told: Told
+    plan: Plan, carried: Mapping[str, str], origin: Origin, *, failures: int, told: FailureDetails
 ) -> Letter:
     """Return the dead letter for a message whose retries a policy found used up.
 

@@ -11,7 +11,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import PulsarRetryError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.reading import Stored, read_letters, read_one
+from pulsar_retry.replay.reading import LetterInPlace, read_letters, read_one
 from pulsar_retry.replay.redriving.source import (
     check_exists,
     durable_subscriptions,
@@ -21,7 +21,7 @@ from pulsar_retry.wire.names import TopicName
 
 
 @attrs.frozen
-class Look:
+class LetterReader:
     """What reads a dead-letter topic.
 
     Attributes:
@@ -38,11 +38,11 @@ class Look:
     partitions: list[str]
     through: str | None
 
-    def letters(self) -> Iterator[Stored]:
+    def letters(self) -> Iterator[LetterInPlace]:
         """Yield the letters that are there now."""
         return read_letters(self.client, self.admin, self.partitions, self.through)
 
-    def letter(self, message_id: str) -> Stored:
+    def letter(self, message_id: str) -> LetterInPlace:
         """Return one letter.
 
         Raises:
@@ -56,7 +56,7 @@ class Look:
 
 
 @contextlib.contextmanager
-def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[Look]:
+def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[LetterReader]:
     """Give what reads a dead-letter topic.
 
     Args:
@@ -77,4 +77,4 @@ def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[
             raise PulsarRetryError(f"{topic} has no subscription {subscription}; it has: {has}")
         # With several, what one is done with another one still has.
         through = subscription or usual_subscription(names)
-        yield Look(admin, client, topic, admin.topics.partition_names(topic), through)
+        yield LetterReader(admin, client, topic, admin.topics.partition_names(topic), through)

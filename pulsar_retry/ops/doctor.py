@@ -20,7 +20,7 @@ from pulsar_retry.errors import (
     UnreachableError,
 )
 from pulsar_retry.ops import settings
-from pulsar_retry.ops.finding import Finding
+from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
@@ -33,16 +33,16 @@ _LOOKS = 8
 _TICK = timedelta(seconds=1)
 
 
-def check_up(subscription: Subscription) -> Iterator[Finding]:
+def check_up(subscription: Subscription) -> Iterator[CheckResult]:
     """Yield what is found of a subscription, one thing after the other. Changes nothing.
 
     Raises nothing of the cluster's: what cannot be reached is a finding.
     """
     with subscription.cluster.admin() as admin:
         try:
-            yield Finding("REST API", "ok", f"Pulsar {admin.broker_version()} at {_url(admin)}")
+            yield CheckResult("REST API", "ok", f"Pulsar {admin.broker_version()} at {_url(admin)}")
         except AdminError as error:
-            yield Finding("REST API", "error", str(error))
+            yield CheckResult("REST API", "error", str(error))
             return
         with contextlib.ExitStack() as stack:
             try:
@@ -52,55 +52,59 @@ def check_up(subscription: Subscription) -> Iterator[Finding]:
             except pulsar.TopicNotFound:
                 pass
             except UnreachableError as error:
-                yield Finding("broker", "error", str(error))
+                yield CheckResult("broker", "error", str(error))
                 return
             except pulsar.PulsarException as error:
                 where = subscription.cluster.service_url
-                yield Finding("broker", "error", f"{where}: {type(error).__name__}: {error}")
+                yield CheckResult("broker", "error", f"{where}: {type(error).__name__}: {error}")
                 return
-            yield Finding("broker", "ok", subscription.cluster.service_url)
+            yield CheckResult("broker", "ok", subscription.cluster.service_url)
             for check in _CHECKS:
                 try:
                     yield from check(subscription, admin, client)
                 except AdminForbiddenError as error:
                     name = check.__name__.strip("_").replace("_", " ")
-                    yield Finding(name, "unknown", f"this role may not look: {error}")
+                    yield CheckResult(name, "unknown", f"this role may not look: {error}")
                 except AdminError as error:
-                    yield Finding(check.__name__.strip("_").replace("_", " "), "error", str(error))
+                    yield CheckResult(
+                        check.__name__.strip("_").replace("_", " "), "error", str(error)
+                    )
 
 
 def _url(admin: AdminClient) -> str:
     return admin.endpoint.admin_url
 
 
-def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     if not admin.topics.exists(it.topic):
-        yield Finding("topic", "error", f"{it.topic} does not exist")
+        yield CheckResult("topic", "error", f"{it.topic} does not exist")
         return
     count = admin.topics.partitions(it.topic)
-    yield Finding("topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'one part'}")
+    yield CheckResult(
+        "topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'one part'}"
+    )
     stats = all_stats(admin, it.topic, precise=False)["subscriptions"].get(it.name)
     if stats is None:
-        yield Finding("subscription", "error", f"{it.topic} has no subscription {it.name}")
+        yield CheckResult("subscription", "error", f"{it.topic} has no subscription {it.name}")
         return
     kind, consumers = stats.get("type") or "None", len(stats["consumers"])
     text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
-    yield Finding("subscription", "ok", text)
+    yield CheckResult("subscription", "ok", text)
 
 
-def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     if admin.topics.exists(it.retry_letter_topic):
         policy = admin.topics.policy(it.retry_letter_topic, "delayedDelivery")
         yield from settings.of_delays(it.retry_letter_topic, policy)
 
 
-def _quota(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _quota(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     topics = [each for each in _topics(it) if admin.topics.exists(each)]
     policy = admin.topics.policy
     yield from settings.of_quota({each: policy(each, "backlogQuotaMap") for each in topics})
 
 
-def _inactivity(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _inactivity(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     for topic in _topics(it):
         if admin.topics.exists(topic):
             policy = admin.topics.policy(topic, "inactiveTopicPolicies")
@@ -108,7 +112,7 @@ def _inactivity(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Fin
             yield from settings.of_inactivity(topic, policy, kept=kept)
 
 
-def _broker(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _broker(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     namespace = "/".join(_namespace(it.topic))
     found = None
     with contextlib.suppress(AdminForbiddenError):
@@ -125,7 +129,7 @@ def _topics(it: Subscription) -> tuple[str, ...]:
     return it.topic, it.retry_letter_topic, it.dead_letter_topic
 
 
-def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     """Look for so many letters of one delay that the broker reads no further."""
     name = "waiting letters"
     if not admin.topics.exists(it.retry_letter_topic):
@@ -144,9 +148,9 @@ def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterato
                 "differ (jitter), partitions, or set "
                 "delayedDeliveryFixedDelayDetectionLookahead=0"
             )
-            yield Finding(name, "warning", text)
+            yield CheckResult(name, "warning", text)
             return
-    yield Finding(name, "ok", f"{most:,} at most on one topic or partition")
+    yield CheckResult(name, "ok", f"{most:,} at most on one topic or partition")
 
 
 def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
@@ -181,22 +185,22 @@ def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[dat
     return dues
 
 
-def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     name = "retry topic"
     if not admin.topics.exists(it.retry_letter_topic):
         text = (
             f"{it.retry_letter_topic} does not exist: no consumer has had enable_retry, or another "
             "dialect is used (--naming)"
         )
-        yield Finding(name, "warning", text)
+        yield CheckResult(name, "warning", text)
     elif it.name not in durable_subscriptions(admin, it.retry_letter_topic):
         text = f"{it.retry_letter_topic} has no subscription {it.name}: nobody reads its letters"
-        yield Finding(name, "error", text)
+        yield CheckResult(name, "error", text)
     else:
-        yield Finding(name, "ok", it.retry_letter_topic)
+        yield CheckResult(name, "ok", it.retry_letter_topic)
 
 
-def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     name, topic = "dead-letter topic", it.dead_letter_topic
     if not admin.topics.exists(topic):
         text = (
@@ -204,7 +208,7 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
             "(--dead-letter-topic), or was deleted because nobody had subscribed; consumers of "
             f"this package make it with the subscription {SUBSCRIPTION}"
         )
-        yield Finding(name, "unknown", text)
+        yield CheckResult(name, "unknown", text)
         return
     names = durable_subscriptions(admin, topic)
     others = [each for each in names if each != SUBSCRIPTION]
@@ -214,32 +218,32 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
             "redrives alone: letters that the former are done with stay on disk until they are "
             "redriven; initial_subscription_name can name another subscription, or none"
         )
-        yield Finding(name, "warning", text)
+        yield CheckResult(name, "warning", text)
     elif others:
         text = (
             f"{topic}, kept for {', '.join(others)}; consumers whose policy names no other "
             f"initial_subscription_name make {SUBSCRIPTION} too, which keeps letters until they "
             "are redriven"
         )
-        yield Finding(name, "ok", text)
+        yield CheckResult(name, "ok", text)
     elif names:
-        yield Finding(name, "ok", f"{topic}, kept for {SUBSCRIPTION}")
+        yield CheckResult(name, "ok", f"{topic}, kept for {SUBSCRIPTION}")
     elif admin.topics.retention(topic).keeps_nothing:
         text = f"{topic} has no subscription and no retention: the broker deletes dead letters"
-        yield Finding(name, "error", text)
+        yield CheckResult(name, "error", text)
     else:
         text = f"{topic} has no subscription: letters are kept as long as the retention says"
-        yield Finding(name, "warning", text)
+        yield CheckResult(name, "warning", text)
 
 
-def _expiry(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _expiry(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     for topic in (it.retry_letter_topic, it.dead_letter_topic):
         if admin.topics.exists(topic) and (expiry := admin.topics.policy(topic, "messageTTL")):
             text = f"letters in {topic} expire after {expiry} s, read or not (messageTTL)"
-            yield Finding("expiry", "warning", text)
+            yield CheckResult("expiry", "warning", text)
 
 
-def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     """Look for letters under the names of other dialects, which a consumer would not read."""
     own = {it.retry_letter_topic, it.dead_letter_topic}
     topics = set(admin.namespaces.topics("/".join(_namespace(it.topic))))
@@ -251,36 +255,36 @@ def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Findin
     }
     if strange := sorted((others - own) & topics):
         text = f"there is also {', '.join(strange)}: see which one the consumers use (--naming)"
-        yield Finding("names", "warning", text)
+        yield CheckResult("names", "warning", text)
     else:
-        yield Finding("names", "ok", "no letters under the names of other dialects")
+        yield CheckResult("names", "ok", "no letters under the names of other dialects")
 
 
-def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterator[Finding]:
+def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
     for topic in (it.retry_letter_topic, it.dead_letter_topic):
         if not admin.topics.exists(topic):
             continue
         try:
             BareClient.create_producer(client, topic).close()
         except pulsar.AuthorizationError:
-            yield Finding("permissions", "error", f"this role may not publish to {topic}")
+            yield CheckResult("permissions", "error", f"this role may not publish to {topic}")
         except pulsar.PulsarException as error:
-            yield Finding("permissions", "warning", f"{topic}: {type(error).__name__}: {error}")
+            yield CheckResult("permissions", "warning", f"{topic}: {type(error).__name__}: {error}")
         else:
-            yield Finding("permissions", "ok", f"this role may publish to {topic}")
+            yield CheckResult("permissions", "ok", f"this role may publish to {topic}")
 
 
-def _retention(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Finding]:
+def _retention(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     if not admin.topics.exists(it.topic):
         return
     kept = admin.topics.retention(it.topic)
     if kept.keeps_nothing:
         text = "none: what every subscription has acknowledged cannot be replayed by a seek"
-        yield Finding("retention", "warning", text)
+        yield CheckResult("retention", "warning", text)
     else:
         age = "for ever" if kept.minutes < 0 else f"for {kept.minutes} min"
         size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
-        yield Finding("retention", "ok", f"a seek reaches back {age}{size}")
+        yield CheckResult("retention", "ok", f"a seek reaches back {age}{size}")
 
 
 def _namespace(topic: str) -> tuple[str, str]:
@@ -288,7 +292,7 @@ def _namespace(topic: str) -> tuple[str, str]:
     return name.tenant, name.namespace
 
 
-_CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[Subscription, AdminClient, Any], Iterator[CheckResult]], ...] = (
     _topic,
     _delays,
     _quota,

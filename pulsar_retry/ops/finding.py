@@ -10,7 +10,7 @@ Verdict = Literal["ok", "warning", "error", "unknown"]
 
 
 @attrs.frozen
-class Finding:
+class CheckResult:
     """One thing that was looked at.
 
     Attributes:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pulsar_retry.ops.finding import Finding
+from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
@@ -17,15 +17,15 @@ _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS).delays
 
 
-def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[Finding]:
+def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckResult]:
     """Judge the delayed delivery that applies to a retry topic; None: nothing is said."""
     name = "delayed delivery"
     if policy is None:
-        yield Finding(name, "unknown", f"the broker does not say what applies to {topic}")
+        yield CheckResult(name, "unknown", f"the broker does not say what applies to {topic}")
         return
     if not policy.get("active", True):
         text = "off: retry letters come back at once (delayedDeliveryEnabled, or its policy)"
-        yield Finding(name, "error", text)
+        yield CheckResult(name, "error", text)
         return
     tick, most = policy.get("tickTime", 0) / 1000, policy.get("maxDeliveryDelayInMillis", 0) / 1000
     faults = []
@@ -40,12 +40,12 @@ def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[Finding]
             f"default levels go to {text_of(max(_LEVELS))}: use shorter ones"
         )
     if faults:
-        yield Finding(name, "warning", "; ".join(faults))
+        yield CheckResult(name, "warning", "; ".join(faults))
     else:
-        yield Finding(name, "ok", f"on, with a tick of {text_of(tick)}")
+        yield CheckResult(name, "ok", f"on, with a tick of {text_of(tick)}")
 
 
-def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Finding]:
+def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckResult]:
     """Judge the backlog quotas that apply to topics."""
     if not topics:
         return
@@ -60,28 +60,30 @@ def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Finding
             where = f"a backlog of {' or '.join(limits)} on {topic}"
             if quota.get("policy") == "consumer_backlog_eviction":
                 text = f"beyond {where} the broker deletes what is not acknowledged (backlog quota)"
-                yield Finding("backlog quota", "error", text)
+                yield CheckResult("backlog quota", "error", text)
             else:
                 text = f"beyond {where} nothing can be published to it: {quota.get('policy')}"
-                yield Finding("backlog quota", "warning", text)
+                yield CheckResult("backlog quota", "warning", text)
     if fine:
-        yield Finding("backlog quota", "ok", "none")
+        yield CheckResult("backlog quota", "ok", "none")
 
 
-def of_inactivity(topic: str, policy: Mapping[str, Any] | None, *, kept: bool) -> Iterator[Finding]:
+def of_inactivity(
+    topic: str, policy: Mapping[str, Any] | None, *, kept: bool
+) -> Iterator[CheckResult]:
     """Judge when a topic is deleted that nobody uses; *kept*: it has a subscription."""
     if policy is None or not policy.get("deleteWhileInactive"):
         return
     after = f"{policy.get('maxInactiveDurationSeconds')} s without use"
     if policy.get("inactiveTopicDeleteMode") != _WHEN_IDLE:
         text = f"{topic} is deleted after {after}, with its subscriptions, once they are caught up"
-        yield Finding("inactive topics", "warning", text)
+        yield CheckResult("inactive topics", "warning", text)
     elif not kept:
         text = f"{topic} has no subscription: it is deleted with all its letters after {after}"
-        yield Finding("inactive topics", "error", text)
+        yield CheckResult("inactive topics", "error", text)
 
 
-def of_expiry(namespace: str, minutes: int | None) -> Iterator[Finding]:
+def of_expiry(namespace: str, minutes: int | None) -> Iterator[CheckResult]:
     """Judge after how many minutes subscriptions of a namespace expire; None: nobody says."""
     name = "subscription expiry"
     if minutes is None:
@@ -91,12 +93,12 @@ def of_expiry(namespace: str, minutes: int | None) -> Iterator[Finding]:
             f"subscriptions in {namespace} that nobody uses for {minutes} min are deleted with "
             "their backlog, such as the one that keeps dead letters"
         )
-        yield Finding(name, "error", text)
+        yield CheckResult(name, "error", text)
     else:
-        yield Finding(name, "ok", "never")
+        yield CheckResult(name, "ok", "never")
 
 
-def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Finding]:
+def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[CheckResult]:
     """Judge what only the broker's own settings tell; None: this role may not see them."""
     if settings is None:
         yield _hidden("batches", "acknowledgmentAtBatchIndexLevelEnabled")
@@ -107,15 +109,15 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Find
             "the broker does not acknowledge single messages of a batch: all of a batch comes back "
             "when one of it does (acknowledgmentAtBatchIndexLevelEnabled)"
         )
-        yield Finding("batches", "warning", text)
+        yield CheckResult("batches", "warning", text)
     else:
-        yield Finding("batches", "ok", "single messages of a batch are acknowledged")
+        yield CheckResult("batches", "ok", "single messages of a batch are acknowledged")
     tracker = settings.get("delayedDeliveryTrackerFactoryClassName", "").rpartition(".")[2]
     if tracker == _BUCKETS and not _is_mended(version):
         text = f"{tracker} of Pulsar {version} can lose letters: update to 4.0.13, 4.2.4 or newer"
-        yield Finding("delay tracker", "error", text)
+        yield CheckResult("delay tracker", "error", text)
     else:
-        yield Finding("delay tracker", "ok", tracker or "the default one")
+        yield CheckResult("delay tracker", "ok", tracker or "the default one")
 
 
 def _is_mended(version: str) -> bool:
@@ -127,5 +129,5 @@ def _is_mended(version: str) -> bool:
     return found >= (same_line or [max(_MENDED)])[0]
 
 
-def _hidden(check: str, setting: str) -> Finding:
-    return Finding(check, "unknown", f"this role may not ask the broker for {setting}")
+def _hidden(check: str, setting: str) -> CheckResult:
+    return CheckResult(check, "unknown", f"this role may not ask the broker for {setting}")

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.reading import Stored
+from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope
 
 
-def facts_of(stored: Stored) -> dict[str, Any]:
+def facts_of(stored: LetterInPlace) -> dict[str, Any]:
     """Return a letter as JSON has it, whoever wrote it and whatever is in it.
 
     The payload is under ``payload`` where it is text, under ``payload_base64`` where it is not; a
@@ -50,7 +50,7 @@ def facts_of(stored: Stored) -> dict[str, Any]:
     }
 
 
-def failure_of(stored: Stored) -> Envelope:
+def failure_of(stored: LetterInPlace) -> Envelope:
     """Return what a letter says of its failure; nothing where it cannot be read."""
     try:
         return read_envelope(stored.raw.properties())
@@ -58,7 +58,7 @@ def failure_of(stored: Stored) -> Envelope:
         return read_envelope({})
 
 
-def fits(where: Filter, stored: Stored) -> bool:
+def fits(where: Filter, stored: LetterInPlace) -> bool:
     """Tell whether a letter is meant; what cannot be read at all fits only where all are."""
     if where.takes_all:
         return True

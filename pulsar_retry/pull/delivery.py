@@ -31,7 +31,7 @@ class Pulled:
         return f"the delivery of {self.work.message.message_id()}"
 
 
-class Desk(Protocol):
+class DeliverySettler(Protocol):
     """What deliveries are settled at."""
 
     def acknowledge(self, pulled: Pulled) -> None:
@@ -59,7 +59,7 @@ class Delivery:
         attempt: Which attempt this is, 1 for the first (Pub/Sub's ``delivery_attempt``).
     """
 
-    def __init__(self, desk: Desk, pulled: Pulled, attempt: int) -> None:
+    def __init__(self, desk: DeliverySettler, pulled: Pulled, attempt: int) -> None:
         self.message = pulled.work.message
         self.attempt = attempt
         self._desk = desk

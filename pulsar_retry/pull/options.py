@@ -19,7 +19,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
-from pulsar_retry.pull.engine.admission import Valve
+from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.origin import checked_redact
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.checks import one_of, whole
@@ -70,7 +70,7 @@ class Options:
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
-    valve: Valve | None = None
+    valve: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
     #: The event loop of handlers that are ``async def``; None: one of their own.
     loop: asyncio.AbstractEventLoop | None = None

@@ -17,7 +17,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery, Pulled
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Board, Work
+from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
 from pulsar_retry.pull.opening import open_subscription
 from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
@@ -163,7 +163,7 @@ class Puller:
             consumer, _ = open_subscription(self._client, self._options)
             self._handover = Handover(consumer, self._options.codec, self._options.redact)
             self._settler = Settler(
-                Board(),
+                WorkQueue(),
                 consumer,
                 RetryPolicy(),
                 self._handover,

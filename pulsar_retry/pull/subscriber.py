@@ -21,11 +21,11 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.receiver import Intake
-from pulsar_retry.pull.engine.safe_breaker import Switch
+from pulsar_retry.pull.engine.receiver import Receiver
+from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Counts, Settler
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
@@ -86,12 +86,12 @@ class Subscriber:
         # The same, for those who must not wait on a thread.
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
-        self._board = Board(clock)
+        self._board = WorkQueue(clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
-        self._switch: Switch | None = None
+        self._switch: ThreadSafeBreaker | None = None
         self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
@@ -371,7 +371,11 @@ class Subscriber:
         lanes = None
         if is_ordered(kind):
             lanes = OrderedLanes(options.lanes, board, handover, kind, clock)
-        switch = None if options.breaker is None else Switch(options.breaker, board.notify, clock)
+        switch = (
+            None
+            if options.breaker is None
+            else ThreadSafeBreaker(options.breaker, board.notify, clock)
+        )
         self._consumer, self._switch = consumer, switch
         if options.valve is not None:
             options.valve.attach(board.notify)
@@ -386,7 +390,7 @@ class Subscriber:
             late=options.lease.late,
             clock=clock,
         )
-        intake = Intake(
+        intake = Receiver(
             board,
             settler,
             flow_control=options.flow_control,
@@ -427,7 +431,7 @@ class Subscriber:
         if not self._opening.done():
             self._opening.set_result(None)
 
-    def _wind_up(self, intake: Intake) -> int:
+    def _wind_up(self, intake: Receiver) -> int:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
         board, handed_back = self._board, 0
         while (stop := self._stop) is not None and stop.mode != ABANDON:
@@ -445,7 +449,7 @@ class Subscriber:
                 slot.expire(work, interrupts=False)
         return handed_back + self._take_down(intake)
 
-    def _take_down(self, intake: Intake) -> int:
+    def _take_down(self, intake: Receiver) -> int:
         """Give up what nobody has begun to handle; closing the consumer redelivers it."""
         works = intake.take_down()
         for work in works:

@@ -42,10 +42,10 @@ from pulsar_retry.push.arguments import (
 from pulsar_retry.push.auth.hmacs import Hmac
 from pulsar_retry.push.body import subscription_name as default_name
 from pulsar_retry.push.http.descriptors import room_for
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Poster
-from pulsar_retry.push.metrics import Tally
+from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
@@ -238,7 +238,7 @@ class Dispatcher:
             codec=options.codec,
         )
         self._pacer = Pacer(window)
-        self._tally = Tally(Watch.of(topic, subscription).ledger)
+        self._tally = PushMetrics(Watch.of(topic, subscription).ledger)
         self._pusher = Pusher(
             self._poster(endpoint),
             self._pacer,
@@ -253,7 +253,7 @@ class Dispatcher:
 
     def _poster(self, endpoint: str) -> Poster:
         return Poster(
-            Endpoint.of(endpoint, allow_http=self._allow_http),
+            PushEndpoint.of(endpoint, allow_http=self._allow_http),
             deadline=self._deadline,
             guard=self._guard,
             http2=self._http2,
@@ -367,7 +367,7 @@ class Dispatcher:
         return str(self._pusher.poster.endpoint)
 
     @property
-    def metrics(self) -> Tally:
+    def metrics(self) -> PushMetrics:
         """What Prometheus is told: the metrics of this process, its own among them."""
         return self._tally
 

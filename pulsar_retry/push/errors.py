@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.excerpt import excerpt, secrets_of
 from pulsar_retry.push.http.poster import Answer
 
@@ -40,7 +40,7 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mis
         return str(self.args[0])
 
     @classmethod
-    def of(cls, endpoint: Endpoint, answer: Answer, hidden: Iterable[str] = ()) -> PushNacked:
+    def of(cls, endpoint: PushEndpoint, answer: Answer, hidden: Iterable[str] = ()) -> PushNacked:
         """Return the error for *answer*; it shows the endpoint's origin, not its path.
 
         Args:

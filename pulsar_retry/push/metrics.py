@@ -12,7 +12,7 @@ from pulsar_retry.push.http.poster import Answer
 from pulsar_retry.push.pacing.pacer import Pace
 
 
-class Tally:
+class PushMetrics:
     """What one dispatcher tells of its requests, beside what its subscriber tells. Thread-safe.
 
     Attributes:

@@ -23,7 +23,7 @@ from pulsar_retry.push.body import (
 )
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.poster import Poster
-from pulsar_retry.push.metrics import Tally
+from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import MEASURED, Pacer
 from pulsar_retry.wire.codecs import Codec
 
@@ -77,7 +77,7 @@ class Pusher:
         poster: Poster,
         pacer: Pacer,
         form: Form,
-        tally: Tally,
+        tally: PushMetrics,
         *,
         retries_in_place: Callable[[], int],
     ) -> None:

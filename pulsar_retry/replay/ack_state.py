@@ -21,14 +21,14 @@ _RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
 _VERSION = 1
 
 
-class Place(NamedTuple):
+class EntryPlace(NamedTuple):
     """An entry of one partition. Sorts as the partition does."""
 
     ledger: int
     entry: int
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> EntryPlace:
         """Read ``ledger:entry``; the broker may say more of a batch, in brackets."""
         ledger, entry = text.partition(" ")[0].split(":")
         return cls(int(ledger), int(entry))
@@ -55,12 +55,12 @@ class Log:
     """
 
     ledgers: tuple[tuple[int, int], ...]
-    last: Place
+    last: EntryPlace
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Log:
         """Read the internal statistics of a topic."""
-        last = Place.parse(facts["lastConfirmedEntry"])
+        last = EntryPlace.parse(facts["lastConfirmedEntry"])
         ledgers = [(int(each["ledgerId"]), int(each["entries"])) for each in facts["ledgers"]]
         if ledgers:
             # The one that is written to is counted apart.
@@ -69,22 +69,24 @@ class Log:
         return cls(tuple(ledgers), last)
 
     @property
-    def first(self) -> Place:
+    def first(self) -> EntryPlace:
         """The first entry that is there, or that will be."""
-        return Place(self.ledgers[0][0], 0) if self.ledgers else Place(self.last.ledger, 0)
+        return (
+            EntryPlace(self.ledgers[0][0], 0) if self.ledgers else EntryPlace(self.last.ledger, 0)
+        )
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: EntryPlace) -> bool:
         """Tell whether *place* is there."""
         return 0 <= place.entry < dict(self.ledgers).get(place.ledger, 0)
 
-    def places(self, after: Place) -> Iterator[Place]:
+    def places(self, after: EntryPlace) -> Iterator[EntryPlace]:
         """Yield the entries past *after*, in order."""
         for ledger, entries in self.ledgers:
             begin = after.entry + 1 if ledger == after.ledger else 0
             if ledger >= after.ledger:
-                yield from (Place(ledger, entry) for entry in range(begin, entries))
+                yield from (EntryPlace(ledger, entry) for entry in range(begin, entries))
 
-    def count(self, after: Place) -> int:
+    def count(self, after: EntryPlace) -> int:
         """Return how many entries there are past *after*."""
         return sum(
             max(0, entries - (after.entry + 1 if ledger == after.ledger else 0))
@@ -106,11 +108,11 @@ class AckState:
         ranges: What is acknowledged past it; sorted, disjoint and not adjacent.
     """
 
-    mark: Place
+    mark: EntryPlace
     ranges: tuple[Range, ...] = ()
 
     @classmethod
-    def of(cls, mark: Place, ranges: Iterable[Range]) -> Self:
+    def of(cls, mark: EntryPlace, ranges: Iterable[Range]) -> Self:
         """Make a state of *ranges* in any order, overlapping or not."""
         return cls(mark, tuple(_merged(_past(mark, each) for each in ranges)))
 
@@ -130,9 +132,9 @@ class AckState:
                 if low_ledger <= between < ledger:
                     begin = low + 1 if between == low_ledger else 0
                     ranges.append(Range(between, begin, count - 1))
-        return cls.of(Place.parse(cursor["markDeletePosition"]), ranges)
+        return cls.of(EntryPlace.parse(cursor["markDeletePosition"]), ranges)
 
-    def is_acknowledged(self, place: Place) -> bool:
+    def is_acknowledged(self, place: EntryPlace) -> bool:
         """Tell whether *place* is acknowledged."""
         if place <= self.mark:
             return True
@@ -142,30 +144,30 @@ class AckState:
         each = self.ranges[at]
         return each.ledger == place.ledger and each.first <= place.entry <= each.last
 
-    def acknowledged(self, log: Log) -> Iterator[Place]:
+    def acknowledged(self, log: Log) -> Iterator[EntryPlace]:
         """Yield the acknowledged entries past the mark that *log* still has."""
         entries = dict(log.ledgers)
         for ledger, first, last in self.ranges:
             for entry in range(first, min(last + 1, entries.get(ledger, 0))):
-                yield Place(ledger, entry)
+                yield EntryPlace(ledger, entry)
 
-    def unacknowledged(self, log: Log) -> Iterator[Place]:
+    def unacknowledged(self, log: Log) -> Iterator[EntryPlace]:
         """Yield the entries of *log* that are not acknowledged, in order."""
         gone = set(self.acknowledged(log))
         return (place for place in log.places(self.mark) if place not in gone)
 
-    def backlog(self, log: Log, after: Place | None = None) -> int:
+    def backlog(self, log: Log, after: EntryPlace | None = None) -> int:
         """Return how many entries of *log* (past *after*) are not acknowledged."""
         past = self if after is None or after <= self.mark else AckState.of(after, self.ranges)
         entries = dict(log.ledgers)
         done = (min(last + 1, entries.get(id_, 0)) - first for id_, first, last in past.ranges)
         return log.count(past.mark) - sum(max(0, count) for count in done)
 
-    def missing(self, other: AckState) -> Iterator[Place]:
+    def missing(self, other: AckState) -> Iterator[EntryPlace]:
         """Yield what is acknowledged past the mark here, and not in *other*."""
         for ledger, first, last in self.ranges:
             for entry in range(first, last + 1):
-                if not other.is_acknowledged(place := Place(ledger, entry)):
+                if not other.is_acknowledged(place := EntryPlace(ledger, entry)):
                     yield place
 
     # -- as text ----------------------------------------------------------------------------------
@@ -201,12 +203,12 @@ class AckState:
             )
         try:
             mark, _, ranges = rest.partition(";")
-            return cls(Place.parse(mark), tuple(_ranges(ranges)))
+            return cls(EntryPlace.parse(mark), tuple(_ranges(ranges)))
         except (ValueError, IndexError, zlib.error, binascii.Error) as error:
             raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
 
 
-def _past(mark: Place, each: Range) -> Range:
+def _past(mark: EntryPlace, each: Range) -> Range:
     """Return the part of a range past *mark*; it may be empty."""
     if each.ledger < mark.ledger:
         return Range(each.ledger, 0, -1)

@@ -13,7 +13,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, Log, Place
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 
 #: Milliseconds to wait for a message that is known to be there.
 _PATIENCE_MS = 30_000
@@ -21,7 +21,7 @@ _PATIENCE_MS = 30_000
 _TAIL_MS = 200
 
 
-class Stored(NamedTuple):
+class LetterInPlace(NamedTuple):
     """A message where it is.
 
     Attributes:
@@ -40,7 +40,7 @@ def read_letters(
     admin: AdminClient,
     partitions: list[str],
     subscription: str | None = None,
-) -> Iterator[Stored]:
+) -> Iterator[LetterInPlace]:
     """Yield what is in *partitions* now, one after the other, and leave it all as it is.
 
     Args:
@@ -56,7 +56,7 @@ def read_letters(
 
 def _read_partition(
     client: pulsar.Client, admin: AdminClient, topic: str, subscription: str | None
-) -> Iterator[Stored]:
+) -> Iterator[LetterInPlace]:
     stats = admin.topics.internal_stats(topic)
     log = Log.read(stats)
     cursor = stats["cursors"].get(subscription) if subscription is not None else None
@@ -68,14 +68,14 @@ def _read_partition(
         while reader.has_message_available():
             raw = reader.read_next(_PATIENCE_MS)
             position = Position.of(raw.message_id())
-            place = Place(position.ledger, position.entry)
+            place = EntryPlace(position.ledger, position.entry)
             if place > log.last:
                 return
             if done is None or not _is_done(done, place):
-                yield Stored(raw, topic, position)
+                yield LetterInPlace(raw, topic, position)
 
 
-def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Stored]:
+def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[LetterInPlace]:
     """Yield what arrives in *partitions* from now on, for ever, and consume nothing."""
     with contextlib.ExitStack() as stack:
         latest = pulsar.MessageId.latest
@@ -85,10 +85,10 @@ def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Store
             for topic, reader in zip(partitions, readers, strict=True):
                 with contextlib.suppress(_pulsar.Timeout):
                     raw = reader.read_next(wait)
-                    yield Stored(raw, topic, Position.of(raw.message_id()))
+                    yield LetterInPlace(raw, topic, Position.of(raw.message_id()))
 
 
-def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> Stored | None:
+def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> LetterInPlace | None:
     """Return one message; None: it is not there.
 
     Args:
@@ -109,7 +109,7 @@ def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> S
             if (found.ledger, found.entry) != (asked.ledger, asked.entry):
                 return None
             if asked.batch in {-1, found.batch}:
-                return Stored(raw, topic, found)
+                return LetterInPlace(raw, topic, found)
     return None
 
 
@@ -124,12 +124,12 @@ def reader_of(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Ite
             bare.close()
 
 
-def _just_after(mark: Place) -> pulsar.MessageId:
+def _just_after(mark: EntryPlace) -> pulsar.MessageId:
     """Return the id after which to begin; before the first entry of a ledger there is none."""
     return pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
 
 
-def _is_done(state: AckState, place: Place) -> bool:
+def _is_done(state: AckState, place: EntryPlace) -> bool:
     if place <= state.mark:
         return True
     at = bisect_right(state.ranges, (place.ledger, place.entry + 1)) - 1

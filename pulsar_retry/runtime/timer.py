@@ -16,7 +16,7 @@ _LINGER = 1.0
 _log = logging.getLogger("pulsar_retry")
 
 
-class Checker(Protocol):
+class TimerTarget(Protocol):
     """Something that wants to be called later."""
 
     def _check(self) -> None:
@@ -43,7 +43,7 @@ class Timer:
         self._wakes = 0.0
         self._closed = False
 
-    def check_later(self, owner: Checker, delay: float) -> None:
+    def check_later(self, owner: TimerTarget, delay: float) -> None:
         """Have *owner* called in *delay* seconds, or a little later; earlier if it asked before."""
         # A user's backoff may return anything: neither inf nor NaN may end the thread.
         due = self.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
@@ -59,7 +59,7 @@ class Timer:
             elif due < self._wakes:
                 self._changed.notify()
 
-    def discard(self, owner: Checker) -> None:
+    def discard(self, owner: TimerTarget) -> None:
         """Forget what *owner* has asked for."""
         with self._changed:
             if self._due.pop(weakref.ref(owner), None) is not None:

@@ -14,10 +14,10 @@ from pulsar_retry.consumer.old_names import PROBE
 from pulsar_retry.errors import AdminError, AdminNotFoundError, ConfigError
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.names import TopicName
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
-from pulsar_retry_spark.probes import Look, Machine, look, this_machine, unreached, workers
+from pulsar_retry_spark.probes import BrokerView, Machine, look, this_machine, unreached, workers
 from pulsar_retry_spark.sink.writing import Option, parse_options
 
 _NAME = "pulsar-failures"
@@ -157,7 +157,7 @@ def _options(options: SinkOptions) -> Iterator[Finding]:
         yield Finding("options", "warning", text, "use auth.token_env or auth.token_file")
 
 
-def _broker(seen: Look) -> Iterator[Finding]:
+def _broker(seen: BrokerView) -> Iterator[Finding]:
     if seen.error is None and not seen.topics:
         text = "not looked at, since the options name no topic to look for"
         yield Finding("broker", "warning", text, "give the options topic and subscription")
@@ -172,7 +172,7 @@ def _broker(seen: Look) -> Iterator[Finding]:
 
 
 def _broker_from_workers(
-    spark: SparkSession, options: SinkOptions, seen: Look
+    spark: SparkSession, options: SinkOptions, seen: BrokerView
 ) -> Iterator[Finding]:
     topic = options.targets.dead_letter or options.targets.retry
     if topic is None:
@@ -189,7 +189,7 @@ def _reached(check: str, whence: str, error: str | None) -> Finding:
     return Finding(check, "error", f"not reached from {whence}: {error}", remedy)
 
 
-def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
+def _settings(options: SinkOptions, seen: BrokerView) -> Iterator[Finding]:
     """Look at the cluster's settings, where somebody said where to ask."""
     once = options.effectively_once is not None
     if options.connection.admin_url is None:
@@ -212,7 +212,7 @@ def _settings(options: SinkOptions, seen: Look) -> Iterator[Finding]:
         yield Finding("admin.url", "warning", text, "check admin.url and auth.*")
 
 
-def _cluster(connection: Connection) -> Cluster:
+def _cluster(connection: ClusterConnection) -> Cluster:
     return Cluster(
         connection.service_url,
         admin_url=connection.admin_url,

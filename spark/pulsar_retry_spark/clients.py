@@ -25,7 +25,7 @@ from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.fork import keep_for_ever
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.busy import when_free
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
 #: Seconds for which a client that nobody uses stays open.
@@ -41,7 +41,7 @@ _BUSY_FOR = 90.0
 _BUSY_BACKOFF = Exponential(0.1, 5)
 
 _lock = threading.Lock()
-_cached: dict[Connection, CachedClient] = {}
+_cached: dict[ClusterConnection, CachedClient] = {}
 
 
 @attrs.define(eq=False)
@@ -152,7 +152,7 @@ def _ignore(_result: Any) -> None:
 
 
 @contextlib.contextmanager
-def lease(connection: Connection) -> Iterator[CachedClient]:
+def lease(connection: ClusterConnection) -> Iterator[CachedClient]:
     """Give the process's client for *connection*, opened if need be, closed some time afterwards.
 
     Thread-safe, but what is leased is not: two threads that send use connections of their own.
@@ -171,7 +171,7 @@ def lease(connection: Connection) -> Iterator[CachedClient]:
         _release(connection, client)
 
 
-def _acquire(connection: Connection) -> CachedClient:
+def _acquire(connection: ClusterConnection) -> CachedClient:
     with _lock:
         client = _cached.get(connection)
         if client is None:
@@ -183,7 +183,7 @@ def _acquire(connection: Connection) -> CachedClient:
         return client
 
 
-def _release(connection: Connection, client: CachedClient) -> None:
+def _release(connection: ClusterConnection, client: CachedClient) -> None:
     with _lock:
         client.leases -= 1
         if client.leases == 0:
@@ -193,7 +193,7 @@ def _release(connection: Connection, client: CachedClient) -> None:
             client.timer = timer
 
 
-def _close_idle(connection: Connection, client: CachedClient) -> None:
+def _close_idle(connection: ClusterConnection, client: CachedClient) -> None:
     with _lock:
         if client.leases or _cached.get(connection) is not client:
             return

@@ -45,7 +45,7 @@ _Argument = str | int | bool
 
 
 @attrs.frozen
-class Connection:
+class ClusterConnection:
     """Where the cluster is and who we are. Hashable and picklable; no `repr` shows a token.
 
     Attributes:
@@ -74,7 +74,7 @@ class Connection:
     admin_url: str | None = None
 
     @classmethod
-    def parse(cls, options: OptionReader) -> Connection:
+    def parse(cls, options: OptionReader) -> ClusterConnection:
         """Take the options of a connection.
 
         Raises:

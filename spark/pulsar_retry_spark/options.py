@@ -21,7 +21,7 @@ from pulsar_retry.policy.dead_letter import (
 from pulsar_retry.policy.durations import MAX_DELAY, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.wire.names import Naming, TopicName
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
 #: What a message may have by default: a broker's usual 5 MiB, less what it and the client add.
@@ -60,7 +60,7 @@ _COMPRESSION = {
 
 
 @attrs.frozen
-class Targets:
+class SinkTargets:
     """Where rows go.
 
     Attributes:
@@ -163,8 +163,8 @@ class SinkOptions:
             before its first row; None: none is made there, nor on the retry topic.
     """
 
-    connection: Connection
-    targets: Targets
+    connection: ClusterConnection
+    targets: SinkTargets
     max_attempts: int
     delays: Backoff
     batching: Batching
@@ -192,7 +192,7 @@ class SinkOptions:
 
     @classmethod
     def _parse(cls, reader: OptionReader) -> SinkOptions:
-        connection = Connection.parse(reader)
+        connection = ClusterConnection.parse(reader)
         rate_limit = _rate_limit(reader)
         levels = reader.text("delay.levels")
         max_attempts = reader.integer("max_attempts", minimum=1) or DEFAULT_MAX_REDELIVER_COUNT + 1
@@ -241,7 +241,7 @@ def _topic(reader: OptionReader, key: str) -> str | None:
     return None if name is None else str(TopicName.parse(name, key))
 
 
-def _targets(reader: OptionReader, max_attempts: int, levels: str) -> Targets:
+def _targets(reader: OptionReader, max_attempts: int, levels: str) -> SinkTargets:
     topic, subscription = _topic(reader, "topic"), reader.text("subscription")
     naming = Naming.of(reader.text("naming") or Naming.PULSAR)
     retry, dead_letter = _topic(reader, "retry.topic"), _topic(reader, "dead_letter.topic")
@@ -249,7 +249,7 @@ def _targets(reader: OptionReader, max_attempts: int, levels: str) -> Targets:
         policy = DeadLetterPolicy(max_attempts - 1, retry, dead_letter)
         plan = _plan(topic, subscription, naming, levels, policy)
         assert plan.topics is not None  # noqa: S101 - it has retries
-        return Targets(topic, subscription, plan.topics.retry, plan.topics.dead_letter, plan)
+        return SinkTargets(topic, subscription, plan.topics.retry, plan.topics.dead_letter, plan)
     both_named = retry is not None and dead_letter is not None
     if topic is not None and not both_named:
         raise ConfigError.bad(
@@ -262,7 +262,7 @@ def _targets(reader: OptionReader, max_attempts: int, levels: str) -> Targets:
         raise ConfigError.bad(
             "topic", None, f"the topic that {subscription!r} is a subscription of"
         )
-    return Targets(topic, subscription, retry, dead_letter, None)
+    return SinkTargets(topic, subscription, retry, dead_letter, None)
 
 
 def _plan(

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pulsar_retry.consumer.old_names import exists
 from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.clients import lease
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.options import SinkOptions, Targets
+from pulsar_retry_spark.options import SinkOptions, SinkTargets
 
 #: pulsar-client waits for half a minute otherwise. What the user's options say wins.
 _IMPATIENT = {"connection_timeout_ms": 5_000, "operation_timeout_seconds": 10}
@@ -37,7 +37,7 @@ class Machine:
 
 
 @attrs.frozen
-class Look:
+class BrokerView:
     """What a process sees of the broker.
 
     Attributes:
@@ -59,22 +59,24 @@ def workers(spark: SparkSession) -> list[Machine]:
     return [Machine(**json.loads(each)) for each in _ask(spark, _inspection(), tasks=16)]
 
 
-def look(options: SinkOptions) -> Look:
+def look(options: SinkOptions) -> BrokerView:
     """Return what this process sees of the broker. Creates nothing."""
     targets = options.targets
     try:
         with lease(_impatient(options.connection)) as client:
-            letters: Targets | LetterTopics = targets
+            letters: SinkTargets | LetterTopics = targets
             if targets.plan is not None:
                 letters = client.letter_topics(targets.plan)
             names = {letters.retry, letters.dead_letter, options.report_topic} - {None}
-            return Look({name: exists(client.client, name) for name in sorted(filter(None, names))})
+            return BrokerView(
+                {name: exists(client.client, name) for name in sorted(filter(None, names))}
+            )
     except (pulsar.PulsarException, PulsarFailuresError) as error:
-        return Look(error=_shown(error))
+        return BrokerView(error=_shown(error))
 
 
 def unreached(
-    spark: SparkSession, connection: Connection, topic: str, there: str | None
+    spark: SparkSession, connection: ClusterConnection, topic: str, there: str | None
 ) -> list[str]:
     """Return why workers do not reach the broker; nothing if they do.
 
@@ -102,7 +104,7 @@ def unreached(
     return [each for each in _ask(spark, reach, tasks=2) if each]
 
 
-def _impatient(connection: Connection) -> Connection:
+def _impatient(connection: ClusterConnection) -> ClusterConnection:
     arguments = tuple(sorted((_IMPATIENT | dict(connection.arguments)).items()))
     return attrs.evolve(connection, arguments=arguments, log_level="none")
 

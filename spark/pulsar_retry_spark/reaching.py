@@ -11,7 +11,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError, UnreachableError
 from pulsar_retry.replay.reaching import check_broker
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
 #: Seconds in which it has to be there: a broker that restarts may take a while.
@@ -20,14 +20,14 @@ PATIENCE = 5.0
 _PAUSE = 0.2
 
 #: What was reached: a process asks once.
-_reached: set[Connection] = set()
+_reached: set[ClusterConnection] = set()
 
 
 @attrs.frozen
 class _Endpoint:
     """A connection as `check_broker` takes it."""
 
-    connection: Connection
+    connection: ClusterConnection
     admin_url: str = ""
 
     @property
@@ -42,7 +42,9 @@ class _Endpoint:
         return self.connection.read_token()
 
 
-def reach(connection: Connection, kind: type[PulsarFailuresError] = PulsarFailuresError) -> None:
+def reach(
+    connection: ClusterConnection, kind: type[PulsarFailuresError] = PulsarFailuresError
+) -> None:
     """See that the cluster can be reached. Takes milliseconds, and 10 seconds at most.
 
     Where only workers have the token, nothing can be asked here.

@@ -20,7 +20,7 @@ from filling import QUIET, subscribe
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Poster
 
@@ -85,7 +85,7 @@ async def at_once(concurrency: int, times: int, work: Callable[[], Awaitable[obj
 
 def poster_to(url: str) -> Poster:
     """Return the dispatcher's own HTTP."""
-    return Poster(Endpoint.of(url), deadline=10.0, guard=Guard())
+    return Poster(PushEndpoint.of(url), deadline=10.0, guard=Guard())
 
 
 async def post(poster: Poster, message: Pushed, body: bytes | None = None) -> None:

@@ -12,7 +12,7 @@ from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry.errors import AdminError
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
@@ -123,11 +123,11 @@ def test_the_options_of_spark(cluster, topic, tmp_path):
         "tls.validate_hostname": "true",
         "log.level": "none",
     }
-    client = Connection.parse(OptionReader(options)).open()
+    client = ClusterConnection.parse(OptionReader(options)).open()
     client.create_producer(topic).send(b"row")
     client.close()
     options["tls.trust_certs_file"] = str(cluster.certificates.stranger)
-    client = Connection.parse(OptionReader(options)).open()
+    client = ClusterConnection.parse(OptionReader(options)).open()
     with pytest.raises(pulsar.ConnectError):
         client.create_producer(topic)
     client.close()

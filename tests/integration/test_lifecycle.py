@@ -404,7 +404,7 @@ def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publi
         )
         message = consumer.receive(20000)
         # The receipt is here, the acknowledgement is not out yet.
-        letters.LetterRouter.landed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        letters.HandOff.landed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         consumer.reconsume_later(message, delay=0)
     """
     run(code, broker, topic, expect=-signal.SIGKILL)

@@ -13,7 +13,7 @@ from replaying import consume, drained, firsts, ledgers, received, subscription_
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.replay import Snapshot, Subscription, seek
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import acknowledge
 from pulsar_retry.replay.snapshots import snapshot as snapshots
 from pulsar_retry.replay.snapshots.store import Store
@@ -378,7 +378,7 @@ def test_an_exclusive_consumer_is_in_the_way(client, cluster_parts, topic, publi
     """Where nobody else can acknowledge, the error says who is to be stopped."""
     exclusive = client.subscribe(topic, SUBSCRIPTION, initial_position=EARLIEST)
     published = Position.of(publish(b"1"))
-    place = Place(published.ledger, published.entry)
+    place = EntryPlace(published.ledger, published.entry)
 
     with pytest.raises(pr.SeekError, match=r"Exclusive.*stop them"):
         acknowledge(*cluster_parts, topic, SUBSCRIPTION, [place])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.letters.letter import Letter, Wish, dead_lettered, reconsumed
+from pulsar_retry.letters.letter import DelayRequest, Letter, dead_lettered, reconsumed
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import (
     DeadLetter,
@@ -30,7 +30,7 @@ DLQ = f"{MAIN}-billing-DLQ"
 LIMITS = st.integers(0, 60)
 
 
-def life(plan: Plan, wish: Wish, carried: dict[str, str] | None = None) -> Iterator[Letter]:
+def life(plan: Plan, wish: DelayRequest, carried: dict[str, str] | None = None) -> Iterator[Letter]:
     """Deliver a message and reconsume it until it is dead; yield each letter."""
     carried, topic, entry = carried or {}, MAIN, 0
     while True:
@@ -42,7 +42,7 @@ def life(plan: Plan, wish: Wish, carried: dict[str, str] | None = None) -> Itera
         carried, topic, entry = letter.properties, letter.topic, entry + 1
 
 
-AUTOMATIC = Wish(delay=None, level=None)
+AUTOMATIC = DelayRequest(delay=None, level=None)
 
 
 @given(LIMITS)
@@ -119,7 +119,7 @@ def test_tdmq_writes_the_level_and_minus_one_for_a_delay(
 ) -> None:
     """DELAY is the level that took effect."""
     plan = plan_of(naming=pr.Naming.TDMQ_2_9_2, delay_levels="1s 5s 10s")
-    letter = next(life(plan, Wish.of(plan, wish.get("delay"), wish.get("level"))))
+    letter = next(life(plan, DelayRequest.of(plan, wish.get("delay"), wish.get("level"))))
     assert expected == (letter.properties["DELAY"], letter.delay)
 
 
@@ -141,7 +141,7 @@ def test_retry_letters_alone_name_the_retry_topic(plan_of: Callable[..., Plan]) 
 def test_a_dead_letter_says_the_delay_but_is_not_delayed(plan_of: Callable[..., Plan]) -> None:
     """DELAY_TIME is what was asked for."""
     plan = plan_of(dead_letter_policy=pr.DeadLetterPolicy(0))
-    [dead] = life(plan, Wish.of(plan, 30, None))
+    [dead] = life(plan, DelayRequest.of(plan, 30, None))
     assert (0, "30000") == (dead.delay, dead.properties["DELAY_TIME"])
 
 
@@ -151,7 +151,7 @@ def test_exclusive_and_failover_letters_are_delayed(
 ) -> None:
     """The retry topic is consumed as Shared, whatever the main type is."""
     plan = plan_of(consumer_type=kind)
-    letter = next(life(plan, Wish.of(plan, 30, None)))
+    letter = next(life(plan, DelayRequest.of(plan, 30, None)))
     assert (30, "30000") == (letter.delay, letter.properties["DELAY_TIME"])
 
 
@@ -171,14 +171,14 @@ def test_a_bad_wish_is_refused(
 ) -> None:
     """Before anything is sent, and by the argument's name and value."""
     with pytest.raises(pr.ConfigError, match=f"^{names}: expected "):
-        Wish.of(plan_of(), delay, level)
+        DelayRequest.of(plan_of(), delay, level)
 
 
 def test_reconsuming_needs_retries(plan_of: Callable[..., Plan]) -> None:
     """The error says which argument turns them on."""
     plan = plan_of(enable_retry=False, dead_letter_policy=pr.DeadLetterPolicy(3))
     with pytest.raises(pr.ConfigError, match="enable_retry=True"):
-        Wish.of(plan, None, None)
+        DelayRequest.of(plan, None, None)
 
 
 def test_dead_lettering_needs_a_policy(plan_of: Callable[..., Plan]) -> None:
@@ -230,7 +230,7 @@ def test_a_reason_is_text(plan_of: Callable[..., Plan], reason: object) -> None:
 def test_milliseconds_of_a_level_are_exact(plan_of: Callable[..., Plan]) -> None:
     """A level of 200 ms is "200" on the wire."""
     plan = plan_of(delay_levels="200ms")
-    letter = reconsumed(plan, Wish(None, 1), {}, Origin(MAIN, "1:0:-1", "billing"), None)
+    letter = reconsumed(plan, DelayRequest(None, 1), {}, Origin(MAIN, "1:0:-1", "billing"), None)
     assert (0.2, "200") == (letter.delay, letter.properties["DELAY_TIME"])
 
 

@@ -22,7 +22,7 @@ class Letter:
         self.closed, self.again_count, self.ended = closed, 0, 0
 
     def again(self, _flight: Letter) -> None:
-        """Take the letter as `LetterRouter.again` does."""
+        """Take the letter as `HandOff.again` does."""
         if self.closed:
             raise ConsumerClosedError("closed")
         self.again_count += 1

@@ -12,8 +12,8 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.handoff.flight import Flight
-from pulsar_retry.consumer.handoff.handoff import LetterRouter
+from pulsar_retry.consumer.handoff.flight import InFlightLetter
+from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
 
@@ -88,7 +88,7 @@ class Rig:
     def __init__(self) -> None:
         self.world = World()
         self.back: list[tuple[Any, bool]] = []
-        self.router = LetterRouter(
+        self.router = HandOff(
             self.world,  # type: ignore[arg-type]
             pulsar.schema.BytesSchema(),
             max_pending=2,
@@ -463,7 +463,7 @@ def test_a_burst_that_is_not_acknowledged_at_once_is_asked_for_one_by_one(
 
 def test_a_burst_leaves_what_was_given_up(rig: Rig) -> None:
     """Its original was asked back."""
-    flight = Flight(rig.router, original(), rig.world, LETTER, was_letter=False)
+    flight = InFlightLetter(rig.router, original(), rig.world, LETTER, was_letter=False)
     rig.router.landed([flight])
     assert [] == rig.world.events
     assert not flight.future.done()

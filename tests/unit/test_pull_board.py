@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pulsar_retry.pull.engine.work_queue import Board, Slot, Work
+from pulsar_retry.pull.engine.work_queue import Slot, Work, WorkQueue
 
 
 def item(number: int = 0) -> tuple[str, int, None]:
@@ -14,7 +14,7 @@ def item(number: int = 0) -> tuple[str, int, None]:
 
 def test_a_worker_does_not_sleep_beside_work() -> None:
     """What was put up before it lay down is seen."""
-    board = Board()
+    board = WorkQueue()
     board.ready.append(item())
     assert not board.lie_down(lambda: None)
     assert not board.idle
@@ -22,7 +22,7 @@ def test_a_worker_does_not_sleep_beside_work() -> None:
 
 def test_a_worker_is_woken_once() -> None:
     """For one message one worker."""
-    board, woken = Board(), []
+    board, woken = WorkQueue(), []
     assert board.lie_down(lambda: woken.append("a"))
     assert board.lie_down(lambda: woken.append("b"))
     board.put(item())
@@ -33,7 +33,7 @@ def test_a_worker_is_woken_once() -> None:
 
 def test_what_is_in_hand() -> None:
     """Received, less acknowledged by workers, less settled otherwise."""
-    board, slot = Board(), Slot()
+    board, slot = WorkQueue(), Slot()
     board.slots.append(slot)
     board.received, board.received_size = 5, 50
     slot.done, slot.size = 2, 20
@@ -43,7 +43,7 @@ def test_what_is_in_hand() -> None:
 
 def test_news_are_kept_for_who_comes_late() -> None:
     """Many at once are one."""
-    board = Board()
+    board = WorkQueue()
     board.notify()
     board.notify()
     assert [True, False] == [board.wait(0.01), board.wait(0.01)]
@@ -51,7 +51,7 @@ def test_news_are_kept_for_who_comes_late() -> None:
 
 def test_the_end_wakes_everybody() -> None:
     """And nobody lies down after it."""
-    board, woken = Board(), threading.Event()
+    board, woken = WorkQueue(), threading.Event()
     board.slots.append(Slot())
     board.lie_down(woken.set)
     board.close()

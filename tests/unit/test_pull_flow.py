@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.flow import PAUSE, RESUME, Gate
+from pulsar_retry.pull.rules.flow import PAUSE, RESUME, FlowGate
 
 
 def test_the_load_is_the_larger_part() -> None:
@@ -18,7 +18,7 @@ def test_the_load_is_the_larger_part() -> None:
 
 def test_it_pauses_at_the_limit_and_resumes_below_four_fifths() -> None:
     """So it does not flutter around the limit."""
-    gate = Gate(pr.FlowControl(max_messages=10))
+    gate = FlowGate(pr.FlowControl(max_messages=10))
     steps = [9, 10, 9, 8, 7, 8, 9, 10]
     assert [True, False, False, False, True, True, True, False] == [
         gate.is_open(count, 0) for count in steps
@@ -29,7 +29,7 @@ def test_it_pauses_at_the_limit_and_resumes_below_four_fifths() -> None:
 def test_what_it_lets_in(steps: list[tuple[int, int]]) -> None:
     """Never at a limit, always below the lower mark; in between it stays as it was."""
     limits = pr.FlowControl(max_messages=20, max_bytes=2000)
-    gate, was_open = Gate(limits), True
+    gate, was_open = FlowGate(limits), True
     for count, size in steps:
         load = limits.load(count, size)
         is_open = gate.is_open(count, size)

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pulsar
 import pytest
 
-from pulsar_retry.pull.engine.probe import Inquiry
+from pulsar_retry.pull.engine.probe import ConnectionProbe
 
 NOBODY = pulsar.TopicNotFound("Pulsar error: TopicNotFound")
 AWAY = pulsar.ConnectError("Pulsar error: ConnectError")
@@ -21,7 +21,7 @@ class Broker:
         self.now = 100.0
         self.times: list[float] = []
         self.answer: Future[None] = Future()
-        self.inquiry = Inquiry(self._ask, lambda: self.now)
+        self.inquiry = ConnectionProbe(self._ask, lambda: self.now)
 
     def _ask(self) -> Future[None]:
         self.times.append(self.now - 100)

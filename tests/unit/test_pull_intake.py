@@ -8,8 +8,8 @@ from typing import Any
 
 import pulsar
 
-from pulsar_retry.pull.engine.receiver import Intake
-from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.engine.receiver import Receiver
+from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -33,7 +33,7 @@ class Queue:
         return SimpleNamespace(_message=SimpleNamespace(length=lambda: 10))
 
 
-def intake(board: Board, queue: Queue, flow_control: FlowControl | None = None) -> Intake:
+def intake(board: WorkQueue, queue: Queue, flow_control: FlowControl | None = None) -> Receiver:
     """Return what receives from *queue* for one worker."""
     board.slots.append(Slot())
     settler: Any = SimpleNamespace(
@@ -44,7 +44,7 @@ def intake(board: Board, queue: Queue, flow_control: FlowControl | None = None) 
         own_letters=SimpleNamespace(is_empty=True),
         fatal=None,
     )
-    return Intake(
+    return Receiver(
         board,
         settler,
         flow_control=flow_control or FlowControl(),
@@ -59,7 +59,7 @@ def intake(board: Board, queue: Queue, flow_control: FlowControl | None = None) 
 
 def test_a_worker_receives_what_is_there() -> None:
     """As much as it may at a time, and then again; the receiving thread sleeps on."""
-    board, queue = Board(), Queue(3)
+    board, queue = WorkQueue(), Queue(3)
     intake(board, queue)
     board.top_up()
     assert (1, 10) == board.held()
@@ -70,7 +70,7 @@ def test_a_worker_receives_what_is_there() -> None:
 
 def test_a_worker_waits_for_nothing() -> None:
     """That is what the receiving thread is woken for."""
-    board, queue = Board(), Queue(0)
+    board, queue = WorkQueue(), Queue(0)
     intake(board, queue)
     board.top_up()
     assert board.wait(0)
@@ -78,7 +78,7 @@ def test_a_worker_waits_for_nothing() -> None:
 
 def test_flow_control_holds_workers_back_too() -> None:
     """They receive no more than may be in hand."""
-    board, queue = Board(), Queue(3)
+    board, queue = WorkQueue(), Queue(3)
     intake(board, queue, FlowControl(max_messages=1))
     board.top_up()
     board.top_up()
@@ -88,7 +88,7 @@ def test_flow_control_holds_workers_back_too() -> None:
 
 def test_errors_are_the_receiving_threads() -> None:
     """A worker must go on; it wakes who knows what to do."""
-    board, queue = Board(), Queue(1)
+    board, queue = WorkQueue(), Queue(1)
     queue.error = pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
     intake(board, queue)
     board.top_up()
@@ -98,7 +98,7 @@ def test_errors_are_the_receiving_threads() -> None:
 
 def test_nothing_is_received_after_the_end() -> None:
     """Nor while the receiving thread is at it: what it counts, it alone has received."""
-    board, queue = Board(), Queue(3)
+    board, queue = WorkQueue(), Queue(3)
     intake(board, queue).run(lambda: True)
     board.top_up()
     assert queue.left == 3

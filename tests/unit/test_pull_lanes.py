@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.lanes import PATIENCE, LaneTable, Step
+from pulsar_retry.pull.rules.lanes import PATIENCE, LaneStep, LaneTable
 
 
 class Table(LaneTable[str]):
@@ -222,7 +222,7 @@ class Handlers:
             assert self.expected[key][0] == number
             self.running[key] = (key, number)
 
-    def step(self, step: Step[tuple[str, int]]) -> None:
+    def step(self, step: LaneStep[tuple[str, int]]) -> None:
         """Do what the lanes say."""
         self.begin(step.now)
         self.asked.extend(step.asked)

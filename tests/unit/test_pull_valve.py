@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from pulsar_retry.pull.engine.work_queue import Board
+from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.workers.loop import LoopWorkers
 
 COUNT = 40
@@ -21,7 +21,7 @@ class Counted:
         sums: What waits, is out or is done, whenever a receiving thread might have asked.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: WorkQueue) -> None:
         self.out = self.done = 0
         self.sums: set[int] = set()
         self._board = board
@@ -51,7 +51,7 @@ class Counted:
         self._board.wake(1)
 
 
-async def run(board: Board, valve: Counted) -> None:
+async def run(board: WorkQueue, valve: Counted) -> None:
     """Run eight workers until nothing is ready."""
     settler: Any = SimpleNamespace(consumer=SimpleNamespace(acknowledge=lambda _: None))
     workers = LoopWorkers(board, settler, valve.handle, 8, valve=valve)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ async def run(board: Board, valve: Counted) -> None:
 
 def test_each_message_is_counted_once() -> None:
     """On its way out, too; else one more than allowed would be received meanwhile."""
-    board = Board()
+    board = WorkQueue()
     board.ready.extend((number, 1, None) for number in range(COUNT))
     valve = Counted(board)
     asyncio.run(run(board, valve))
@@ -73,7 +73,7 @@ def test_each_message_is_counted_once() -> None:
 
 def test_what_is_taken_back_meanwhile_is_not_out() -> None:
     """The receiving thread lets go of what nobody has begun to handle, after a new connection."""
-    board = Board()
+    board = WorkQueue()
     board.ready.append((0, 1, None))
 
     class Late(Counted):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.letters.letter import Told, dead_lettered, retried, used_up
+from pulsar_retry.letters.letter import FailureDetails, dead_lettered, retried, used_up
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.wire.properties import Origin
@@ -21,9 +21,9 @@ ORIGIN = Origin("persistent://public/default/orders", "1:0:-1", "billing")
 WHEN = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def told(error: BaseException | None = None, **changes: Any) -> Told:
+def told(error: BaseException | None = None, **changes: Any) -> FailureDetails:
     """Return what is told of a first attempt that failed."""
-    return attrs.evolve(Told(error, 1, WHEN, WHEN), **changes)
+    return attrs.evolve(FailureDetails(error, 1, WHEN, WHEN), **changes)
 
 
 def test_a_dead_letter_by_hand_says_why(plan_of: Callable[..., Plan]) -> None:

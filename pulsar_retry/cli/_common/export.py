@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.ops.showing import facts_of
-from pulsar_retry.replay.reading import Stored
+from pulsar_retry.replay.reading import LetterInPlace
 
 __all__ = ["Export"]
 
@@ -57,7 +57,7 @@ class Export:
 
     def write(
         self,
-        letters: Iterable[Stored],
+        letters: Iterable[LetterInPlace],
         limit: int | None,
         tell: Callable[[float, float | None], None],
     ) -> int:
@@ -83,22 +83,22 @@ class Export:
 
 
 def _counted(
-    letters: Iterable[Stored], limit: int | None, tell: Callable[[float, float | None], None]
-) -> Iterator[Stored]:
+    letters: Iterable[LetterInPlace], limit: int | None, tell: Callable[[float, float | None], None]
+) -> Iterator[LetterInPlace]:
     for number, each in enumerate(letters, 1):
         if number % 500 == 0:
             tell(number, limit)
         yield each
 
 
-def _write_lines(file: IO[str], letters: Iterable[Stored]) -> int:
+def _write_lines(file: IO[str], letters: Iterable[LetterInPlace]) -> int:
     count = 0
     for count, each in enumerate(letters, 1):  # noqa: B007 - it is what is returned
         file.write(json.dumps(facts_of(each), ensure_ascii=False) + "\n")
     return count
 
 
-def _write_csv(file: IO[str], letters: Iterable[Stored]) -> int:
+def _write_csv(file: IO[str], letters: Iterable[LetterInPlace]) -> int:
     writer = csv.DictWriter(file, _CSV)
     writer.writeheader()
     count = 0
@@ -108,7 +108,7 @@ def _write_csv(file: IO[str], letters: Iterable[Stored]) -> int:
     return count
 
 
-def _write_parquet(letters: Iterator[Stored], path: Path) -> int:
+def _write_parquet(letters: Iterator[LetterInPlace], path: Path) -> int:
     arrow, parquet = _arrow()
     schema = arrow.schema(
         [
@@ -126,7 +126,7 @@ def _write_parquet(letters: Iterator[Stored], path: Path) -> int:
     return count
 
 
-def _row(stored: Stored) -> dict[str, Any]:
+def _row(stored: LetterInPlace) -> dict[str, Any]:
     facts = facts_of(stored)
     row = {name: facts[name] for name in (*_TEXTS, *_NUMBERS)}
     for name in _TIMES:

@@ -20,8 +20,8 @@ import pulsar
 import pulsar_retry as pr
 from pulsar_retry.cli.demo import airports, pipeline
 from pulsar_retry.cli.demo.account import Account, as_json, reckon
-from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, RETRIES, Stage, Tally
-from pulsar_retry.cli.demo.report import Report
+from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, RETRIES, Stage, WorkCount
+from pulsar_retry.cli.demo.report import Storyteller
 from pulsar_retry.testing.broker import running_broker
 
 __all__ = ["command"]
@@ -88,7 +88,7 @@ def command(
     """
     # `kill` is to end it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = Report(stderr=as_json_)
+    report = Storyteller(stderr=as_json_)
     report.title("pulsar-retry demo: dirty data, retries by delay level, and a dead-letter topic")
     records = _load(limit)
     with contextlib.ExitStack() as stack:
@@ -126,7 +126,7 @@ def _load(limit: int | None) -> list[airports.Record]:
 
 
 @contextlib.contextmanager
-def _broker(service_url: str | None, report: Report) -> Iterator[str]:
+def _broker(service_url: str | None, report: Storyteller) -> Iterator[str]:
     """Give the URL of the user's broker, or of one that runs as long as the demo does."""
     if service_url:
         report.step("broker", service_url)
@@ -166,7 +166,11 @@ def _connect(url: str, token: str | None, tls_trust_certs: str | None) -> pr.Cli
 
 
 def _process(
-    client: pr.Client, stage: Stage, records: list[airports.Record], workers: int, report: Report
+    client: pr.Client,
+    stage: Stage,
+    records: list[airports.Record],
+    workers: int,
+    report: Storyteller,
 ) -> tuple[Account, float]:
     """Publish, consume and read back; return the account, and the seconds that consuming took."""
     published = pipeline.publish(client, stage.topic, records)
@@ -183,9 +187,9 @@ def _process(
     return reckon(published, results, dead_letters, retries=RETRIES), seconds
 
 
-def _consume(stage: Stage, total: int, workers: int, report: Report) -> None:
+def _consume(stage: Stage, total: int, workers: int, report: Storyteller) -> None:
     """Let the workers work until all is settled, or nothing has happened for `PATIENCE`."""
-    tally, stop = Tally(), threading.Event()
+    tally, stop = WorkCount(), threading.Event()
     with ThreadPoolExecutor(workers, "demo") as pool, report.progress(total) as show:
         try:  # from the first worker on: Ctrl-C must not leave the pool waiting for it
             jobs = [pool.submit(pipeline.work, stage, tally, stop) for _ in range(workers)]
@@ -201,7 +205,7 @@ def _consume(stage: Stage, total: int, workers: int, report: Report) -> None:
         job.result()
 
 
-def _tell(report: Report, account: Account, seconds: float) -> None:
+def _tell(report: Storyteller, account: Account, seconds: float) -> None:
     report.table(account, seconds)
     report.samples(account.samples(_SAMPLES))
     report.verdict(account)
@@ -219,7 +223,7 @@ def _facts(url: str, stage: Stage, account: Account, seconds: float) -> dict[str
     }
 
 
-def _keep(report: Report, stage: Stage, *, wait: bool) -> None:
+def _keep(report: Storyteller, stage: Stage, *, wait: bool) -> None:
     """Say what is kept, and, if *wait*, keep the broker that is ours until Ctrl-C."""
     report.step("kept", f"{stage.topic}, {stage.processed_topic}")
     report.more(f"and {stage.dead_letter_topic}")

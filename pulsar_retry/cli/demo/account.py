@@ -16,7 +16,7 @@ import attrs
 
 from pulsar_retry import RetryProperties
 
-__all__ = ["Account", "DeadLetter", "reckon"]
+__all__ = ["Account", "DeadRecord", "reckon"]
 
 #: The reason of a dead letter that carries none: its retries are used up.
 RETRIES_EXHAUSTED = "retries-exhausted"
@@ -43,7 +43,7 @@ class Message(Protocol):
 
 
 @attrs.frozen
-class DeadLetter:
+class DeadRecord:
     """A dead letter as it was read.
 
     Attributes:
@@ -57,7 +57,7 @@ class DeadLetter:
     properties: dict[str, str]
 
     @classmethod
-    def of(cls, message: Message) -> DeadLetter:
+    def of(cls, message: Message) -> DeadRecord:
         """Take what counts of a message."""
         properties = dict(message.properties())
         return cls(message.partition_key(), message.data().decode(errors="replace"), properties)
@@ -87,7 +87,7 @@ class Account:
 
     published: frozenset[str]
     processed: Mapping[str, int]
-    dead: Mapping[str, DeadLetter]
+    dead: Mapping[str, DeadRecord]
     copies: int
     retries: int
 
@@ -126,9 +126,9 @@ class Account:
             for attempt in range(2, self.retries + 2)
         }
 
-    def samples(self, count: int) -> list[DeadLetter]:
+    def samples(self, count: int) -> list[DeadRecord]:
         """Return up to *count* dead letters, of as many different reasons as possible."""
-        by_reason: dict[str, list[DeadLetter]] = {}
+        by_reason: dict[str, list[DeadRecord]] = {}
         for key in sorted(self.dead):
             by_reason.setdefault(self.dead[key].reason, []).append(self.dead[key])
         rounds = range(max(map(len, by_reason.values()), default=0))
@@ -145,14 +145,14 @@ def reckon(
 ) -> Account:
     """Return the account of what was published and of what the broker has."""
     processed: dict[str, int] = {}
-    dead: dict[str, DeadLetter] = {}
+    dead: dict[str, DeadRecord] = {}
     read = 0
     for result in results:
         read += 1
         processed.setdefault(result.partition_key(), int(result.properties()["retries"]))
     for message in dead_letters:
         read += 1
-        dead.setdefault(message.partition_key(), DeadLetter.of(message))
+        dead.setdefault(message.partition_key(), DeadRecord.of(message))
     copies = read - len(processed) - len(dead)
     return Account(frozenset(published), processed, dead, copies, retries)
 

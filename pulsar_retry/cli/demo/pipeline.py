@@ -25,7 +25,7 @@ __all__ = [
     "RETRIES",
     "Fate",
     "Stage",
-    "Tally",
+    "WorkCount",
     "open_stage",
     "publish",
     "read_all",
@@ -138,7 +138,7 @@ def _receipt(keys: set[str], key: str) -> Callable[[pulsar.Result, Any], None]:
     return received
 
 
-class Tally:
+class WorkCount:
     """What the workers have done so far. Thread-safe.
 
     It is for the eyes, and tells when all is done. The account at the end does not rely on it.
@@ -172,7 +172,7 @@ class Tally:
         return time.monotonic() - self._changed
 
 
-def work(stage: Stage, tally: Tally, stop: threading.Event) -> None:
+def work(stage: Stage, tally: WorkCount, stop: threading.Event) -> None:
     """Receive and settle airports until *stop*. Any number of threads may do so at once."""
     while not stop.is_set():
         try:

@@ -12,16 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from pulsar_retry.cli.demo.account import Account, DeadLetter
-from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, Tally
+from pulsar_retry.cli.demo.account import Account, DeadRecord
+from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, WorkCount
 
-__all__ = ["Report"]
+__all__ = ["Storyteller"]
 
 _LINE_EVERY = 1.0  # seconds between lines where there is no terminal
 _SHOWN_KEYS = 10
 
 
-class Report:
+class Storyteller:
     """Tells the story. On a terminal with colours and a bar, elsewhere in plain lines."""
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -40,7 +40,7 @@ class Report:
         self.step("", text)
 
     @contextlib.contextmanager
-    def progress(self, total: int) -> Iterator[Callable[[Tally], None]]:
+    def progress(self, total: int) -> Iterator[Callable[[WorkCount], None]]:
         """Give what shows how far the workers are; call it a few times a second."""
         if not self._console.is_terminal:
             yield self._lines(total)
@@ -57,10 +57,10 @@ class Report:
                 task, completed=tally.settled, description=_in_words(tally)
             )
 
-    def _lines(self, total: int) -> Callable[[Tally], None]:
+    def _lines(self, total: int) -> Callable[[WorkCount], None]:
         due = time.monotonic()
 
-        def show(tally: Tally) -> None:
+        def show(tally: WorkCount) -> None:
             nonlocal due
             if time.monotonic() >= due or tally.settled >= total:
                 due = time.monotonic() + _LINE_EVERY
@@ -89,7 +89,7 @@ class Report:
         table.add_row(f"throughput, over {seconds:.1f} s with the delays", rate)
         self._console.print(table)
 
-    def samples(self, letters: list[DeadLetter]) -> None:
+    def samples(self, letters: list[DeadRecord]) -> None:
         """Print dead letters with everything that they carry."""
         for number, letter in enumerate(letters, 1):
             title = f"dead letter {number} of {len(letters)}: {letter.reason}"
@@ -118,7 +118,7 @@ class Report:
             self._console.print(f"{account.copies} {text}")
 
 
-def _in_words(tally: Tally) -> str:
+def _in_words(tally: WorkCount) -> str:
     counts = tally.counts
     words = f"{counts['processed']} processed, {counts['retried']} sent to retry"
     return f"{words}, {counts['dead']} dead"

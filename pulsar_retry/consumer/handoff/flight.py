@@ -16,7 +16,7 @@ from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
 
 if TYPE_CHECKING:
-    from pulsar_retry.consumer.handoff.handoff import LetterRouter
+    from pulsar_retry.consumer.handoff.handoff import HandOff
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -25,10 +25,10 @@ _OK = _pulsar.Result.Ok
 
 #: Takes a flight whose letter was not published, and tells whether it will be tried again. Then
 #: the message neither comes back nor is its caller told anything yet.
-Keep = Callable[["Flight", LetterPublishError], bool]
+Keep = Callable[["InFlightLetter", LetterPublishError], bool]
 
 
-class Flight:
+class InFlightLetter:
     """One letter on its way, from its publication to the acknowledgement of the original.
 
     A plain class with slots: one is made per letter, and its two callbacks may run on
@@ -54,7 +54,7 @@ class Flight:
 
     def __init__(
         self,
-        router: LetterRouter,
+        router: HandOff,
         raw: Any,
         source: Any,
         letter: Letter,

@@ -19,7 +19,7 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import LOOK
-from pulsar_retry.consumer.handoff.flight import Flight, Keep
+from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.making import build_letter
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
@@ -69,7 +69,7 @@ _NOT_KEPT = (
 NewMessage = Callable[[], Any]
 
 
-class LetterRouter:
+class HandOff:
     """Hands messages on to letters' topics, at most *max_pending* at a time. Thread-safe.
 
     While the letters in flight have 64 MiB of payload or more, a further one waits, too.
@@ -110,7 +110,7 @@ class LetterRouter:
             send_timeout: Seconds until a letter that has no receipt counts as failed.
             dead_letter_subscription: Made on a dead-letter topic before its first dead letter;
                 None: none, with a warning.
-            come_back: See `LetterRouter`.
+            come_back: See `HandOff`.
             timer: Looks after letters without a receipt.
             keep_writer_schema: Publish with the schema that a message was written with, also where
                 *schema* is not Avro.
@@ -134,7 +134,7 @@ class LetterRouter:
         if watch is not None:
             watch.ledger.attach(self)
         self.patience = send_timeout + _GRACE
-        self.flights: dict[Flight, bool] = {}
+        self.flights: dict[InFlightLetter, bool] = {}
         self.permits = Permits(max_pending, clock, most_bytes=MOST_BYTES)
         self.producers = LetterProducers(
             client,
@@ -173,12 +173,12 @@ class LetterRouter:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = Flight(self, raw, source, letter, was_letter=was_letter, future=future)
+        flight = InFlightLetter(self, raw, source, letter, was_letter=was_letter, future=future)
         flight.ended, flight.keep = ended, keep
         self.permits.acquire(flight.size)
         return self._launch(flight)
 
-    def again(self, failed: Flight) -> None:
+    def again(self, failed: InFlightLetter) -> None:
         """Publish the letter of a flight anew that was kept. Blocks as `hand_on` does.
 
         Raises:
@@ -205,7 +205,7 @@ class LetterRouter:
         """
         if self._written is not None and not self._written.knows(raw):
             return None
-        flight = Flight(self, raw, source, letter, was_letter=was_letter)
+        flight = InFlightLetter(self, raw, source, letter, was_letter=was_letter)
         key = self._producer_key(raw, letter)
         if self._ready(flight, key) is None:
             return None
@@ -214,7 +214,7 @@ class LetterRouter:
         flight.ended, flight.keep = ended, keep
         return self._launch(flight)
 
-    def _launch(self, flight: Flight) -> Future[None]:
+    def _launch(self, flight: InFlightLetter) -> Future[None]:
         """Do what `hand_on` does, with a permit in hand."""
         if self._closed:
             self.permits.release(1, flight.size)
@@ -253,7 +253,7 @@ class LetterRouter:
             raise
         return flight.future
 
-    def _ready(self, flight: Flight, key: Any) -> LetterProducer | None:
+    def _ready(self, flight: InFlightLetter, key: Any) -> LetterProducer | None:
         """Return the producer of a letter, if there is one."""
         letter = flight.letter
         return self.producers.ready(letter.topic, key, letter.delay, letter.properties, flight.size)
@@ -271,9 +271,9 @@ class LetterRouter:
     def _schema_for(self, key: tuple[WireSchema | None, bool]) -> Any:
         return self._schema if key[0] is None else key[0]
 
-    def _anew(self, flight: Flight) -> Flight:
+    def _anew(self, flight: InFlightLetter) -> InFlightLetter:
         """Return another flight of the same letter, for the same caller."""
-        anew = Flight(
+        anew = InFlightLetter(
             self,
             flight.raw,
             flight.source,
@@ -293,13 +293,13 @@ class LetterRouter:
             raise ConfigError(_UNREADABLE)
         return build_letter(raw, letter, self._new_message(), self.clock.time)
 
-    def landed(self, flights: list[Flight]) -> None:
+    def landed(self, flights: list[InFlightLetter]) -> None:
         """Acknowledge the originals of letters that are out, and end their flights. Never raises.
 
         Many at once, for of each by itself the receipt would cost as much Python as the letter.
         """
         told: list[_pulsar.Result] = []
-        asked: list[Flight] = []
+        asked: list[InFlightLetter] = []
         for flight in flights:
             if flight not in self.flights:
                 continue  # given up: its original was asked back
@@ -316,10 +316,10 @@ class LetterRouter:
             for flight in asked:
                 flight.published(_OK)
 
-    def _end(self, flights: list[Flight]) -> None:
+    def _end(self, flights: list[InFlightLetter]) -> None:
         """End flights whose originals are acknowledged."""
         watch = self.watch
-        plain: list[Flight] = []
+        plain: list[InFlightLetter] = []
         size = 0
         for flight in flights:
             if watch is not None and not watch.is_plain(flight.letter):
@@ -393,7 +393,7 @@ class LetterRouter:
         Returns:
             Seconds until the next look.
         """
-        waiting: dict[LetterProducer, list[Flight]] = {}
+        waiting: dict[LetterProducer, list[InFlightLetter]] = {}
         for flight in list(self.flights):
             if flight.producer is not None and not flight.is_out:
                 waiting.setdefault(flight.producer, []).append(flight)
@@ -408,10 +408,10 @@ class LetterRouter:
                 self._take_out(producer, flights)
         return pause
 
-    def _take_out(self, producer: LetterProducer, flights: list[Flight]) -> None:
+    def _take_out(self, producer: LetterProducer, flights: list[InFlightLetter]) -> None:
         """Publish letters, alone, that wait in a producer which is stuck."""
         self.producers.lost(flights[0].letter.topic, flights[0].key, producer)
-        taken: list[Flight] = []
+        taken: list[InFlightLetter] = []
         for flight in flights:
             if self.flights.pop(flight, False):  # else it has ended
                 anew = self._anew(flight)
@@ -429,7 +429,7 @@ class LetterRouter:
                 for flight in taken:
                     flight.fail(error)
 
-    def _publish_alone(self, flights: list[Flight]) -> None:
+    def _publish_alone(self, flights: list[InFlightLetter]) -> None:
         """Publish the letters of *flights*, which are of one producer, each by itself."""
         letter, key = flights[0].letter, flights[0].key
         try:
@@ -441,7 +441,7 @@ class LetterRouter:
             for flight in flights:
                 flight.fail(error)
 
-    def _publish_one(self, flight: Flight, publish: PublishAlone) -> None:
+    def _publish_one(self, flight: InFlightLetter, publish: PublishAlone) -> None:
         """Publish the letter of *flight*, unless it was given up. Never raises."""
         if flight not in self.flights:
             return
@@ -491,7 +491,7 @@ def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
     future.add_done_callback(done)
 
 
-def _landed(flights: list[Flight]) -> None:
-    """Take receipts: `LetterRouter.landed` of their one router, which nothing else holds alive."""
+def _landed(flights: list[InFlightLetter]) -> None:
+    """Take receipts: `HandOff.landed` of their one router, which nothing else holds alive."""
     if flights:
         flights[0].router.landed(flights)

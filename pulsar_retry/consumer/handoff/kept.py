@@ -6,7 +6,7 @@ import logging
 import threading
 from functools import partial
 
-from pulsar_retry.consumer.handoff.flight import Flight
+from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
 from pulsar_retry.consumer.nacks.returns import COME_BACK
 from pulsar_retry.errors import ConsumerClosedError, LetterPublishError
@@ -39,7 +39,7 @@ class KeptLetters:
         self._worker = worker
         self._room = Permits(most, most_bytes=MOST_BYTES)
         self._lock = threading.Lock()
-        self._waiting: dict[Flight, float] = {}
+        self._waiting: dict[InFlightLetter, float] = {}
         self._quiet_until = float("-inf")
         self._closed = False
 
@@ -53,7 +53,7 @@ class KeptLetters:
         with self._lock:
             return sum(flight.failures >= _STUCK for flight in self._waiting)
 
-    def keep(self, flight: Flight, error: LetterPublishError) -> bool:
+    def keep(self, flight: InFlightLetter, error: LetterPublishError) -> bool:
         """Publish the letter of *flight* again later; tell whether there is room for it."""
         now = self._timer.now()
         with self._lock:
@@ -85,7 +85,7 @@ class KeptLetters:
             if not self._worker.submit(partial(self._publish, flight)):
                 self._end(flight)
 
-    def _publish(self, flight: Flight) -> None:
+    def _publish(self, flight: InFlightLetter) -> None:
         self._room.release(1, flight.size)  # before, for it may fail and be kept anew
         try:
             flight.router.again(flight)
@@ -101,7 +101,7 @@ class KeptLetters:
         for flight in waiting:
             self._end(flight)
 
-    def _end(self, flight: Flight) -> None:
+    def _end(self, flight: InFlightLetter) -> None:
         self._room.release(1, flight.size)
         flight.end(_closed())
 

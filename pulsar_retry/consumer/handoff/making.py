@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import _pulsar
 
 from pulsar_retry.errors import AlreadySettledError, ConfigError
-from pulsar_retry.letters.letter import Letter, Told, Wish, dead_lettered, reconsumed
+from pulsar_retry.letters.letter import (
+    DelayRequest,
+    FailureDetails,
+    Letter,
+    dead_lettered,
+    reconsumed,
+)
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.durations import Duration
@@ -31,18 +37,18 @@ class LetterMaker:
         self._plan = plan
         self._clock = clock
         # Most callers ask for one of a few delays: check each once.
-        self._wishes = lru_cache(64, typed=True)(partial(Wish.of, plan))
+        self._wishes = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
 
-    def wish(self, delay: Duration | None, level: int | None) -> Wish:
+    def wish(self, delay: Duration | None, level: int | None) -> DelayRequest:
         """Check when a message is to come back.
 
         Raises:
-            ConfigError: `Wish.of` says why.
+            ConfigError: `DelayRequest.of` says why.
         """
         try:
             return self._wishes(delay, level)
         except TypeError:  # what cannot be hashed is no delay either, and this says so
-            return Wish.of(self._plan, delay, level)
+            return DelayRequest.of(self._plan, delay, level)
 
     def retry(
         self,
@@ -76,7 +82,9 @@ class LetterMaker:
             ConfigError: an argument is not acceptable.
         """
         raw = _unsettled(message)
-        told = Told(checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw))
+        told = FailureDetails(
+            checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw)
+        )
         carried, origin = raw.properties(), self.origin(raw)
         letter = dead_lettered(
             self._plan, carried, origin, custom=properties, reason=reason, told=told

@@ -34,7 +34,7 @@ _PAUSE = 0.005
 _IDLE = 1.0
 
 
-class Flight(Protocol):
+class AwaitsReceipt(Protocol):
     """One letter on its way."""
 
     def published(self, result: _pulsar.Result) -> None:
@@ -46,7 +46,7 @@ class Flight(Protocol):
 Landed = Callable[[list[Any]], None]
 
 
-def each_landed(flights: list[Flight]) -> None:
+def each_landed(flights: list[AwaitsReceipt]) -> None:
     """Give each of *flights* its receipt: the `Landed` of those that do no better."""
     for flight in flights:
         flight.published(_OK)
@@ -75,13 +75,13 @@ class LetterProducer:
         self._landed = landed
         # None: closed.
         self._results: SimpleQueue[_pulsar.Result | None] = SimpleQueue()
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[AwaitsReceipt] = deque()
         self._lock = threading.Lock()  # one order for the flights and their sends
         self._taker: threading.Thread | None = None
         self._oldest: object = None
         self._closed_looks = 0
 
-    def send(self, message: Any, flight: Flight, *, apart: bool = False) -> None:
+    def send(self, message: Any, flight: AwaitsReceipt, *, apart: bool = False) -> None:
         """Send *message* and let *flight* know the result, on another thread or on this one.
 
         *apart* is of a message that pulsar-client may find too large, and refuse at once: its
@@ -90,7 +90,7 @@ class LetterProducer:
         if apart or not (self._ordered and self._sent_in_order(message, flight)):
             self.raw.send_async(message, _one_result(flight))
 
-    def _sent_in_order(self, message: Any, flight: Flight) -> bool:
+    def _sent_in_order(self, message: Any, flight: AwaitsReceipt) -> bool:
         """Send *message* if the order still holds."""
         with self._lock:
             if not self._ordered:
@@ -170,7 +170,7 @@ class LetterProducer:
             self._landed(flights)
             del flights  # while this waits, nothing is held alive
 
-    def _match(self, result: _pulsar.Result | None) -> list[Flight]:
+    def _match(self, result: _pulsar.Result | None) -> list[AwaitsReceipt]:
         """Return the flight that *result* is good news for, if any."""
         if result is None or not self._flights:
             return []  # the results of letters that have failed already
@@ -188,7 +188,7 @@ class LetterProducer:
         return []
 
 
-def _one_result(flight: Flight) -> Callable[[_pulsar.Result, Any], None]:
+def _one_result(flight: AwaitsReceipt) -> Callable[[_pulsar.Result, Any], None]:
     """Return what takes the result of one flight on pulsar-client's thread."""
 
     def take(result: _pulsar.Result, _message_id: Any) -> None:

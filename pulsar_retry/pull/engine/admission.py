@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 
-class Valve(Protocol):
+class AdmissionControl(Protocol):
     """Holds a subscriber back. Thread-safe: several of its threads ask.
 
     The receiving thread asks before it receives (`room`), a worker before it begins to handle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pulsar_retry.pull.engine.supervisor import Supervisor
-from pulsar_retry.pull.engine.work_queue import Board
+from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lease import LeaseClock
@@ -24,7 +24,7 @@ class Gauges:
 
     def __init__(
         self,
-        board: Board,
+        board: WorkQueue,
         limits: FlowControl,
         clock: LeaseClock,
         supervisor: Supervisor,

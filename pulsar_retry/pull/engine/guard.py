@@ -14,7 +14,7 @@ from typing import Any
 from pulsar_retry.policy.outcomes import Defer, Reject
 from pulsar_retry.pull.engine.origin import origin_key
 from pulsar_retry.pull.engine.ward import Ward
-from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
 from pulsar_retry.runtime.clock import Clock
 
@@ -22,7 +22,7 @@ from pulsar_retry.runtime.clock import Clock
 SLOT: ContextVar[Slot] = ContextVar("SLOT")
 
 
-class Guard:
+class HandlerGuard:
     """Keeps a subscriber's handlers from messages that are quarantined. Thread-safe.
 
     With a store, a message is claimed as long as it is handled, and a suspect is handled alone. A
@@ -31,7 +31,7 @@ class Guard:
     """
 
     def __init__(
-        self, quarantine: Quarantine, board: Board, clock: Clock, *, counts_redeliveries: bool
+        self, quarantine: Quarantine, board: WorkQueue, clock: Clock, *, counts_redeliveries: bool
     ) -> None:
         """Make one.
 
@@ -193,7 +193,7 @@ class Guard:
 
 
 #: Those whose claims are forgotten when the process ends by itself.
-_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+_guards: weakref.WeakSet[HandlerGuard] = weakref.WeakSet()
 
 
 @atexit.register

@@ -10,14 +10,14 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.handover import Handover
-from pulsar_retry.pull.engine.work_queue import Board, Entry, Work
-from pulsar_retry.pull.rules.lanes import Lanes, LaneTable, Step
+from pulsar_retry.pull.engine.work_queue import LaneEntry, Work, WorkQueue
+from pulsar_retry.pull.rules.lanes import Lanes, LaneStep, LaneTable
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import id_of, position_of
 
 
 @attrs.frozen
-class Place:
+class LeftPlace:
     """Where a message is, while it is left with the broker.
 
     Attributes:
@@ -38,7 +38,7 @@ class OrderedLanes:
     def __init__(
         self,
         lanes: Lanes,
-        board: Board,
+        board: WorkQueue,
         handover: Handover,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
@@ -73,7 +73,7 @@ class OrderedLanes:
         if key is None:
             self._board.ready.append(Work(message, size, None))
             return True
-        entry = Entry(key, era=self._era)
+        entry = LaneEntry(key, era=self._era)
         with self._lock:
             now, is_kept, comes_again = self._table.offer(
                 key, Work(message, size, entry), self._now()
@@ -83,9 +83,9 @@ class OrderedLanes:
             self._board.ready.append(now)
         return is_kept
 
-    def _place(self, work: Work) -> Place:
+    def _place(self, work: Work) -> LeftPlace:
         position = position_of(id_of(work.message))
-        return Place(position, self._handover.ask_back_later(work.message))
+        return LeftPlace(position, self._handover.ask_back_later(work.message))
 
     def done(self, key: str) -> None:
         """Take note that a lane's first message is settled."""
@@ -113,13 +113,13 @@ class OrderedLanes:
         self._go_on(step)
         return surplus, max(0.0, wait)
 
-    def _go_on(self, step: Step[Work]) -> None:
+    def _go_on(self, step: LaneStep[Work]) -> None:
         """Put up what is to be handled now, and ask the broker for what comes then."""
         for work in step.now:
             self._board.put(work)
         for work in step.left:
             self._board.settled(work)
-        for place in cast("Sequence[Place]", step.asked):
+        for place in cast("Sequence[LeftPlace]", step.asked):
             place.ask_back()
 
     def is_blocked(self) -> bool:
@@ -136,7 +136,7 @@ class OrderedLanes:
         """Let what is handled now be parked no more if it fails: it comes again, or is gone."""
         self._era += 1
 
-    def is_of_before(self, entry: Entry) -> bool:
+    def is_of_before(self, entry: LaneEntry) -> bool:
         """Tell whether a message was received before `begin_anew`."""
         return entry.era != self._era
 

@@ -25,7 +25,7 @@ _PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 
 
-class Inquiry:
+class ConnectionProbe:
     """Asks the broker for the topics of a consumer that has lost its connection.
 
     An answer is not waited for: while a broker is away it takes as long as the operation time-out,

@@ -1,6 +1,6 @@
 """The receiving thread: decides when to receive, how much, and who is woken for it.
 
-While messages flow, a worker on an event loop does the same in its stead (`Intake.top_up`).
+While messages flow, a worker on an event loop does the same in its stead (`Receiver.top_up`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, cast
 
 import pulsar
 
-from pulsar_retry.pull.engine.admission import Valve
+from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.probe import Inquiry
-from pulsar_retry.pull.engine.safe_breaker import Switch
+from pulsar_retry.pull.engine.probe import ConnectionProbe
+from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
+from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.breaker import BreakerState
-from pulsar_retry.pull.rules.flow import FlowControl, Gate
+from pulsar_retry.pull.rules.flow import FlowControl, FlowGate
 from pulsar_retry.pull.rules.lanes import LETTER, Lanes
 from pulsar_retry.pull.rules.lease import Lease, LeaseClock
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -62,7 +62,7 @@ _WAKING = 0.001
 _STALL = 0.005
 
 
-class Intake:
+class Receiver:
     """Receives for the workers of one subscription.
 
     Everything but `top_up` runs on its thread; what the two share is done by one at a time.
@@ -73,15 +73,15 @@ class Intake:
 
     def __init__(
         self,
-        board: Board,
+        board: WorkQueue,
         settler: Settler,
         *,
         flow_control: FlowControl,
         lease: Lease,
         lanes: OrderedLanes | None,
         lane_limits: Lanes,
-        switch: Switch | None,
-        valve: Valve | None,
+        switch: ThreadSafeBreaker | None,
+        valve: AdmissionControl | None,
         probe: Callable[[], Future[None]],
         supervise: Callable[[float], None] = lambda _now: None,
         clock: Clock = SYSTEM,
@@ -99,12 +99,12 @@ class Intake:
         self._receive = settler.consumer.receive
         self._consumer = settler.consumer
         self._limits = flow_control
-        self._gate = Gate(flow_control)
+        self._gate = FlowGate(flow_control)
         self._lanes = lanes
         self._by_letter = lane_limits.overflow == LETTER
         self._switch = switch
         self._valve = valve
-        self._inquiry = Inquiry(probe, self._now)
+        self._inquiry = ConnectionProbe(probe, self._now)
         self._interval = min(_LOOK, lease.minimum / 4)
         self._idle_interval = max(self._interval, clock.interval(_LOOK))
         self._glance = clock.interval(_GLANCE)
@@ -203,7 +203,7 @@ class Intake:
             return False
         return self._gate.is_open(count, size)
 
-    def _is_let_in(self, switch: Switch) -> bool:
+    def _is_let_in(self, switch: ThreadSafeBreaker) -> bool:
         switch.acknowledged(self._board.done())
         match switch.state():
             case BreakerState.OPEN:

@@ -9,7 +9,7 @@ from pulsar_retry.pull.rules.breaker import Breaker, BreakerState, Circuit
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
-class Switch:
+class ThreadSafeBreaker:
     """Tells the breaker what happens, and others what it lets through. Thread-safe."""
 
     def __init__(

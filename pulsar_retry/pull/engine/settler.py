@@ -33,8 +33,8 @@ from pulsar_retry.pull.engine.ending import ending
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.origin import chain_key, origin_key, published_at
 from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
-from pulsar_retry.pull.engine.safe_breaker import Switch
-from pulsar_retry.pull.engine.work_queue import Board, Item, Slot, Work
+from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
+from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.quarantine import crashes_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
@@ -91,14 +91,14 @@ class Settler:
 
     def __init__(
         self,
-        board: Board,
+        board: WorkQueue,
         consumer: Consumer,
         policy: RetryPolicy,
         handover: Handover,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
-        switch: Switch | None,
+        switch: ThreadSafeBreaker | None,
         late: str,
         clock: Clock = SYSTEM,
     ) -> None:

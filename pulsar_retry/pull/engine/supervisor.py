@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pulsar_retry.errors import WorkersLostError
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Board, Slot, Work
+from pulsar_retry.pull.engine.work_queue import Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.lease import Lease
 
 _log = logging.getLogger("pulsar_retry")
@@ -52,7 +52,7 @@ class Supervisor:
     def __init__(
         self,
         workers: Workers,
-        board: Board,
+        board: WorkQueue,
         settler: Settler,
         *,
         lease: Lease,

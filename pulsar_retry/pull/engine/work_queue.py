@@ -21,7 +21,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 @attrs.define(eq=False)
-class Entry:
+class LaneEntry:
     """A message's place in its lane.
 
     Attributes:
@@ -51,7 +51,7 @@ class Work(NamedTuple):
 
     message: Any
     size: int
-    entry: Entry | None
+    entry: LaneEntry | None
 
     @classmethod
     def of(cls, item: Item) -> Work:
@@ -59,7 +59,7 @@ class Work(NamedTuple):
         return item if isinstance(item, Work) else cls(*item)
 
 
-Item = tuple[Any, int, Entry | None]
+Item = tuple[Any, int, LaneEntry | None]
 
 
 class Slot:
@@ -133,7 +133,7 @@ class Slot:
             return True
 
 
-class Board:
+class WorkQueue:
     """The messages in hand, and who is at work. Thread-safe.
 
     Attributes:
@@ -248,4 +248,4 @@ class Board:
 
 
 #: The board of the message that a handler on a loop, or a task of its own, is called with.
-HANDLED_BY: ContextVar[Board | None] = ContextVar("HANDLED_BY", default=None)
+HANDLED_BY: ContextVar[WorkQueue | None] = ContextVar("HANDLED_BY", default=None)

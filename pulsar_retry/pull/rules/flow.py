@@ -43,7 +43,7 @@ class FlowControl:
         return max(messages / self.max_messages, size / self.max_bytes)
 
 
-class Gate:
+class FlowGate:
     """Lets messages in until the load is 1.0, and again when it is below 0.8."""
 
     def __init__(self, limits: FlowControl) -> None:

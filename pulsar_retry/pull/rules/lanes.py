@@ -102,7 +102,7 @@ class Offer(NamedTuple, Generic[Item]):
     comes_again: bool = False
 
 
-class Step(NamedTuple, Generic[Item]):
+class LaneStep(NamedTuple, Generic[Item]):
     """How lanes go on.
 
     Attributes:
@@ -163,43 +163,43 @@ class LaneTable(Generic[Item]):
         if lane.asked[place] is not None:
             return Offer(None, is_kept=False)
         lane.asked[place], lane.asked_at = item, now
-        step = self._go_on(key, lane, now) if lane.is_idle else Step([], [])
+        step = self._go_on(key, lane, now) if lane.is_idle else LaneStep([], [])
         return Offer(step.now[0] if step.now else None, is_kept=True, comes_again=True)
 
-    def done(self, key: Hashable, now: float) -> Step[Item]:
+    def done(self, key: Hashable, now: float) -> LaneStep[Item]:
         """Take note that a key's first message is settled; tell how its lane goes on."""
         lane = self._lanes[key]
         self._unpark(key, lane)
         return self._go_on(key, lane, now)
 
-    def _go_on(self, key: Hashable, lane: _Lane[Item], now: float) -> Step[Item]:
+    def _go_on(self, key: Hashable, lane: _Lane[Item], now: float) -> LaneStep[Item]:
         lane.is_idle = False
         if lane.waiting:
-            return Step([lane.waiting.popleft()], [])
+            return LaneStep([lane.waiting.popleft()], [])
         if lane.asked:
             place, item = next(iter(lane.asked.items()))
             if item is not None:
                 del lane.asked[place]
-                return Step([item], [])
+                return LaneStep([item], [])
             lane.is_idle = True
-            return Step([], [])
+            return LaneStep([], [])
         if lane.left:
             lane.asked = dict.fromkeys(islice(lane.left, self._limits.max_parked))
             for place in lane.asked:
                 del lane.left[place]
             lane.asked_at, lane.is_idle = now, True
             self._asking[key] = lane
-            return Step([], list(lane.asked))
+            return LaneStep([], list(lane.asked))
         del self._lanes[key]
         self._asking.pop(key, None)
-        return Step([], [])
+        return LaneStep([], [])
 
     def _unpark(self, key: Hashable, lane: _Lane[Item]) -> None:
         if self._parked.pop(key, None) is not None:
             self._behind -= len(lane.waiting)
         lane.since = None
 
-    def park(self, key: Hashable, item: Item, until: float, now: float) -> Step[Item]:
+    def park(self, key: Hashable, item: Item, until: float, now: float) -> LaneStep[Item]:
         """Put a key's first message back until the time *until*; tell how its lane goes on."""
         lane = self._lanes[key]
         if lane.since is None:
@@ -207,9 +207,9 @@ class LaneTable(Generic[Item]):
             self._parked[key] = lane
             self._behind += len(lane.waiting)
         if until <= now and self._overflowing(now) != key:
-            return Step([item], [], self._leave_surplus(lane))
+            return LaneStep([item], [], self._leave_surplus(lane))
         lane.head, lane.until = item, until
-        return Step([], [], self._leave_surplus(lane))
+        return LaneStep([], [], self._leave_surplus(lane))
 
     def _leave_surplus(self, lane: _Lane[Item]) -> list[Item]:
         """Leave what waits beyond the limit, and return it: it came before the failure."""
@@ -222,9 +222,9 @@ class LaneTable(Generic[Item]):
         lane.left = dict.fromkeys(map(self._place_of, items)) | lane.left
         return items
 
-    def due(self, now: float) -> Step[Item]:
+    def due(self, now: float) -> LaneStep[Item]:
         """Return the parked messages that are to be handled now, and give up what does not come."""
-        step: Step[Item] = Step([], [])
+        step: LaneStep[Item] = LaneStep([], [])
         for lane in self._parked.values():
             if lane.head is not None and lane.until <= now:
                 step.now.append(lane.head)

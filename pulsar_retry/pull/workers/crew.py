@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pulsar_retry.observe.tracing import spans_of
-from pulsar_retry.pull.engine.guard import Guard
+from pulsar_retry.pull.engine.guard import HandlerGuard
 from pulsar_retry.pull.engine.settler import LETTERS, Settler
-from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
@@ -29,7 +29,7 @@ class Crew:
     def __init__(
         self,
         options: Options,
-        board: Board,
+        board: WorkQueue,
         settler: Settler,
         clock: Clock = SYSTEM,
         *,
@@ -46,7 +46,7 @@ class Crew:
         self._guard = None
         if options.quarantine is not None:
             counts = options.redelivery == LETTERS
-            self._guard = Guard(options.quarantine, board, clock, counts_redeliveries=counts)
+            self._guard = HandlerGuard(options.quarantine, board, clock, counts_redeliveries=counts)
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None

@@ -12,11 +12,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
-from pulsar_retry.pull.engine.admission import Valve
+from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.ending import ENDS, Ending
 from pulsar_retry.pull.engine.guard import SLOT
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board, Item, Slot
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 #: With fewer messages ready than this more are received, where a valve lets that much ahead in.
@@ -38,12 +38,12 @@ class LoopWorkers:
 
     def __init__(
         self,
-        board: Board,
+        board: WorkQueue,
         settler: Settler,
         handler: Callable[[Any], Awaitable[Any]],
         concurrency: int,
         *,
-        valve: Valve | None = None,
+        valve: AdmissionControl | None = None,
         around: AbstractAsyncContextManager[object] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:

@@ -11,7 +11,7 @@ from pulsar_retry.runtime.raw import message_of, raw_of
 
 
 @attrs.frozen
-class Carried:
+class PickledMessage:
     """What a handler may read of a message."""
 
     data: bytes
@@ -29,10 +29,10 @@ class Carried:
     has_null_value: bool
 
 
-def carried(message: Any) -> Carried:
+def carried(message: Any) -> PickledMessage:
     """Return what is to be pickled of a message."""
     raw = raw_of(message)
-    return Carried(
+    return PickledMessage(
         data=raw.data(),
         properties=raw.properties(),
         partition_key=raw.partition_key(),
@@ -52,7 +52,7 @@ def carried(message: Any) -> Carried:
 class _Restored:
     """Stands in place of pulsar-client's own message, whose methods it has."""
 
-    def __init__(self, parts: Carried) -> None:
+    def __init__(self, parts: PickledMessage) -> None:
         self._parts = parts
 
     def __getattr__(self, name: str) -> Any:
@@ -69,6 +69,6 @@ class _Restored:
         """Return None: it stays behind."""
 
 
-def restored(parts: Carried, schema: Any) -> pulsar.Message:
+def restored(parts: PickledMessage, schema: Any) -> pulsar.Message:
     """Return a `pulsar.Message` that reads like the one that was carried."""
     return message_of(_Restored(parts), schema)

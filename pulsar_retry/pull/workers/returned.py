@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pulsar_retry.errors import UnfinishedError
 from pulsar_retry.policy.outcomes import Defer
 from pulsar_retry.pull.engine.ending import contained
-from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Board, Slot
+from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Slot, WorkQueue
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,7 +36,7 @@ class Finisher:
 
     def __init__(
         self,
-        board: Board | None = None,
+        board: WorkQueue | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:

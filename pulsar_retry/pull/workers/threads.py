@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_retry.policy.outcomes import outcome_of
 from pulsar_retry.pull.engine.settler import Settler
-from pulsar_retry.pull.engine.work_queue import Board, Slot
+from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
@@ -26,7 +26,7 @@ class WorkerThread:
 
     def __init__(
         self,
-        board: Board,
+        board: WorkQueue,
         settler: Settler,
         handler: Callable[[Any], Any],
         *,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.push.auth.middleware import Checker, VerificationError
+from pulsar_retry.push.auth.middleware import RequestVerifier, VerificationError
 from pulsar_retry.push.body import Header
 
 _PREFIX = "whsec_"
@@ -65,7 +65,7 @@ class Hmac:
         ]
 
 
-class HmacVerifier(Checker):
+class HmacVerifier(RequestVerifier):
     """Checks what `Hmac` has signed. Thread-safe."""
 
     needs_body = True

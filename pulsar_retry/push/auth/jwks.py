@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from pulsar_retry.push.auth.middleware import KeysUnavailableError
-from pulsar_retry.push.http.endpoint import Endpoint, is_loopback_name
+from pulsar_retry.push.http.endpoint import PushEndpoint, is_loopback_name
 
 #: Seconds for which keys are kept: what the server says within the bounds, else the usual time.
 _SHORTEST, _USUAL, _LONGEST = 60.0, 3600.0, 86_400.0
@@ -138,7 +138,7 @@ def fetcher(url: str) -> Callable[[], Fetched]:
     Raises:
         ConfigError: it is none.
     """
-    endpoint = Endpoint.of(url)
+    endpoint = PushEndpoint.of(url)
     # No proxy leads to loopback.
     handlers: tuple[urllib.request.BaseHandler, ...] = (
         (_StaysSecure(),) if endpoint.is_tls else (urllib.request.ProxyHandler({}), _ToLoopback())

@@ -31,7 +31,7 @@ class KeysUnavailableError(VerificationError):
     """Nothing can be verified now: the keys cannot be fetched. Answer 503."""
 
 
-class Checker(ABC):
+class RequestVerifier(ABC):
     """What verifies requests, and guards applications."""
 
     #: Whether the body is verified, too.

@@ -11,13 +11,13 @@ import jwt
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.auth.jwks import Fetched, KeyCache, by_id, fetcher
-from pulsar_retry.push.auth.middleware import Checker, VerificationError
+from pulsar_retry.push.auth.middleware import RequestVerifier, VerificationError
 from pulsar_retry.push.auth.tokens import ALGORITHM, ISSUER, LONGEST
 
 _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 
 
-class Verifier(Checker):
+class Verifier(RequestVerifier):
     """Checks the JWT of a push request, Google's as well as a `ServiceAccount`'s. Thread-safe.
 
     Signature (RS256 alone, whatever the token says), ``exp``, ``iat``, ``aud``, ``iss``, ``email``

@@ -21,7 +21,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 @attrs.frozen
-class Reply:
+class HttpReply:
     """A response.
 
     Attributes:
@@ -33,7 +33,7 @@ class Reply:
     body: bytes = b""
 
 
-class Connection(ABC):
+class HttpConnection(ABC):
     """A connection, for one request at a time. For one event loop.
 
     Attributes:
@@ -51,7 +51,7 @@ class Connection(ABC):
         self._idle_since = 0.0
 
     @abstractmethod
-    async def post(self, body: bytes, headers: Headers) -> Reply:
+    async def post(self, body: bytes, headers: Headers) -> HttpReply:
         """Post *body*; the caller keeps the time, and aborts the stream unless `is_fit`.
 
         Raises:

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*")
 
 
 @attrs.frozen
-class Endpoint:
+class PushEndpoint:
     """A push endpoint's URL, taken apart.
 
     Its `str` is the origin alone: paths and queries often hold secrets, and this one is logged.

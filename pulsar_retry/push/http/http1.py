@@ -8,11 +8,11 @@ from pulsar_retry.push.http.connection import (
     CHUNK,
     LONGEST_HEAD,
     MOST_OF_A_BODY,
-    Connection,
     Headers,
-    Reply,
+    HttpConnection,
+    HttpReply,
 )
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _PROCESSING = 102
@@ -21,18 +21,18 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _VERSION = b"HTTP/1."
 
 
-class Http1(Connection):
+class Http1(HttpConnection):
     """A connection that speaks HTTP/1.1."""
 
-    def __init__(self, stream: Stream, endpoint: Endpoint) -> None:
+    def __init__(self, stream: Stream, endpoint: PushEndpoint) -> None:
         """Make one; nothing is sent."""
         super().__init__(stream)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
         self._target = endpoint.target
         self._host = (b"Host", endpoint.authority.encode("idna"))
 
-    async def post(self, body: bytes, headers: Headers) -> Reply:
-        """Post *body*; see `Connection.post`.
+    async def post(self, body: bytes, headers: Headers) -> HttpReply:
+        """Post *body*; see `HttpConnection.post`.
 
         102 is returned where it is the server's last word: the server ends the connection after it,
         or has framed it as only a final response may be.
@@ -53,7 +53,7 @@ class Http1(Connection):
         events = (request, h11.Data(body), h11.EndOfMessage())
         self.stream.write(b"".join(self._http.send(each) or b"" for each in events))
 
-    async def _receive(self) -> Reply:
+    async def _receive(self) -> HttpReply:
         status, body, processing = 0, bytearray(), False
         while True:
             event = self._http.next_event()
@@ -63,22 +63,22 @@ class Http1(Connection):
                     self.has_answered = True
                     self._http.receive_data(data)
                 elif processing and not self._http.trailing_data[0]:
-                    return Reply(_PROCESSING)
+                    return HttpReply(_PROCESSING)
                 else:
                     raise BrokenError("the connection was closed without a response")
             elif isinstance(event, h11.InformationalResponse):
                 processing = event.status_code == _PROCESSING
                 if processing and self._is_framed(event):
-                    return Reply(_PROCESSING)
+                    return HttpReply(_PROCESSING)
             elif isinstance(event, h11.Response):
                 status = event.status_code
             elif isinstance(event, h11.Data):
                 body += event.data
                 if len(body) > MOST_OF_A_BODY:
-                    return Reply(status, bytes(body[:MOST_OF_A_BODY]))
+                    return HttpReply(status, bytes(body[:MOST_OF_A_BODY]))
             else:
                 self._end()
-                return Reply(status, bytes(body))
+                return HttpReply(status, bytes(body))
 
     def _is_framed(self, interim: h11.InformationalResponse) -> bool:
         """Tell whether an interim response is framed as a final one, and no other one follows.

@@ -16,11 +16,11 @@ from pulsar_retry.push.http.connection import (
     CHUNK,
     LONGEST_HEAD,
     MOST_OF_A_BODY,
-    Connection,
     Headers,
-    Reply,
+    HttpConnection,
+    HttpReply,
 )
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _CODES = h2.settings.SettingCodes
@@ -66,10 +66,10 @@ class Frames:
         return bytes(others)
 
 
-class Http2(Connection):
+class Http2(HttpConnection):
     """A connection that speaks HTTP/2."""
 
-    def __init__(self, stream: Stream, endpoint: Endpoint) -> None:
+    def __init__(self, stream: Stream, endpoint: PushEndpoint) -> None:
         """Make one; nothing is sent before the first request."""
         super().__init__(stream)
         config = h2.config.H2Configuration(
@@ -88,8 +88,8 @@ class Http2(Connection):
             (b":path", endpoint.target),
         )
 
-    async def post(self, body: bytes, headers: Headers) -> Reply:
-        """Post *body*; see `Connection.post`."""
+    async def post(self, body: bytes, headers: Headers) -> HttpReply:
+        """Post *body*; see `HttpConnection.post`."""
         self._is_clean = self.has_answered = False
         try:
             stream_id = self._http.get_next_available_stream_id()
@@ -100,7 +100,7 @@ class Http2(Connection):
         except h2.exceptions.H2Error as error:
             raise BrokenError(f"{type(error).__name__}: {error}") from error
 
-    async def _exchange(self, stream_id: int, body: bytes) -> Reply:
+    async def _exchange(self, stream_id: int, body: bytes) -> HttpReply:
         """Send the body as its windows open, and receive the response meanwhile.
 
         A server that has answered may open no more of them (RFC 9113, 8.1).
@@ -132,7 +132,7 @@ class Http2(Connection):
                     raise BrokenError(f"the server has reset the request ({event.error_code})")
         self.stream.write(http.data_to_send())  # settings and windows are acknowledged
         self._is_clean = has_ended and sent == len(body) and frames.last_stream is None
-        return Reply(status, bytes(answer[:MOST_OF_A_BODY]))
+        return HttpReply(status, bytes(answer[:MOST_OF_A_BODY]))
 
     def _send(self, stream_id: int, body: bytes, sent: int) -> int:
         """Send more of *body* after the first *sent* bytes, as far as its windows are open.

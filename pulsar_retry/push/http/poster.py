@@ -8,8 +8,8 @@ from collections import deque
 
 import attrs
 
-from pulsar_retry.push.http.connection import Connection, Headers
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.connection import Headers, HttpConnection
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.http1 import Http1
 from pulsar_retry.push.http.http2 import Http2
@@ -63,7 +63,7 @@ class Poster:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: PushEndpoint,
         *,
         deadline: float,
         guard: Guard,
@@ -83,7 +83,7 @@ class Poster:
         self._deadline = deadline
         self._guard = guard
         self._tls = tls_context(http2=http2, trust=trust) if endpoint.is_tls else None
-        self._idle: deque[Connection] = deque()
+        self._idle: deque[HttpConnection] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -112,7 +112,7 @@ class Poster:
                 raise
         return await self._exchange(await self._dial(), body, headers)
 
-    async def _exchange(self, connection: Connection, body: bytes, headers: Headers) -> Answer:
+    async def _exchange(self, connection: HttpConnection, body: bytes, headers: Headers) -> Answer:
         try:
             reply = await connection.post(body, headers)
         except BaseException:
@@ -126,7 +126,7 @@ class Poster:
 
     # -- connections ------------------------------------------------------------------------------
 
-    async def _connection(self) -> Connection:
+    async def _connection(self) -> HttpConnection:
         """Return a connection that can take a request."""
         while self._idle:
             connection = self._idle.pop()
@@ -135,7 +135,7 @@ class Poster:
             connection.stream.abort()
         return await self._dial()
 
-    async def _dial(self) -> Connection:
+    async def _dial(self) -> HttpConnection:
         """Return a new connection; it has one request at a time with HTTP/2, too.
 
         So each response is independent of all others, and a request that is given up ends with its
@@ -144,7 +144,7 @@ class Poster:
         stream = await dial(self.endpoint, self._guard, self._tls)
         return (Http2 if stream.is_http2 else Http1)(stream, self.endpoint)
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: HttpConnection) -> None:
         connection.keep()
         self._idle.append(connection)
         if self._sweeping is None:

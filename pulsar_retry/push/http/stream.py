@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Self
 
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 
 #: Where HTTP/2's library writes each header with its value, at DEBUG: tokens among them. It does so
@@ -139,7 +139,7 @@ class Stream:
         self._writer.transport.abort()
 
 
-async def dial(endpoint: Endpoint, guard: Guard, tls: ssl.SSLContext | None) -> Stream:
+async def dial(endpoint: PushEndpoint, guard: Guard, tls: ssl.SSLContext | None) -> Stream:
     """Return a connection to *endpoint*.
 
     The name is looked up here, and the connection made to an address that was checked: nothing
@@ -173,7 +173,7 @@ def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[
     return allowed
 
 
-async def _connect(endpoint: Endpoint, address: str, tls: ssl.SSLContext | None) -> Stream:
+async def _connect(endpoint: PushEndpoint, address: str, tls: ssl.SSLContext | None) -> Stream:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     transport, received = await loop.create_connection(

@@ -64,7 +64,7 @@ def _nobody() -> None:
 
 
 class Pacer:
-    """A `pulsar_retry.pull.engine.admission.Valve`. Thread-safe."""
+    """A `pulsar_retry.pull.engine.admission.AdmissionControl`. Thread-safe."""
 
     def __init__(self, window: Window, clock: Callable[[], float] = time.monotonic) -> None:
         self._fresh = window

@@ -8,12 +8,12 @@ from typing import Any
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.report import FILTERED, TOO_OFTEN, UNREADABLE
-from pulsar_retry.replay.redriving.targets import NoTarget, Targets
+from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.redrive import Dress, next_redrive, owner_of
 
 
-class Judge:
+class RedriveJudge:
     """Decides which letters are redriven, where to and how.
 
     Attributes:
@@ -23,7 +23,7 @@ class Judge:
     def __init__(
         self,
         where: Filter,
-        targets: Targets,
+        targets: RedriveTargets,
         dress: Dress,
         *,
         source: str,

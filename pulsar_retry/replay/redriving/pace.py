@@ -12,7 +12,7 @@ from pulsar_retry.policy.durations import Duration, number, seconds
 
 
 @attrs.frozen
-class Pace:
+class RedriveRate:
     """A rate, and the slower ones that it begins with.
 
     Attributes:
@@ -22,7 +22,7 @@ class Pace:
     stages: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, rate: float | None, ramp: Sequence[float], step: Duration) -> Pace:
+    def of(cls, rate: float | None, ramp: Sequence[float], step: Duration) -> RedriveRate:
         """Check the arguments.
 
         Args:

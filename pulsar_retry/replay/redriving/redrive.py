@@ -17,15 +17,15 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.handoff import LetterRouter
+from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.judge import Judge
-from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.judge import RedriveJudge
+from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import Redriven, first_of_each
-from pulsar_retry.replay.redriving.run import Run, Work
+from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
     Checkpoint,
@@ -36,7 +36,7 @@ from pulsar_retry.replay.redriving.source import (
     keeping_subscription,
 )
 from pulsar_retry.replay.redriving.survey import Failures, survey
-from pulsar_retry.replay.redriving.targets import RETRY, Targets, checked_target
+from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import Naming, TopicName, logical
@@ -137,7 +137,7 @@ class Redrive:
         self._naming = Naming.of(naming)
         self._where = where
         self._limit = None if limit is None else _whole("limit", limit, 1)
-        self._pace = Pace.of(rate, ramp, ramp_step)
+        self._pace = RedriveRate.of(rate, ramp, ramp_step)
         self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
         self._max_redrives = _whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
@@ -215,9 +215,9 @@ class Redrive:
         )
         return attrs.evolve(found, source=self._source)
 
-    def _judge(self, admin: AdminClient, job: str) -> Judge:
-        targets = Targets(admin, self._to, self._source, self._subscription, self._naming)
-        return Judge(
+    def _judge(self, admin: AdminClient, job: str) -> RedriveJudge:
+        targets = RedriveTargets(admin, self._to, self._source, self._subscription, self._naming)
+        return RedriveJudge(
             self._where,
             targets,
             Dress(job, self._to == RETRY, *self._keep),
@@ -244,7 +244,7 @@ class Redrive:
                 contextlib.closing(Failures(client, watched, checkpoint))
             )
             router = stack.enter_context(_router(client))
-            work = Work(
+            work = RedriveWork(
                 consumer=consumer,
                 router=router,
                 judge=judge,
@@ -262,7 +262,9 @@ class Redrive:
             store.save(run.remains())
             return self._report(run, judge, checkpoint, resumed=resumed)
 
-    def _report(self, run: Run, judge: Judge, checkpoint: Checkpoint, *, resumed: bool) -> Redriven:
+    def _report(
+        self, run: Run, judge: RedriveJudge, checkpoint: Checkpoint, *, resumed: bool
+    ) -> Redriven:
         return Redriven(
             source=self._source,
             job=checkpoint.job,
@@ -331,9 +333,9 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _router(client: Client) -> Iterator[LetterRouter]:
+def _router(client: Client) -> Iterator[HandOff]:
     """Give what hands letters on; what is under way at the end fails."""
-    router = LetterRouter(
+    router = HandOff(
         client,
         pulsar.schema.BytesSchema(),
         max_pending=_IN_FLIGHT,
@@ -366,7 +368,7 @@ def _whole(argument: str, value: int, minimum: int) -> int:
     return value
 
 
-def _ratio(value: float | None, pace: Pace) -> float | None:
+def _ratio(value: float | None, pace: RedriveRate) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float) or not 0 <= value <= 1:

@@ -20,11 +20,11 @@ import attrs
 import pulsar
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.consumer.handoff.handoff import LetterRouter
+from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.replay.redriving.judge import Judge
-from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.judge import RedriveJudge
+from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.runtime.future import LetterFuture
@@ -63,7 +63,7 @@ class Returned:
 
 
 @attrs.frozen(kw_only=True)
-class Work:
+class RedriveWork:
     """What a run has to do, and with what.
 
     Attributes:
@@ -81,10 +81,10 @@ class Work:
     """
 
     consumer: Any
-    router: LetterRouter
-    judge: Judge
+    router: HandOff
+    judge: RedriveJudge
     checkpoint: Checkpoint
-    pace: Pace
+    pace: RedriveRate
     limit: float
     max_failure_ratio: float | None
     passed: Callable[[str], bool]
@@ -111,7 +111,7 @@ class _Hand(LetterFuture):
 
 
 class Run:
-    """Carries out a `Work`, on the thread that calls `run`.
+    """Carries out a `RedriveWork`, on the thread that calls `run`.
 
     Attributes:
         redriven: How many letters were brought back, by killed predecessors too.
@@ -122,7 +122,7 @@ class Run:
         problems: What stood in the way, in words.
     """
 
-    def __init__(self, work: Work, cancelled: threading.Event) -> None:
+    def __init__(self, work: RedriveWork, cancelled: threading.Event) -> None:
         self._work = work
         self._cancelled = cancelled
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ ORIGIN = "origin"
 
 
 @attrs.frozen
-class Target:
+class RedriveTarget:
     """A topic to redrive to.
 
     Attributes:
@@ -43,7 +43,7 @@ class NoTarget:
     problem: str
 
 
-class Targets:
+class RedriveTargets:
     """Finds targets, and asks for each topic once whether a subscription would get the letter.
 
     What is published to a topic that has no subscription and no retention is gone at once.
@@ -76,7 +76,7 @@ class Targets:
         self.of = functools.cache(self._of)
         self._trouble = functools.cache(self._find_trouble)
 
-    def _of(self, owner: Owner) -> Target | NoTarget:
+    def _of(self, owner: Owner) -> RedriveTarget | NoTarget:
         """Return where a letter of *owner* goes. Memorised, for owners are few."""
         if self._subscription not in {None, owner.subscription} and owner.subscription:
             return NoTarget(ANOTHERS, f"a letter of subscription {owner.subscription}")
@@ -87,9 +87,9 @@ class Targets:
         if topic is None:
             return NoTarget(NO_TARGET, "a letter does not say where it came from: give a topic")
         trouble = self._trouble(topic, None)
-        return NoTarget(NO_TARGET, trouble) if trouble else Target(topic, owner)
+        return NoTarget(NO_TARGET, trouble) if trouble else RedriveTarget(topic, owner)
 
-    def _retry(self, owner: Owner) -> Target | NoTarget:
+    def _retry(self, owner: Owner) -> RedriveTarget | NoTarget:
         names = self._retry_names(owner)
         if not names:
             problem = (
@@ -100,7 +100,7 @@ class Targets:
         troubles = [self._trouble(name, owner.subscription) for name in names]
         for name, trouble in zip(names, troubles, strict=True):
             if trouble is None:
-                return Target(name, attrs.evolve(owner, retry=name))
+                return RedriveTarget(name, attrs.evolve(owner, retry=name))
         return NoTarget(
             NO_TARGET, f"{troubles[0]}: is there a consumer with enable_retry? Else use --to origin"
         )

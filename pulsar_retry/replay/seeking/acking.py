@@ -12,7 +12,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import SeekError
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.survey import consumers_of, survey
 
 #: Seconds without any progress after which it has failed, and after which to send them again.
@@ -39,9 +39,9 @@ def acknowledge(
     admin: AdminClient,
     topic: str,
     subscription: str,
-    places: Collection[Place],
+    places: Collection[EntryPlace],
     *,
-    chunked: Mapping[Place, Any] | None = None,
+    chunked: Mapping[EntryPlace, Any] | None = None,
 ) -> None:
     """Acknowledge entries of one partition, without receiving any, and return when that is so.
 
@@ -73,7 +73,7 @@ def acknowledge(
             )
 
 
-def _send(consumer: Any, places: Collection[Place], chunked: Mapping[Place, Any]) -> None:
+def _send(consumer: Any, places: Collection[EntryPlace], chunked: Mapping[EntryPlace, Any]) -> None:
     """Send acknowledgements; closing the consumer at once sends them without a delay.
 
     Consumers that were disconnected come back after a tenth of a second: this is to be faster.
@@ -86,8 +86,8 @@ def _send(consumer: Any, places: Collection[Place], chunked: Mapping[Place, Any]
 
 
 def _wait(
-    admin: AdminClient, topic: str, subscription: str, places: Collection[Place]
-) -> set[Place]:
+    admin: AdminClient, topic: str, subscription: str, places: Collection[EntryPlace]
+) -> set[EntryPlace]:
     """Wait for the broker to take acknowledgements; return those that it has not."""
     deadline = time.monotonic() + _AGAIN
     while True:

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import attrs
 
-from pulsar_retry.replay.ack_state import AckState, Place
+from pulsar_retry.replay.ack_state import AckState, EntryPlace
 from pulsar_retry.replay.seeking.report import Goal
 from pulsar_retry.replay.seeking.survey import Surveyed
 
@@ -25,8 +25,8 @@ class Late:
         hidden: Were acknowledged before they were dispatched again, or may have been.
     """
 
-    pending: frozenset[Place]
-    hidden: frozenset[Place] = frozenset()
+    pending: frozenset[EntryPlace]
+    hidden: frozenset[EntryPlace] = frozenset()
 
     @classmethod
     def of(cls, goal: Goal) -> Late:
@@ -37,7 +37,7 @@ class Late:
 
     def look(self, goal: Goal, now: Surveyed) -> Late:
         """Return what it is after one more look at the partition."""
-        unread = AckState.of(Place(now.read.ledger, now.read.entry - 1), now.acks.ranges)
+        unread = AckState.of(EntryPlace(now.read.ledger, now.read.entry - 1), now.acks.ranges)
         early = set(unread.missing(goal.acks))
         # Dispatched and acknowledged since the last look, or acknowledged and passed over: nobody
         # can tell, and twice is better than never.
@@ -46,6 +46,6 @@ class Late:
         return Late(frozenset(pending - early), self.hidden | early)
 
     @property
-    def doubtful(self) -> frozenset[Place]:
+    def doubtful(self) -> frozenset[EntryPlace]:
         """What may not be delivered: what was hidden, and what still may be."""
         return self.hidden | self.pending

@@ -10,7 +10,7 @@ import attrs
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.ack_state import AckState, Log, Place
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import (
     DELAY,
@@ -48,7 +48,7 @@ class Fate(enum.Enum):
 
 
 @attrs.frozen
-class Letter:
+class OpenLetter:
     """A retry letter that is not acknowledged.
 
     Attributes:
@@ -62,7 +62,7 @@ class Letter:
         copy_of: The place of the letter that a seek has made it from.
     """
 
-    place: Place
+    place: EntryPlace
     published: datetime
     count: int = 0
     delayed: bool = False
@@ -72,7 +72,9 @@ class Letter:
     copy_of: str | None = None
 
     @classmethod
-    def read(cls, place: Place, published_ms: int, properties: Mapping[str, str]) -> Letter:
+    def read(
+        cls, place: EntryPlace, published_ms: int, properties: Mapping[str, str]
+    ) -> OpenLetter:
         """Read a letter's properties."""
         topic = properties.get(REAL_TOPIC)
         return cls(
@@ -87,7 +89,7 @@ class Letter:
         )
 
     @property
-    def origin_place(self) -> Place | None:
+    def origin_place(self) -> EntryPlace | None:
         """The place of its original; of a chunked one that of its last chunk."""
         if not self.origin:
             return None
@@ -95,7 +97,7 @@ class Letter:
             position = Position.parse(self.origin.rsplit(";", maxsplit=1)[-1])
         except ConfigError:
             return None
-        return Place(position.ledger, position.entry)
+        return EntryPlace(position.ledger, position.entry)
 
     @property
     def starts_anew(self) -> bool:
@@ -115,9 +117,9 @@ class Main:
 
     log: Log
     acks: AckState
-    cut: Place
+    cut: EntryPlace
 
-    def fate(self, place: Place) -> Fate | None:
+    def fate(self, place: EntryPlace) -> Fate | None:
         """Return the fate of a letter whose original is *place*; None: it is not known here."""
         entries = dict(self.log.ledgers).get(place.ledger)
         if entries is None:
@@ -130,7 +132,7 @@ class Main:
 
 
 @attrs.frozen
-class Judge:
+class SeekJudge:
     """Says what becomes of letters when a subscription is moved.
 
     Attributes:
@@ -145,10 +147,10 @@ class Judge:
     topic: str
     mains: Sequence[Main]
     before: datetime | None = None
-    restored: Collection[Letter] | None = None
+    restored: Collection[OpenLetter] | None = None
     everything: bool = False
 
-    def fates(self, letters: Iterable[Letter]) -> list[tuple[Letter, Fate]]:
+    def fates(self, letters: Iterable[OpenLetter]) -> list[tuple[OpenLetter, Fate]]:
         """Return each letter of one retry topic, of all its partitions, with its fate."""
         known = list(letters)
         copied = frozenset(each.copy_of for each in known if each.copy_of)
@@ -156,7 +158,7 @@ class Judge:
         origins = frozenset((each.topic, each.origin) for each in restored if each.origin)
         places = frozenset(str(each.place) for each in restored)
 
-        def fate(letter: Letter) -> Fate:
+        def fate(letter: OpenLetter) -> Fate:
             if letter.topic not in {None, self.topic}:
                 return Fate.KEPT  # a consumer of several topics has one retry topic for all
             if self.everything:
@@ -170,7 +172,7 @@ class Judge:
 
         return [(each, fate(each)) for each in known]
 
-    def _moved(self, letter: Letter, *, is_copied: bool) -> Fate:
+    def _moved(self, letter: OpenLetter, *, is_copied: bool) -> Fate:
         """Return the fate in a move to a time or a message."""
         if is_copied:
             return Fate.REPLAYED  # a seek was killed between the copy's receipt and this
@@ -181,7 +183,7 @@ class Judge:
             return Fate.PURGED
         return self._kept(letter)
 
-    def _with_snapshot(self, letter: Letter, *, again: bool) -> Fate:
+    def _with_snapshot(self, letter: OpenLetter, *, again: bool) -> Fate:
         """Return the fate of what a snapshot does not hold; *again*: it holds the like of it."""
         if again or self._by_original(letter) is Fate.REPLAYED:
             return Fate.REPLAYED
@@ -190,10 +192,10 @@ class Judge:
         # What the snapshot has acknowledged may have been redriven since: no loss.
         return self._kept(letter)
 
-    def _is_before(self, moment: datetime, letter: Letter) -> bool:
+    def _is_before(self, moment: datetime, letter: OpenLetter) -> bool:
         return self.before is not None and min(moment, letter.published) < self.before
 
-    def _by_original(self, letter: Letter) -> Fate | None:
+    def _by_original(self, letter: OpenLetter) -> Fate | None:
         place = letter.origin_place
         if letter.topic is None or place is None:
             return None
@@ -201,11 +203,11 @@ class Judge:
         return next((fate for fate in fates if fate is not None), None)
 
     @staticmethod
-    def _kept(letter: Letter) -> Fate:
+    def _kept(letter: OpenLetter) -> Fate:
         return Fate.KEPT if letter.starts_anew else Fate.RESET
 
 
-def anew(properties: Mapping[str, str], place: Place) -> dict[str, str]:
+def anew(properties: Mapping[str, str], place: EntryPlace) -> dict[str, str]:
     """Return the properties of the letter that stands for the one at *place* after a seek."""
     kept = {name: text for name, text in properties.items() if name not in _COUNTS}
     return {**kept, SEEK_COPY_OF: str(place)}

@@ -18,10 +18,10 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.consumer.moves import MOVES
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.late import Late
-from pulsar_retry.replay.seeking.letters import Fate, Judge, Letter, Main
+from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.report import Goal, LetterCounts
 from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
@@ -37,7 +37,7 @@ _LOOK = 0.05
 _OFTEN = 0.01
 
 #: Makes the judge of letters from what the main topic is.
-MakeJudge = Callable[[Sequence[Main]], Judge]
+MakeJudge = Callable[[Sequence[Main]], SeekJudge]
 
 
 @attrs.frozen
@@ -182,8 +182,8 @@ class Mover:
         name = self.subscription.name
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
-        chunked: dict[Place, Any] = {}
-        found: dict[str, list[Letter]] = {
+        chunked: dict[EntryPlace, Any] = {}
+        found: dict[str, list[OpenLetter]] = {
             each.topic: read_letters(self.client, each, chunked) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
@@ -198,7 +198,7 @@ class Mover:
         return LetterCounts.of(fates)
 
     def _acknowledge(
-        self, topic: str, places: set[Place], chunked: Mapping[Place, Any] | None = None
+        self, topic: str, places: set[EntryPlace], chunked: Mapping[EntryPlace, Any] | None = None
     ) -> None:
         name = self.subscription.name
         acknowledge(self.client, self.admin, topic, name, places, chunked=chunked)

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, Log, Place
-from pulsar_retry.replay.seeking.letters import Fate, Letter, Main
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
+from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter
 from pulsar_retry.replay.seeking.survey import Surveyed
 
 
@@ -33,11 +33,11 @@ class Goal:
     reaches: datetime | None = None
 
     @property
-    def cut(self) -> Place:
+    def cut(self) -> EntryPlace:
         """What is acknowledged with everything before it."""
         if self.begin is None:
             return self.seen.log.last
-        return Place(self.begin.ledger, self.begin.entry - 1)
+        return EntryPlace(self.begin.ledger, self.begin.entry - 1)
 
     @property
     def acks(self) -> AckState:
@@ -120,7 +120,7 @@ class LetterCounts:
     late: int = 0
 
     @classmethod
-    def of(cls, fates: Iterable[tuple[Letter, Fate]]) -> LetterCounts:
+    def of(cls, fates: Iterable[tuple[OpenLetter, Fate]]) -> LetterCounts:
         """Count the fates of letters."""
         return cls(**Counter(fate.value for _, fate in fates))
 

@@ -15,9 +15,9 @@ from pulsar_retry.consumer.handoff.producers import LetterProducers
 from pulsar_retry.consumer.handoff.written import WrittenSchemas
 from pulsar_retry.errors import LetterPublishError
 from pulsar_retry.letters import letter as consumer_letter
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.reading import reader_of
-from pulsar_retry.replay.seeking.letters import Letter, anew
+from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.runtime.results import error_of
@@ -30,14 +30,14 @@ _SEND_TIMEOUT = 30.0
 _BURST = 500
 
 
-def place_of(raw: Any) -> Place:
+def place_of(raw: Any) -> EntryPlace:
     """Return the place of a raw message; of a chunked one that of its last chunk."""
     message_id = raw.message_id()
-    return Place(message_id.ledger_id(), message_id.entry_id())
+    return EntryPlace(message_id.ledger_id(), message_id.entry_id())
 
 
 def read_unacknowledged(
-    client: pulsar.Client, seen: Surveyed, places: Collection[Place] | None = None
+    client: pulsar.Client, seen: Surveyed, places: Collection[EntryPlace] | None = None
 ) -> Iterator[Any]:
     """Yield the raw messages of a partition that are not acknowledged, up to its last of then.
 
@@ -61,8 +61,8 @@ def read_unacknowledged(
 
 
 def read_letters(
-    client: pulsar.Client, seen: Surveyed, chunked: dict[Place, Any] | None = None
-) -> list[Letter]:
+    client: pulsar.Client, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
+) -> list[OpenLetter]:
     """Return the letters of a retry partition that are not acknowledged, without their contents.
 
     Into *chunked* go the ids of those that have several entries.
@@ -70,7 +70,7 @@ def read_letters(
     letters = []
     for raw in read_unacknowledged(client, seen):
         place = place_of(raw)
-        letters.append(Letter.read(place, raw.publish_timestamp(), raw.properties()))
+        letters.append(OpenLetter.read(place, raw.publish_timestamp(), raw.properties()))
         if chunked is not None and ";" in str(raw.message_id()):
             chunked[place] = raw.message_id()
     return letters
@@ -88,7 +88,7 @@ class Republisher:
             client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing
         )
 
-    def publish(self, seen: Surveyed, places: Collection[Place], topic: str) -> None:
+    def publish(self, seen: Surveyed, places: Collection[EntryPlace], topic: str) -> None:
         """Publish the letters of a partition at *places* to *topic*; return when all are stored.
 
         Raises:
@@ -101,7 +101,7 @@ class Republisher:
         self._publish(seen, places, topic, again)
 
     def publish_messages(
-        self, seen: Surveyed, places: Collection[Place], subscription: Subscription
+        self, seen: Surveyed, places: Collection[EntryPlace], subscription: Subscription
     ) -> int:
         """Publish messages of a main partition as letters that come at once, as first attempts.
 
@@ -125,7 +125,7 @@ class Republisher:
     def _publish(
         self,
         seen: Surveyed,
-        places: Collection[Place],
+        places: Collection[EntryPlace],
         topic: str,
         properties: Callable[[Any], dict[str, str]],
     ) -> int:

@@ -19,9 +19,9 @@ from pulsar_retry.errors import (
     SeekError,
 )
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.seeking.letters import Judge
+from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
 from pulsar_retry.replay.seeking.survey import (
@@ -30,7 +30,7 @@ from pulsar_retry.replay.seeking.survey import (
     published_at,
     survey_all,
 )
-from pulsar_retry.replay.seeking.target import LATEST, Target, target_of
+from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention, what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
@@ -102,7 +102,7 @@ def seek(
             raise RetentionError(f"{warnings[0]}. To go back as far as it reaches, say so")
         letters = letters_of(admin, subscription)
         make_judge = partial(
-            Judge, subscription.topic, before=before, everything=target.end == LATEST
+            SeekJudge, subscription.topic, before=before, everything=target.end == LATEST
         )
         with client_of(subscription.cluster) as client:
             mover = Mover(client, admin, subscription, wait)
@@ -174,7 +174,7 @@ def client_of(cluster: Cluster) -> Iterator[pulsar.Client]:
 
 
 def _goals(
-    admin: AdminClient, mains: Sequence[Surveyed], target: Target
+    admin: AdminClient, mains: Sequence[Surveyed], target: SeekTarget
 ) -> tuple[list[Goal], datetime | None]:
     """Return where each partition is to be, and the time before which all was published."""
     if target.end == LATEST:
@@ -184,7 +184,7 @@ def _goals(
     if target.position is None:
         return [_goal(admin, each, _first(each)) for each in mains], None
     home = _home(mains, target.position)
-    when = published_at(admin, home, Place(target.position.ledger, target.position.entry))
+    when = published_at(admin, home, EntryPlace(target.position.ledger, target.position.entry))
     if when is None:
         gone = (target.position.ledger, target.position.entry) < home.log.first
         if gone:

@@ -12,7 +12,7 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError, SeekError
-from pulsar_retry.replay.ack_state import AckState, Log, Place
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 
 
 @attrs.frozen
@@ -29,12 +29,12 @@ class Surveyed:
     topic: str
     log: Log
     acks: AckState
-    read: Place
+    read: EntryPlace
 
     @property
     def in_hand(self) -> int:
         """How many entries consumers have been given and have not acknowledged, at most."""
-        before = Place(self.read.ledger, self.read.entry - 1)
+        before = EntryPlace(self.read.ledger, self.read.entry - 1)
         return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
 
 
@@ -45,7 +45,9 @@ def survey(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None
     if cursor is None:
         return None
     log = Log.read(facts)
-    return Surveyed(topic, log, AckState.read(cursor, log), Place.parse(cursor["readPosition"]))
+    return Surveyed(
+        topic, log, AckState.read(cursor, log), EntryPlace.parse(cursor["readPosition"])
+    )
 
 
 def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
@@ -79,7 +81,7 @@ def consumers_of(admin: AdminClient, topic: str, subscription: str) -> tuple[int
     return len(facts.get("consumers", ())), facts.get("type") or "Shared"
 
 
-def published_at(admin: AdminClient, seen: Surveyed, place: Place) -> datetime | None:
+def published_at(admin: AdminClient, seen: Surveyed, place: EntryPlace) -> datetime | None:
     """Return when an entry was published; None: it is not there."""
     if not seen.log.has(place):
         return None

@@ -24,7 +24,7 @@ _ID = re.compile(r"\(?-?[0-9]+[:,]-?[0-9]+([:,]-?[0-9]+){0,2}\)?", re.ASCII)
 
 
 @attrs.frozen
-class Target:
+class SeekTarget:
     """Where to: exactly one of these.
 
     Attributes:
@@ -43,7 +43,7 @@ class Target:
         return self.end or str(self.position)
 
 
-def target_of(to: Any, now: datetime) -> Target:
+def target_of(to: Any, now: datetime) -> SeekTarget:
     """Read what `seek` takes, but for a snapshot.
 
     Args:
@@ -63,15 +63,15 @@ def target_of(to: Any, now: datetime) -> Target:
             raise ConfigError.bad("to", to, "a time that knows its zone, such as datetime.now(UTC)")
         return _time(to, to)
     if isinstance(to, Position):
-        return Target(position=to)
+        return SeekTarget(position=to)
     if type(to).__name__ == "MessageId":
-        return Target(position=Position.of(to))
+        return SeekTarget(position=Position.of(to))
     raise ConfigError.bad("to", to, _ACCEPTED)
 
 
-def _from_text(text: str, now: datetime) -> Target:
+def _from_text(text: str, now: datetime) -> SeekTarget:
     if text.lower() in {EARLIEST, LATEST}:
-        return Target(end=text.lower())
+        return SeekTarget(end=text.lower())
     if _DURATION.fullmatch(text):
         steps = {_UNITS[unit]: 0 for unit in _UNITS}
         for number, unit in _STEP.findall(text):
@@ -81,7 +81,7 @@ def _from_text(text: str, now: datetime) -> Target:
         except OverflowError:
             raise ConfigError.bad("to", text, _ACCEPTED) from None
     if _ID.fullmatch(text):
-        return Target(position=Position.parse(text.replace(",", ":").strip("()")))
+        return SeekTarget(position=Position.parse(text.replace(",", ":").strip("()")))
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -89,14 +89,14 @@ def _from_text(text: str, now: datetime) -> Target:
     return _time(when if when.tzinfo else when.replace(tzinfo=UTC), text)
 
 
-def _at(ago: timedelta, now: datetime, said: object) -> Target:
+def _at(ago: timedelta, now: datetime, said: object) -> SeekTarget:
     try:
         return _time(now - ago, said)
     except OverflowError:
         raise ConfigError.bad("to", said, _ACCEPTED) from None
 
 
-def _time(when: datetime, said: object) -> Target:
+def _time(when: datetime, said: object) -> SeekTarget:
     try:
         when = when.astimezone(UTC)
         negative = when.timestamp() < 0
@@ -104,4 +104,4 @@ def _time(when: datetime, said: object) -> Target:
         negative = True
     if negative:
         raise ConfigError.bad("to", said, "a time after 1970")
-    return Target(time=when)
+    return SeekTarget(time=when)

@@ -10,7 +10,7 @@ from pulsar_retry.admin.namespaces import Retention
 from pulsar_retry.errors import AdminForbiddenError
 from pulsar_retry.replay.seeking.report import Goal
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, created_at
-from pulsar_retry.replay.seeking.target import Target
+from pulsar_retry.replay.seeking.target import SeekTarget
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, logical
 
@@ -65,7 +65,7 @@ def _other_names(admin: AdminClient, subscription: Subscription) -> list[str]:
 
 
 def beyond_retention(
-    admin: AdminClient, goals: Sequence[Goal], target: Target, now: datetime
+    admin: AdminClient, goals: Sequence[Goal], target: SeekTarget, now: datetime
 ) -> list[str]:
     """Say where the broker may have deleted messages that were published since *target*."""
     asked = target.time

@@ -13,8 +13,8 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.errors import AdminConflictError, SnapshotError
-from pulsar_retry.replay.ack_state import Log, Place
-from pulsar_retry.replay.seeking.letters import Judge, Letter
+from pulsar_retry.replay.ack_state import EntryPlace, Log
+from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
@@ -61,7 +61,7 @@ class Restore:
         held = self._held()
         restored = [letter for each in held for letter in read_letters(self.client, each)]
         make_judge: MakeJudge = partial(
-            Judge, self.subscription.topic, before=self.manifest.created, restored=restored
+            SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
         )
         mover = Mover(self.client, self.admin, self.subscription, self.grace)
         consumers = mover.consumers(mains)
@@ -131,7 +131,7 @@ class Restore:
             for capture in [self.captures[each.topic]]
         ]
 
-    def _copy(self, held: Sequence[Surveyed], restored: Sequence[Letter]) -> None:
+    def _copy(self, held: Sequence[Surveyed], restored: Sequence[OpenLetter]) -> None:
         """Publish the snapshot's letters to the retry topic of another subscription."""
         if not restored:
             return
@@ -150,7 +150,7 @@ class Restore:
                 republisher.publish(each, places, retry)
 
 
-def _up_to(log: Log, last: Place) -> Log:
+def _up_to(log: Log, last: EntryPlace) -> Log:
     """Return *log* as if nothing had been published after *last*."""
     ledgers = [
         (ledger, min(entries, last.entry + 1) if ledger == last.ledger else entries)

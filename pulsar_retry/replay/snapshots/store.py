@@ -18,7 +18,7 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
-from pulsar_retry.replay.ack_state import Place
+from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.snapshots.chunks import LargeValues
 from pulsar_retry.replay.snapshots.value import DELETING, PIN, Capture, Manifest
 
@@ -60,7 +60,7 @@ class Store:
         found = [Manifest.decode(text) for text in texts if text]
         return sorted((each for each in found if each.topic == topic), key=lambda m: m.created)
 
-    def begin(self, manifest: Manifest, marks: dict[str, Place]) -> None:
+    def begin(self, manifest: Manifest, marks: dict[str, EntryPlace]) -> None:
         """Make the first pin, with the manifest.
 
         Args:
@@ -78,7 +78,7 @@ class Store:
             taken = f"there is a snapshot {manifest.name!r} of {manifest.topic}"
             raise SnapshotError(taken) from error
 
-    def pin(self, manifest: Manifest, marks: dict[str, Place]) -> None:
+    def pin(self, manifest: Manifest, marks: dict[str, EntryPlace]) -> None:
         """Make the other pins."""
         for topic in (*manifest.main_topics[1:], *manifest.retry_topics):
             self.admin.subscriptions.create(topic, manifest.pin, at=Position(*marks[topic]))

@@ -11,7 +11,7 @@ from typing import Any, Self
 import attrs
 
 from pulsar_retry.errors import ConfigError, SnapshotError
-from pulsar_retry.replay.ack_state import AckState, Place
+from pulsar_retry.replay.ack_state import AckState, EntryPlace
 from pulsar_retry.wire.names import logical
 
 #: What the subscriptions that keep a snapshot's messages are called. Those with two underscores
@@ -115,7 +115,7 @@ class Capture:
     """
 
     acks: AckState
-    last: Place
+    last: EntryPlace
     backlog: int
 
     def encode(self) -> str:
@@ -131,7 +131,7 @@ class Capture:
         """
         try:
             last, backlog, acks = text.split(";", 2)
-            return cls(AckState.decode(acks), Place.parse(last), int(backlog))
+            return cls(AckState.decode(acks), EntryPlace.parse(last), int(backlog))
         except ValueError as error:
             raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
 

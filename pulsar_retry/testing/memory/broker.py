@@ -27,7 +27,7 @@ from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 from pulsar_retry.testing.memory.message import Builder, Content, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
-from pulsar_retry.testing.memory.subscription import Subscription
+from pulsar_retry.testing.memory.subscription import MemorySubscription
 from pulsar_retry.testing.memory.world import World
 from pulsar_retry.wire.names import Naming, TopicName
 
@@ -240,7 +240,7 @@ class MemoryBroker:
         if self.raise_errors and (errors := self._world.handler_errors):
             raise errors.pop(0)
 
-    def _found(self, topic: str, subscription: str) -> Sequence[Subscription]:
+    def _found(self, topic: str, subscription: str) -> Sequence[MemorySubscription]:
         return [
             found.subscriptions[subscription]
             for name in self._world.partition_names(str(TopicName.parse(topic)))

@@ -11,11 +11,11 @@ import _pulsar
 
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.message import RawMessage
-from pulsar_retry.testing.memory.subscription import Subscription
-from pulsar_retry.testing.memory.topic import Entry
+from pulsar_retry.testing.memory.subscription import MemorySubscription
+from pulsar_retry.testing.memory.topic import MemoryEntry
 
 _log = logging.getLogger("pulsar_retry")
 _Result = _pulsar.Result
@@ -24,8 +24,8 @@ _Result = _pulsar.Result
 class _Item(NamedTuple):
     """A message in the queue."""
 
-    subscription: Subscription
-    entry: Entry
+    subscription: MemorySubscription
+    entry: MemoryEntry
     message: RawMessage
 
 
@@ -45,7 +45,7 @@ class RawConsumer:
         subscription: str,
         conf: Any,
         clock: VirtualClock,
-        guard: Guard,
+        guard: QuietLock,
     ) -> None:
         self.name = name
         self._topic = topic
@@ -58,7 +58,7 @@ class RawConsumer:
         self._inclusive = conf.start_message_id_inclusive()
         self._clock = clock
         self._guard = guard
-        self._sources: dict[int, Subscription] = {}
+        self._sources: dict[int, MemorySubscription] = {}
         self._arrived = clock.condition()
         self._queue: deque[_Item] = deque()
         self._asked: deque[Callable[..., object]] = deque()
@@ -71,7 +71,7 @@ class RawConsumer:
 
     # -- for the broker -------------------------------------------------------------------------
 
-    def connect(self, subscriptions: Iterable[Subscription], consumer_type: Any) -> None:
+    def connect(self, subscriptions: Iterable[MemorySubscription], consumer_type: Any) -> None:
         """Begin to read.
 
         Raises:
@@ -83,7 +83,9 @@ class RawConsumer:
         for subscription in self._sources.values():
             subscription.dispatch()
 
-    def take(self, subscription: Subscription, entry: Entry, messages: list[RawMessage]) -> None:
+    def take(
+        self, subscription: MemorySubscription, entry: MemoryEntry, messages: list[RawMessage]
+    ) -> None:
         """Take delivered messages into the queue."""
         self.permits -= len(messages)
         self._left[subscription.topic.ledger, entry.number] = {
@@ -95,7 +97,7 @@ class RawConsumer:
         while self._asked and self._queue:
             self._guard.call(self._asked.popleft(), _Result.Ok, self._taken(self._queue.popleft()))
 
-    def drop(self, subscription: Subscription) -> None:
+    def drop(self, subscription: MemorySubscription) -> None:
         """Forget what waits in the queue."""
         with self._arrived:
             kept = [item for item in self._queue if item.subscription is not subscription]
@@ -263,7 +265,7 @@ class RawConsumer:
             self._nacked.add(entry)
             self._clock.call_at(self._clock.monotonic() + self._nack_delay, come)
 
-    def _redeliver(self, subscription: Subscription, number: int) -> None:
+    def _redeliver(self, subscription: MemorySubscription, number: int) -> None:
         with self._guard:
             if not self._is_closed and subscription.is_held(number, self):
                 subscription.redeliver(self, {number})
@@ -275,7 +277,7 @@ class RawConsumer:
             for subscription in self._sources.values():
                 subscription.redeliver(self)
 
-    def _find(self, message: Any) -> tuple[Subscription | None, Any]:
+    def _find(self, message: Any) -> tuple[MemorySubscription | None, Any]:
         message_id = message.message_id() if isinstance(message, _pulsar.Message) else message
         return self._sources.get(message_id.ledger_id()), message_id
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 
-class Guard:
+class QuietLock:
     """A re-entrant lock that calls nobody's code while it is held. A context manager."""
 
     def __init__(self) -> None:

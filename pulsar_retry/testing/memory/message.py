@@ -102,7 +102,7 @@ class Builder:
 
 
 @attrs.frozen(kw_only=True)
-class Stored:
+class StoredMessage:
     """A message that the broker has.
 
     Attributes:
@@ -128,11 +128,11 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
     It is one of pulsar-client's by its type alone: everything that can be asked is answered here.
     """
 
-    _stored: Stored
+    _stored: StoredMessage
     _count: int
 
     @classmethod
-    def of(cls, stored: Stored, count: int = 0) -> RawMessage:
+    def of(cls, stored: StoredMessage, count: int = 0) -> RawMessage:
         """Return *stored* as delivered after *count* redeliveries."""
         self = cls.__new__(cls)  # what it derives from cannot be made from Python
         self._stored, self._count = stored, count

@@ -11,16 +11,16 @@ import attrs
 
 from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.clock import VirtualClock
-from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.message import RawMessage
-from pulsar_retry.testing.memory.topic import Entry, Topic
+from pulsar_retry.testing.memory.topic import MemoryEntry, Topic
 
 Type = _pulsar.ConsumerType
 _SHARED = {Type.Shared, Type.KeyShared}
 
 
 @attrs.frozen
-class Delivery:
+class PendingDelivery:
     """A message that was given to a consumer.
 
     Attributes:
@@ -40,14 +40,16 @@ class Receiver(Protocol):
     name: str
     permits: int
 
-    def take(self, subscription: Subscription, entry: Entry, messages: list[RawMessage]) -> None:
+    def take(
+        self, subscription: MemorySubscription, entry: MemoryEntry, messages: list[RawMessage]
+    ) -> None:
         """Take delivered messages into the queue."""
 
-    def drop(self, subscription: Subscription) -> None:
+    def drop(self, subscription: MemorySubscription) -> None:
         """Forget what waits in the queue."""
 
 
-class Subscription:
+class MemorySubscription:
     """One subscription of one topic. To be used under the broker's lock.
 
     Attributes:
@@ -59,13 +61,13 @@ class Subscription:
     """
 
     def __init__(
-        self, topic: Topic, name: str, start: int, clock: VirtualClock, guard: Guard
+        self, topic: Topic, name: str, start: int, clock: VirtualClock, guard: QuietLock
     ) -> None:
         self.topic = topic
         self.name = name
         self.type = Type.Exclusive
         self.consumers: list[Receiver] = []
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[PendingDelivery] = []
         self._clock = clock
         self._guard = guard
         self._turn = 0
@@ -89,7 +91,7 @@ class Subscription:
         """Whether messages are delivered and counted one by one."""
         return self.type in _SHARED
 
-    def left(self) -> list[Entry]:
+    def left(self) -> list[MemoryEntry]:
         """Return what is not acknowledged."""
         return [e for e in self.topic.entries[self._begin :] if not self._is_done(e.number)]
 
@@ -230,7 +232,7 @@ class Subscription:
     def _has_room(self) -> bool:
         return any(consumer.permits > 0 for consumer in self.consumers)
 
-    def _try(self, entry: Entry, blocked: set[str]) -> None:
+    def _try(self, entry: MemoryEntry, blocked: set[str]) -> None:
         if self._is_done(entry.number):
             self._replay.discard(entry.number)
             return
@@ -239,7 +241,7 @@ class Subscription:
             self._replay.discard(entry.number)
             self._deliver(entry, consumer)
 
-    def _choose(self, entry: Entry, blocked: set[str]) -> Receiver | None:
+    def _choose(self, entry: MemoryEntry, blocked: set[str]) -> Receiver | None:
         """Return who is to get *entry*; None: nobody can now."""
         if self.type == Type.KeyShared:
             return self._choose_by_key(entry.key, blocked)
@@ -259,7 +261,7 @@ class Subscription:
             return None
         return consumer
 
-    def _delay(self, entry: Entry) -> None:
+    def _delay(self, entry: MemoryEntry) -> None:
         self._delayed.add(entry.number)
         delayed = self._delayed
 
@@ -273,7 +275,7 @@ class Subscription:
         wait = entry.due - self._clock.time()
         self._clock.call_at(self._clock.monotonic() + wait, come)
 
-    def _deliver(self, entry: Entry, consumer: Receiver) -> None:
+    def _deliver(self, entry: MemoryEntry, consumer: Receiver) -> None:
         count = self._counts[entry.number] if self.is_shared else 0
         done = self._done_in.get(entry.number, set())
         messages = [
@@ -283,5 +285,5 @@ class Subscription:
         ]
         self._pending[entry.number] = consumer
         now = self._clock.time()
-        self.deliveries += [Delivery(now, message, consumer.name) for message in messages]
+        self.deliveries += [PendingDelivery(now, message, consumer.name) for message in messages]
         consumer.take(self, entry, messages)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import _pulsar
 import attrs
 
-from pulsar_retry.testing.memory.message import Content, Stored
+from pulsar_retry.testing.memory.message import Content, StoredMessage
 
 if TYPE_CHECKING:
-    from pulsar_retry.testing.memory.subscription import Subscription
+    from pulsar_retry.testing.memory.subscription import MemorySubscription
 
 
 @attrs.define(eq=False)
-class Entry:
+class MemoryEntry:
     """What the broker stores, delivers and redelivers as one: a message, or a batch.
 
     Attributes:
@@ -24,7 +24,7 @@ class Entry:
     """
 
     number: int
-    messages: list[Stored]
+    messages: list[StoredMessage]
     due: float
 
     @property
@@ -50,19 +50,19 @@ class Topic:
     name: str
     ledger: int
     partition: int
-    entries: list[Entry] = attrs.Factory(list)
-    subscriptions: dict[str, Subscription] = attrs.Factory(dict)
+    entries: list[MemoryEntry] = attrs.Factory(list)
+    subscriptions: dict[str, MemorySubscription] = attrs.Factory(dict)
     schemas: list[Any] = attrs.Factory(list)
 
     def append(
         self, contents: list[Content], *, now: float, producer: str, schema: Any, batch: bool
-    ) -> Entry:
+    ) -> MemoryEntry:
         """Store messages as one entry."""
         number, version = len(self.entries), self._version(schema)
-        entry = Entry(
+        entry = MemoryEntry(
             number,
             [
-                Stored(
+                StoredMessage(
                     content=content,
                     message_id=_pulsar.MessageId(
                         self.partition, self.ledger, number, index if batch else -1

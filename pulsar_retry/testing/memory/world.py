@@ -7,11 +7,11 @@ from typing import Any
 
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
-from pulsar_retry.testing.memory.guard import Guard
+from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.message import Content
 from pulsar_retry.testing.memory.reader import RawReader
-from pulsar_retry.testing.memory.subscription import Subscription
-from pulsar_retry.testing.memory.topic import Entry, Topic
+from pulsar_retry.testing.memory.subscription import MemorySubscription
+from pulsar_retry.testing.memory.topic import MemoryEntry, Topic
 from pulsar_retry.wire.names import TopicName
 
 
@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.guard = Guard()
+        self.guard = QuietLock()
         self.faults = Faults()
         self.topics: dict[str, Topic] = {}
         self.readers: list[RawReader] = []
@@ -67,17 +67,19 @@ class World:
                     self.topics[name] = Topic(name, next(self._ledgers), partition)
             return [self.topics[name] for name in names]
 
-    def subscription(self, topic: Topic, name: str, *, earliest: bool) -> Subscription:
+    def subscription(self, topic: Topic, name: str, *, earliest: bool) -> MemorySubscription:
         """Return a subscription; it is made if there is none. Call with the lock held."""
         self.subscribed.add((topic.name, name))
         if name not in topic.subscriptions:
             start = 0 if earliest else len(topic.entries)
-            topic.subscriptions[name] = Subscription(topic, name, start, self.clock, self.guard)
+            topic.subscriptions[name] = MemorySubscription(
+                topic, name, start, self.clock, self.guard
+            )
         return topic.subscriptions[name]
 
     def store(
         self, topic: Topic, contents: list[Content], *, producer: str, schema: Any, batch: bool
-    ) -> Entry:
+    ) -> MemoryEntry:
         """Store messages as one entry and deliver them."""
         with self.guard:
             entry = topic.append(

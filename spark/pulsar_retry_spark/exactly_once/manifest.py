@@ -19,7 +19,7 @@ from _pulsar import MessageBuilder
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry_spark.clients import CachedClient, lease
-from pulsar_retry_spark.options import Claim, SinkOptions, Targets
+from pulsar_retry_spark.options import Claim, SinkOptions, SinkTargets
 from pulsar_retry_spark.receipts import refused
 
 #: Changes whenever this package ends batches or numbers rows in another way.
@@ -70,7 +70,7 @@ def _settled(
     return settled, frozenset(counts.items())
 
 
-def _targets(client: CachedClient, targets: Targets) -> Targets:
+def _targets(client: CachedClient, targets: SinkTargets) -> SinkTargets:
     if targets.plan is None:
         return targets
     letters = client.letter_topics(targets.plan)

@@ -24,7 +24,7 @@ from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.frames.batch import Decision, Origin, Wait, read_frame
 from pulsar_retry_spark.frames.columns import Columns
-from pulsar_retry_spark.options import SinkOptions, Targets
+from pulsar_retry_spark.options import SinkOptions, SinkTargets
 from pulsar_retry_spark.sink.redriving import redriven
 
 RETRY = "retry"
@@ -106,7 +106,7 @@ class Router:
         self,
         options: SinkOptions,
         columns: Columns,
-        targets: Targets,
+        targets: SinkTargets,
         task: Mapping[str, str],
         clock: Callable[[], float],
     ) -> None:

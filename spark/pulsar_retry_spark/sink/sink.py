@@ -71,7 +71,7 @@ def send_batches(
                 keepers = router.targets.keepers(options.initial_subscription_name)
                 sender = Sender(client, options, numbering, keepers)
                 stack.enter_context(closing(sender))
-                pace = Pace(options.rate_limit)
+                pace = RowRate(options.rate_limit)
             sender.send(pace.of(router.rows(batch)))
         if router is None or sender is None:
             return TaskReport(task.partition, task.attempt)
@@ -173,7 +173,7 @@ def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:
     return dict(counts)
 
 
-class Pace:
+class RowRate:
     """Lets rows pass no faster than *rate* a second, over a whole task."""
 
     def __init__(self, rate: float | None) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.utils import to_str
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.policy.durations import number
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.exactly_once.stable import in_stable_order
 from pulsar_retry_spark.frames.columns import Columns, check_schema, warn_of
@@ -32,7 +32,7 @@ _ERRORS: dict[str, type[PulsarFailuresError]] = {
     each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
 }
 #: What a task of Spark Connect has reached: the micro-batches of a stream ask once.
-_asked: set[Connection] = set()
+_asked: set[ClusterConnection] = set()
 
 _ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
 

@@ -11,7 +11,7 @@ import pulsar
 
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import has_message
-from pulsar_retry_spark.source.positions import END, Position
+from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.topics import AT_ONCE
 
 #: Milliseconds to wait for the last message, if there is one: the last entry may be a part of one.
@@ -30,8 +30,8 @@ class Extent:
         last: The last one; `END`: not known, since the last entry is no message by itself.
     """
 
-    first: Position | None
-    last: Position
+    first: MessagePosition | None
+    last: MessagePosition
 
 
 def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
@@ -62,7 +62,7 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
 
 def _message(
     client: pulsar.Client, name: str, at: pulsar.MessageId, patience: int
-) -> Position | None:
+) -> MessagePosition | None:
     """Return the message at one of the ends; None: there is none; `END`: it does not come."""
     reader = client.create_reader(name, at, start_message_id_inclusive=True, receiver_queue_size=1)
     with closing(reader):
@@ -70,6 +70,6 @@ def _message(
         if not has_message(reader):
             return None
         try:
-            return Position.of(reader.read_next(patience).message_id())
+            return MessagePosition.of(reader.read_next(patience).message_id())
         except pulsar.Timeout:
             return END

@@ -9,7 +9,7 @@ import attrs
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
 _MAX_INT = 2**31 - 1
@@ -74,7 +74,7 @@ class SourceOptions:
         queue: How many messages a reader may fetch ahead.
     """
 
-    connection: Connection
+    connection: ClusterConnection
     topics: tuple[SourceTopic, ...]
     fail_on_data_loss: bool
     queue: int
@@ -93,7 +93,7 @@ class SourceOptions:
                 batch query.
         """
         reader = OptionReader(options)
-        connection, topics = Connection.parse(reader), _topics(reader)
+        connection, topics = ClusterConnection.parse(reader), _topics(reader)
         if not streaming:
             _refuse_those_of_streams(reader)
         parsed = cls(

@@ -14,7 +14,7 @@ _TEXT = re.compile(r"(\d{1,19}):(-1|\d{1,19}):(-1|\d{1,19})", re.ASCII)
 LATEST = {"starting": "latest"}
 
 
-class Position(NamedTuple):
+class MessagePosition(NamedTuple):
     """A message in a partition; compares as messages are stored.
 
     Attributes:
@@ -53,19 +53,21 @@ class Position(NamedTuple):
 
 
 #: After every message.
-END = Position(2**63, 0)
+END = MessagePosition(2**63, 0)
 
 
-def to_offset(positions: Mapping[str, Position], marks: Mapping[str, str]) -> dict[str, str]:
+def to_offset(positions: Mapping[str, MessagePosition], marks: Mapping[str, str]) -> dict[str, str]:
     """Return an offset: the last position read, by partition. Equal ones are equal as JSON."""
     texts = {name: str(position) for name, position in positions.items()}
     return dict(sorted({**texts, **marks}.items()))
 
 
-def from_offset(offset: Mapping[str, str]) -> dict[str, Position]:
+def from_offset(offset: Mapping[str, str]) -> dict[str, MessagePosition]:
     """Return the positions of an offset.
 
     Raises:
         ConfigError: it is none of this source's.
     """
-    return {name: Position.parse(text) for name, text in offset.items() if name not in LATEST}
+    return {
+        name: MessagePosition.parse(text) for name, text in offset.items() if name not in LATEST
+    }

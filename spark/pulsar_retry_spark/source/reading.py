@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
@@ -21,7 +21,7 @@ from pulsar_retry_spark.source.patience import (
     patiently,
     refusals_of,
 )
-from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.rows import RowBuffer
 from pulsar_retry_spark.source.topics import Partition
 
@@ -58,9 +58,9 @@ class Piece:
     """
 
     partition: Partition
-    after: Position | None
-    end: Position
-    first: Position | None = None
+    after: MessagePosition | None
+    end: MessagePosition
+    first: MessagePosition | None = None
     since: int | None = None
     until: int | None = None
     certain: bool = True
@@ -68,7 +68,7 @@ class Piece:
 
 
 def read_batches(
-    connection: Connection, piece: Piece, schema: pa.Schema, queue: int
+    connection: ClusterConnection, piece: Piece, schema: pa.Schema, queue: int
 ) -> Iterator[pa.RecordBatch]:
     """Read *piece* as record batches of *schema*, some columns of `source_rows.SCHEMA`.
 
@@ -165,7 +165,7 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
         raise _deleted(piece, end)
 
 
-def _deleted(piece: Piece, position: Position) -> PulsarSourceError:
+def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
     return PulsarSourceError(
         "DATA_LOSS",
         f"{piece.partition.name} has no message {position} any more: the broker has deleted it "

@@ -27,7 +27,7 @@ from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import patiently, refusals_of
-from pulsar_retry_spark.source.positions import LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.source.positions import LATEST, MessagePosition, from_offset, to_offset
 from pulsar_retry_spark.source.reading import Piece, messages, read_batches
 from pulsar_retry_spark.source.subscription import ReadingSubscription
 from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
@@ -37,7 +37,7 @@ _POLL = 0.2
 
 _NOT_PLANNED = "no micro-batch was planned"
 
-Positions = dict[str, Position]
+Positions = dict[str, MessagePosition]
 
 
 class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -141,7 +141,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._idle = (start, time.monotonic() + _POLL)
         return to_offset(ends, {key: start[key] for key in LATEST if key in start})
 
-    def _piece(self, name: str, after: Position | None, end: Position) -> Piece:
+    def _piece(self, name: str, after: MessagePosition | None, end: MessagePosition) -> Piece:
         partition = Partition.of(self._options.topic_of(name), name)
         return Piece(partition, after, end, whole=self._options.fail_on_data_loss)
 
@@ -236,7 +236,7 @@ class Planner:
             with closing(messages(self._client, piece, min(share, self._options.queue))) as found:
                 passed = [position for position, _ in islice(found, share)]
             if passed:
-                reached[name] = Position(*passed[-1])
+                reached[name] = MessagePosition(*passed[-1])
             rows -= len(passed)
         return reached
 

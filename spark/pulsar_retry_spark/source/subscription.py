@@ -17,7 +17,7 @@ from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import has_message, last_message_id
-from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, messages
 from pulsar_retry_spark.source.topics import Partition
 
@@ -44,9 +44,9 @@ class ReadingSubscription:
     strict: bool
     _consumers: dict[str, Any] = attrs.field(factory=dict, init=False)
     _acknowledged: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
-    _ends: dict[Position, Position | None] = attrs.field(factory=dict, init=False)
+    _ends: dict[MessagePosition, MessagePosition | None] = attrs.field(factory=dict, init=False)
 
-    def add(self, partition: Partition, after: Position | None, *, latest: bool) -> None:
+    def add(self, partition: Partition, after: MessagePosition | None, *, latest: bool) -> None:
         """Subscribe to *partition*, of which everything up to *after* has been processed.
 
         Args:
@@ -79,16 +79,18 @@ class ReadingSubscription:
             on_failure.pop_all()
         self._consumers[name] = consumer
 
-    def last(self, partition: str) -> Position | None:
+    def last(self, partition: str) -> MessagePosition | None:
         """Return the last entry of a partition; None: it has none.
 
         Raises:
             pulsar.PulsarException: the broker was not reached.
         """
         last = last_message_id(self._consumers[partition])
-        return None if last is None else Position.of(last)
+        return None if last is None else MessagePosition.of(last)
 
-    def last_message(self, partition: Partition, after: Position | None) -> Position | None:
+    def last_message(
+        self, partition: Partition, after: MessagePosition | None
+    ) -> MessagePosition | None:
         """Return the last message of a partition, None where there is none after *after*.
 
         That is the last entry, unless it is a part of a chunked message that is not there as a
@@ -103,16 +105,16 @@ class ReadingSubscription:
         return self._ends[last]
 
     def _last_whole(
-        self, partition: Partition, last: Position, after: Position | None
-    ) -> Position | None:
+        self, partition: Partition, last: MessagePosition, after: MessagePosition | None
+    ) -> MessagePosition | None:
         for start in (last.back(LOOK_BACK), after):
             piece = Piece(partition, start, last, certain=False)
             found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
             if found:
-                return Position(*found[-1])
+                return MessagePosition(*found[-1])
         return None
 
-    def acknowledge(self, positions: Mapping[str, Position]) -> None:
+    def acknowledge(self, positions: Mapping[str, MessagePosition]) -> None:
         """Let the broker delete everything up to *positions*.
 
         What is in the middle of a batch, or may be, is kept with all of its batch.
@@ -151,7 +153,7 @@ class ReadingSubscription:
                 "subscription.reader of its own",
             ) from None
 
-    def _first_from(self, name: str, position: Position) -> Position | None:
+    def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
         """Return the first message from *position* on that is still there; None: there is none."""
         start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
         reader = self.client.create_reader(
@@ -160,14 +162,14 @@ class ReadingSubscription:
         try:
             if not has_message(reader):
                 return None
-            return Position.of(reader.read_next(_PATIENCE).message_id())
+            return MessagePosition.of(reader.read_next(_PATIENCE).message_id())
         finally:
             reader.close()
 
-    def _stands_at(self, consumer: Any, name: str, position: Position) -> bool:
+    def _stands_at(self, consumer: Any, name: str, position: MessagePosition) -> bool:
         """Tell whether the first message that is not acknowledged is that at *position*."""
         try:
-            return Position.of(consumer.receive(_PATIENCE).message_id()) == position
+            return MessagePosition.of(consumer.receive(_PATIENCE).message_id()) == position
         except pulsar.Timeout:
             # Nothing is left for the subscription, or the broker is too slow: to a reader, too.
             self._first_from(name, position)

@@ -14,7 +14,7 @@ import pulsar
 
 from pulsar_retry.consumer.old_names import MAY_NOT_LOOK, exists
 from pulsar_retry.wire.names import logical
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.source.options import SourceTopic
 
 #: Looking takes a round trip or a few, one topic and partition after the other.
@@ -49,7 +49,7 @@ class Partition:
         return cls(name, name if whole else logical(name), topic.kind)
 
 
-def quiet(connection: Connection) -> Connection:
+def quiet(connection: ClusterConnection) -> ClusterConnection:
     """Return *connection* for looking, which makes pulsar-client log errors that are none."""
     return attrs.evolve(connection, log_level="none")
 

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_retry import ConfigError
 from pulsar_retry.runtime.token import renewed
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader
 
@@ -19,9 +19,9 @@ URL = "pulsar://localhost:6650"
 SECRET = "s3cret"  # noqa: S105 - the point
 
 
-def connect(**options: str) -> Connection:
+def connect(**options: str) -> ClusterConnection:
     """Parse options in which `__` stands for a dot."""
-    return Connection.parse(
+    return ClusterConnection.parse(
         OptionReader({"service.url": URL} | {k.replace("__", "."): v for k, v in options.items()})
     )
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from pulsar_retry_spark import reaching
-from pulsar_retry_spark.connection import Connection
+from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
 from pulsar_retry_spark.reaching import reach
 
@@ -59,7 +59,7 @@ def impatient(monkeypatch):
 def test_a_broker_is_asked_once():
     """With the token, as pulsar-client introduces itself; the next time nobody listens."""
     with server(frame(CONNECTED)) as (port, asked):
-        connection = Connection(f"pulsar://127.0.0.1:{port}", token="secret" * 50)
+        connection = ClusterConnection(f"pulsar://127.0.0.1:{port}", token="secret" * 50)
         reach(connection)
 
     reach(connection)
@@ -71,7 +71,7 @@ def test_a_broker_is_asked_once():
 def test_one_of_several_hosts_is_enough():
     """As for pulsar-client."""
     with server(frame(CONNECTED)) as (port, asked):
-        reach(Connection(f"pulsar://127.0.0.1:{closed_port()},127.0.0.1:{port}/"))
+        reach(ClusterConnection(f"pulsar://127.0.0.1:{closed_port()},127.0.0.1:{port}/"))
 
     assert 1 == len(asked)
 
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_named():
         server(frame(REFUSED)) as (port, _),
         pytest.raises(PulsarSourceError, match="the connection: Failed to parse") as caught,
     ):
-        reach(Connection(f"pulsar://127.0.0.1:{port}"), PulsarSourceError)
+        reach(ClusterConnection(f"pulsar://127.0.0.1:{port}"), PulsarSourceError)
 
     start = f"[PULSAR_SOURCE_CONNECT_ERROR] pulsar://127.0.0.1:{port} was not reached: "
     assert str(caught.value).startswith(start)
@@ -93,7 +93,7 @@ def test_a_wrong_address_is_named():
     url = f"pulsar://127.0.0.1:{closed_port()}"
 
     with pytest.raises(PulsarFailuresError) as caught:
-        reach(Connection(url))
+        reach(ClusterConnection(url))
 
     expected = f"[PULSAR_SINK_CONNECT_ERROR] {url} was not reached: connection refused"
     assert expected == str(caught.value)
@@ -112,7 +112,7 @@ def test_a_broker_that_restarts_is_waited_for(monkeypatch):
 
         real = reaching.check_broker
         monkeypatch.setattr(reaching, "check_broker", check)
-        reach(Connection(f"pulsar://127.0.0.1:{port}"))
+        reach(ClusterConnection(f"pulsar://127.0.0.1:{port}"))
 
     assert (3, 1) == (len(tries), len(asked))
 
@@ -121,4 +121,4 @@ def test_a_token_that_only_workers_have_is_not_missed(monkeypatch):
     """The driver may be without: then it can't ask."""
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
     url = f"pulsar://127.0.0.1:{closed_port()}"
-    reach(Connection(url, token_env="NO_SUCH_TOKEN"))  # noqa: S106
+    reach(ClusterConnection(url, token_env="NO_SUCH_TOKEN"))  # noqa: S106

@@ -9,7 +9,7 @@ from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sink
 from pulsar_retry_spark.sink.report import TaskReport
-from pulsar_retry_spark.sink.sink import Pace, arrow_sender, conclude, send_batches
+from pulsar_retry_spark.sink.sink import RowRate, arrow_sender, conclude, send_batches
 
 
 def options(**more: str) -> SinkOptions:
@@ -55,7 +55,7 @@ def clock(monkeypatch):
 
 def test_the_rate_holds_over_a_whole_task(clock):
     """From one batch of rows to the next; the first row comes at once."""
-    pace = Pace(10)
+    pace = RowRate(10)
     for number in range(3):
         rows = list(pace.of(range(number * 10, number * 10 + 10)))
         assert list(range(number * 10, number * 10 + 10)) == rows
@@ -65,5 +65,5 @@ def test_the_rate_holds_over_a_whole_task(clock):
 def test_no_rate_is_no_work(clock):
     """The rows themselves."""
     rows = [1, 2]
-    assert rows is Pace(None).of(rows)
+    assert rows is RowRate(None).of(rows)
     assert [0.0] == clock

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry import ConfigError
-from pulsar_retry_spark.source.positions import END, LATEST, Position, from_offset, to_offset
+from pulsar_retry_spark.source.positions import END, LATEST, MessagePosition, from_offset, to_offset
 
 IDS = st.integers(0, 2**63 - 1)
-POSITIONS = st.builds(Position, IDS, st.integers(-1, 2**40), st.integers(-1, 2**31))
+POSITIONS = st.builds(MessagePosition, IDS, st.integers(-1, 2**40), st.integers(-1, 2**31))
 
 
 @given(st.dictionaries(st.text(min_size=9), POSITIONS), st.sampled_from([{}, LATEST]))
@@ -34,8 +34,12 @@ def test_positions_compare_as_messages_are_stored(one, other):
 
 def test_nine_comes_before_ten():
     """The texts say the opposite."""
-    assert Position.parse("5:9:-1") < Position.parse("5:10:-1") < Position.parse("10:0:-1")
-    assert Position.parse("5:9:9") < Position.parse("5:9:10")
+    assert (
+        MessagePosition.parse("5:9:-1")
+        < MessagePosition.parse("5:10:-1")
+        < MessagePosition.parse("10:0:-1")
+    )
+    assert MessagePosition.parse("5:9:9") < MessagePosition.parse("5:9:10")
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-2", "1:2:3\n", 7, None])
@@ -47,5 +51,5 @@ def test_a_foreign_checkpoint_is_refused(text):
 
 def test_looking_back_stays_in_the_ledger():
     """Before its first entry there is nothing that an id could say."""
-    assert Position(7, 14) == Position(7, 30, 2).back(16)
-    assert Position(7, 0) == Position(7, 3).back(16)
+    assert MessagePosition(7, 14) == MessagePosition(7, 30, 2).back(16)
+    assert MessagePosition(7, 0) == MessagePosition(7, 3).back(16)

@@ -12,7 +12,7 @@ from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import patience as source_patience
 from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source.patience import has_message, last_message_id, patiently
-from pulsar_retry_spark.source.positions import Position
+from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import Piece, messages
 from pulsar_retry_spark.source.topics import Partition
 
@@ -80,7 +80,7 @@ class Reader:
 
 def read(*script, end=2, **piece):
     """Return the numbers of the messages that come."""
-    wanted = Piece(PARTITION, None, Position(7, end), **piece)
+    wanted = Piece(PARTITION, None, MessagePosition(7, end), **piece)
     return [position[1] for position, _ in messages(Reader(list(script)), wanted, 1)]
 
 

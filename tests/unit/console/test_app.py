@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from pulsar_retry.console.access import COOKIE, Access
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.depth import Depths
-from pulsar_retry.console.desk import Contents, Desk
+from pulsar_retry.console.desk import Contents, LetterBrowser
 from pulsar_retry.console.jobs import Jobs
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.overview import LetterTopic
@@ -38,7 +38,7 @@ FACTS: dict[str, Any] = {
 }
 
 
-class MadeUp(Desk):
+class MadeUp(LetterBrowser):
     """Letters of an attacker."""
 
     facts = FACTS

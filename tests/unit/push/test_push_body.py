@@ -22,7 +22,7 @@ from pulsar_retry.push.body import (
     unwrapped_headers,
     wrapped,
 )
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.wire.codecs import Codec
 
@@ -324,7 +324,7 @@ def test_the_subscriptions_name(topic, tenant):
 )
 def test_endpoints(url):
     """Https anywhere, http to this machine."""
-    assert url == Endpoint.of(url).url
+    assert url == PushEndpoint.of(url).url
 
 
 @pytest.mark.parametrize(
@@ -360,13 +360,13 @@ def test_endpoints(url):
 def test_what_is_no_endpoint(url):
     """It is refused, and no secret in it is shown."""
     with pytest.raises(ConfigError, match=r"^endpoint=") as refused:
-        Endpoint.of(url)
+        PushEndpoint.of(url)
     assert "secret" not in str(refused.value)
 
 
 def test_http_beyond_this_machine():
     """If that is what is wanted."""
-    endpoint = Endpoint.of("http://receiver.svc:8080/x", allow_http=True)
+    endpoint = PushEndpoint.of("http://receiver.svc:8080/x", allow_http=True)
     assert ("http://receiver.svc:8080", b"/x") == (str(endpoint), endpoint.target)
 
 

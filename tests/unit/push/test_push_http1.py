@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.push.http.connection import LONGEST_HEAD, MOST_OF_A_BODY, Reply
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.connection import LONGEST_HEAD, MOST_OF_A_BODY, HttpReply
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.http1 import Http1
 from pulsar_retry.push.http.stream import BrokenError
 
@@ -47,16 +47,16 @@ class Said:
 def connection(data: bytes, sizes: list[int]) -> Http1:
     """Return a connection whose server says *data* in pieces of those sizes."""
     stream: Any = Said(data, sizes)
-    return Http1(stream, Endpoint.of("https://example.com/"))
+    return Http1(stream, PushEndpoint.of("https://example.com/"))
 
 
-def replied(data: bytes, sizes: list[int]) -> Reply:
+def replied(data: bytes, sizes: list[int]) -> HttpReply:
     """Return what a request is answered; it never waits."""
     request = connection(data, sizes).post(b"{}", [])
     try:
         request.send(None)
     except StopIteration as ended:
-        reply: Reply = ended.value
+        reply: HttpReply = ended.value
         return reply
     raise AssertionError("it waits")
 
@@ -70,7 +70,7 @@ def test_processing_alone(sizes, count):
 @given(pieces)
 def test_processing_before_an_answer(sizes):
     """Then the answer counts."""
-    assert Reply(500, b"no") == replied(INTERIM + FINAL, sizes)
+    assert HttpReply(500, b"no") == replied(INTERIM + FINAL, sizes)
 
 
 @given(pieces, st.integers(1, len(EARLY) - 1))
@@ -108,4 +108,6 @@ def test_a_head_without_end():
 def test_a_body_without_end():
     """Of it the first 64 KiB are kept, and no more is read."""
     head = b"HTTP/1.1 500 Oh\r\n\r\n"
-    assert Reply(500, b"x" * MOST_OF_A_BODY) == replied(head + b"x" * 10 * MOST_OF_A_BODY, [4096])
+    assert HttpReply(500, b"x" * MOST_OF_A_BODY) == replied(
+        head + b"x" * 10 * MOST_OF_A_BODY, [4096]
+    )

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from serving_http2 import Say, Server, contexts, say_status
 
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.http2 import Frames
 from pulsar_retry.push.http.poster import Answer, Poster
@@ -40,7 +40,7 @@ def asked(
     async def main() -> Any:
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=theirs)
         port = listening.sockets[0].getsockname()[1]
-        endpoint = Endpoint.of(f"https://localhost:{port}{path}")
+        endpoint = PushEndpoint.of(f"https://localhost:{port}{path}")
         poster = Poster(endpoint, deadline=deadline, guard=Guard(), http2=True, trust=ours)
         try:
             return await use(poster)
@@ -388,7 +388,7 @@ def test_a_context_that_is_shared():
         server = Server(acknowledge)
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=theirs)
         port = listening.sockets[0].getsockname()[1]
-        endpoint = Endpoint.of(f"https://localhost:{port}/")
+        endpoint = PushEndpoint.of(f"https://localhost:{port}/")
         offers = {http2: tls_context(http2=http2, trust=ours) for http2 in (True, False)}
         dialling = (dial(endpoint, Guard(), offers[http2]) for http2 in wanted)
         streams = await asyncio.gather(*dialling)

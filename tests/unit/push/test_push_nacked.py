@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from receiving import Receiver, Request, Say
 
 from pulsar_retry.push.errors import PushNacked
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.excerpt import MOST, excerpt, secrets_of
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Answer, Poster
@@ -21,7 +21,7 @@ from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Envelope, fingerprint_of
 from pulsar_retry.wire.properties import Origin
 
-ENDPOINT = Endpoint.of("https://example.com/hooks/T012345678?token=s3cr3t-value")
+ENDPOINT = PushEndpoint.of("https://example.com/hooks/T012345678?token=s3cr3t-value")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 #: One of each kind of failure.
@@ -99,7 +99,7 @@ def test_an_endpoint_that_echoes_the_request():
         line = "HTTP/1.1 200 OK" if request.body == b"headers" else request.line
         return Say(f"{line}\r\n{head}\r\n".encode(), "close")
 
-    async def use(endpoint: Endpoint, body: bytes) -> Answer:
+    async def use(endpoint: PushEndpoint, body: bytes) -> Answer:
         poster = Poster(endpoint, deadline=30.0, guard=Guard())
         try:
             return await poster.post(body, [(b"Authorization", f"Bearer {signature}".encode())])
@@ -108,7 +108,7 @@ def test_an_endpoint_that_echoes_the_request():
 
     with Receiver(echoed) as receiver:
         path = "hooks/T012345678?token=s3cr3t-value"
-        endpoint = Endpoint.of(f"http://localhost:{receiver.port}/{path}")
+        endpoint = PushEndpoint.of(f"http://localhost:{receiver.port}/{path}")
         for body in (b"line", b"headers"):
             answer = asyncio.run(use(endpoint, body))
             error = PushNacked.of(endpoint, answer, [signature])
@@ -149,5 +149,5 @@ def test_no_excerpt_has_a_secret(secret, data):
     places = st.sampled_from(["", "x ", "%s", "/p/%s", "?a=1&key=%s "])
     around = data.draw(st.lists(places, max_size=200))
     body = "".join(each.replace("%s", secret) for each in around)
-    hidden = secrets_of(Endpoint.of(f"https://h/p/{secret}?key={secret}").target)
+    hidden = secrets_of(PushEndpoint.of(f"https://h/p/{secret}?key={secret}").target)
     assert secret not in excerpt(body.encode(), hidden)

@@ -16,7 +16,7 @@ import trustme
 from receiving import Act, Receiver, Request, Say, answer, no_content
 
 from pulsar_retry.push.http.connection import MOST_OF_A_BODY
-from pulsar_retry.push.http.endpoint import Endpoint
+from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.push.http.stream import BrokenError, dial
@@ -33,7 +33,7 @@ def asked(
 
     async def main() -> Any:
         options.setdefault("guard", Guard())
-        poster = Poster(Endpoint.of(url), deadline=deadline, **options)
+        poster = Poster(PushEndpoint.of(url), deadline=deadline, **options)
         try:
             return await use(poster)
         finally:
@@ -276,7 +276,7 @@ def spoken(
     async def ask() -> list[Answer]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        poster = Poster(Endpoint.of(f"http://localhost:{port}/"), deadline=20.0, guard=Guard())
+        poster = Poster(PushEndpoint.of(f"http://localhost:{port}/"), deadline=20.0, guard=Guard())
         answers = []
         for body in bodies:
             answers.append(await poster.post(body, []))
@@ -372,7 +372,7 @@ def unread(
         theirs, ours = tls or (None, None)
         server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=theirs)
         url = f"http{'s' if tls else ''}://localhost:{server.sockets[0].getsockname()[1]}/"
-        poster = Poster(Endpoint.of(url), deadline=5.0, guard=Guard(), trust=ours)
+        poster = Poster(PushEndpoint.of(url), deadline=5.0, guard=Guard(), trust=ours)
         answers = [await poster.post(body, []) for _ in range(2)]
         await poster.aclose()
         server.close()
@@ -422,7 +422,7 @@ def test_what_has_come_is_read_where_a_write_fails():
 
     async def main() -> bytes:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            endpoint = Endpoint.of(f"http://127.0.0.1:{server.getsockname()[1]}/")
+            endpoint = PushEndpoint.of(f"http://127.0.0.1:{server.getsockname()[1]}/")
             stream = await dial(endpoint, Guard(), None)
             theirs, _ = server.accept()
             theirs.sendall(ACK)
@@ -459,8 +459,8 @@ def test_the_path_shows_nowhere():
     """It may hold a secret, like the query."""
     result = post("http://localhost:1/secret-path?token=secret")
     assert "secret" not in repr(result)
-    assert "secret" not in str(Endpoint.of("https://example.com/secret?secret"))
-    assert "secret" not in repr(Endpoint.of("https://example.com/secret?secret"))
+    assert "secret" not in str(PushEndpoint.of("https://example.com/secret?secret"))
+    assert "secret" not in repr(PushEndpoint.of("https://example.com/secret?secret"))
 
 
 def test_a_refused_address_is_not_connected_to():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.replay import Cluster, Filter, Redrive
-from pulsar_retry.replay.redriving.pace import Pace
+from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.letter_topics import candidates, kind_of
 from pulsar_retry.wire.redrive import Dress, Owner, dedupe_id, next_redrive, owner_of, retry_beside
@@ -72,7 +72,7 @@ def test_a_time_needs_a_zone() -> None:
 )
 def test_a_pace_never_goes_back(rate, ramp, step) -> None:
     """And no message is due before the rates allow it."""
-    pace = Pace.of(rate, ramp, step)
+    pace = RedriveRate.of(rate, ramp, step)
     dues = [pace.due(number) for number in (0, 1, 10, 1_000, 10_000)]
     assert 0 == dues[0]
     assert sorted(dues) == dues
@@ -83,7 +83,7 @@ def test_a_pace_never_goes_back(rate, ramp, step) -> None:
 
 def test_a_ramp() -> None:
     """Ten seconds at 1, ten at 10, then 100 in a second."""
-    pace = Pace.of(100, (1, 10), 10)
+    pace = RedriveRate.of(100, (1, 10), 10)
     assert [0, 9, 10, 19.9, 20, 21] == [pace.due(each) for each in (0, 9, 10, 109, 110, 210)]
 
 

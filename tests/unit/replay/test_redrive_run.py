@@ -15,8 +15,8 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
-from pulsar_retry.replay.redriving.pace import Pace
-from pulsar_retry.replay.redriving.run import Run, Work
+from pulsar_retry.replay.redriving.pace import RedriveRate
+from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import Checkpoint
 
 DLQ = "persistent://public/default/dlq"
@@ -118,7 +118,7 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, Router, Consumer]]:
             "router": router,
             "judge": Everything(),
             "checkpoint": Checkpoint("command", "job", {DLQ: Position(1, 9)}),
-            "pace": Pace.of(None, (), 0),
+            "pace": RedriveRate.of(None, (), 0),
             "limit": float("inf"),
             "max_failure_ratio": None,
             "passed": lambda _topic: True,
@@ -127,7 +127,7 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, Router, Consumer]]:
             "progress": lambda _run: None,
             **changes,
         }
-        run = Run(Work(**work), threading.Event())
+        run = Run(RedriveWork(**work), threading.Event())
         run.run()
         return run, router, consumer
 

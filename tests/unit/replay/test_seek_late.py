@@ -4,18 +4,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
-from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 from pulsar_retry.replay.seeking.late import Late
 from pulsar_retry.replay.seeking.report import Goal
 from pulsar_retry.replay.seeking.survey import Surveyed
 
-LOG = Log(((3, 20),), Place(3, 19))
+LOG = Log(((3, 20),), EntryPlace(3, 19))
 
 
 def seen(mark: int, read: int, *acked: int) -> Surveyed:
     """Return a partition with an acknowledged start, some more, and what is dispatched."""
     ranges = [Range(3, entry, entry) for entry in acked]
-    return Surveyed("t", LOG, AckState.of(Place(3, mark), ranges), Place(3, read))
+    return Surveyed("t", LOG, AckState.of(EntryPlace(3, mark), ranges), EntryPlace(3, read))
 
 
 def test_in_hand():
@@ -50,12 +50,12 @@ def test_what_is_hidden_is_told(acked, reads):
         late = late.look(goal, seen(-1, read, *acked))
 
     if reads:
-        assert {Place(3, entry) for entry in acked if entry >= min(reads)} <= late.hidden
+        assert {EntryPlace(3, entry) for entry in acked if entry >= min(reads)} <= late.hidden
     assert late.hidden | late.pending == late.doubtful
 
 
 def test_a_snapshots_own_are_not_late():
     """What a snapshot has acknowledged is acknowledged by the restore itself."""
-    goal = Goal(seen(9, 20), Position(3, 1), AckState.of(Place(3, 0), [Range(3, 5, 6)]))
+    goal = Goal(seen(9, 20), Position(3, 1), AckState.of(EntryPlace(3, 0), [Range(3, 5, 6)]))
 
     assert set() == Late.of(goal).look(goal, seen(0, 1, 5, 6)).hidden

@@ -7,26 +7,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
-from pulsar_retry.replay.seeking.letters import Fate, Judge, Letter, Main, anew
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
+from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge, anew
 
 TOPIC = "persistent://public/default/orders"
-ELSEWHERE = Place(50, 0)
+ELSEWHERE = EntryPlace(50, 0)
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-LOG = Log(((10, 8), (12, 8)), Place(12, 7))
+LOG = Log(((10, 8), (12, 8)), EntryPlace(12, 7))
 #: Moved to 10:4; since then 10:6 was acknowledged.
-MAIN = Main(LOG, AckState(Place(10, 3), (Range(10, 6, 6),)), Place(10, 3))
+MAIN = Main(LOG, AckState(EntryPlace(10, 3), (Range(10, 6, 6),)), EntryPlace(10, 3))
 
 
-def letter(origin: str | None = None, place: Place = ELSEWHERE, **facts: object) -> Letter:
+def letter(origin: str | None = None, place: EntryPlace = ELSEWHERE, **facts: object) -> OpenLetter:
     """Return a letter that was retried twice and is delayed."""
     facts = {"published": T0, "count": 2, "delayed": True, "topic": TOPIC} | facts
-    return Letter(place, origin=origin, **facts)
+    return OpenLetter(place, origin=origin, **facts)
 
 
-def fate(judged: Letter, *others: Letter, **rule: object) -> Fate:
+def fate(judged: OpenLetter, *others: OpenLetter, **rule: object) -> Fate:
     """Return the fate of one letter among others."""
-    return dict(Judge(TOPIC, [MAIN], **rule).fates([judged, *others]))[judged]
+    return dict(SeekJudge(TOPIC, [MAIN], **rule).fates([judged, *others]))[judged]
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_another_topic():
 
 def test_a_copy_of_a_killed_run():
     """A letter whose copy is there already goes, and the copy stays."""
-    first = letter("3:1:-1", Place(50, 7))
-    copy = letter("3:1:-1", Place(50, 9), count=0, delayed=False, copy_of="50:7")
+    first = letter("3:1:-1", EntryPlace(50, 7))
+    copy = letter("3:1:-1", EntryPlace(50, 9), count=0, delayed=False, copy_of="50:7")
 
     assert Fate.REPLAYED is fate(first, copy)
     assert Fate.KEPT is fate(copy, first)
@@ -94,10 +94,10 @@ def test_a_copy_of_a_killed_run():
 
 def test_restored_letters():
     """A snapshot's letters come back; later ones of the same messages go."""
-    restored = letter("3:1:-1", Place(50, 7))
-    later = letter("3:1:-1", Place(50, 9), count=3)
-    foreign = letter("3:2:-1", Place(50, 10))
-    old = letter("3:3:-1", Place(50, 2), published=T0 - timedelta(hours=2))
+    restored = letter("3:1:-1", EntryPlace(50, 7))
+    later = letter("3:1:-1", EntryPlace(50, 9), count=3)
+    foreign = letter("3:2:-1", EntryPlace(50, 10))
+    old = letter("3:3:-1", EntryPlace(50, 2), published=T0 - timedelta(hours=2))
     rule = {"restored": [restored], "before": T0 - timedelta(hours=1)}
 
     assert Fate.RESET is fate(restored, later, foreign, **rule)
@@ -106,7 +106,7 @@ def test_restored_letters():
     assert Fate.PURGED is fate(old, restored, **rule)
     assert Fate.REPLAYED is fate(letter("10:4:-1"), restored, **rule)
     assert Fate.RESET is fate(letter("10:1:-1"), restored, **rule)
-    copy = letter(None, Place(50, 11), copy_of="50:7", topic=None)
+    copy = letter(None, EntryPlace(50, 11), copy_of="50:7", topic=None)
     assert Fate.REPLAYED is fate(copy, restored, **rule)
 
 
@@ -118,9 +118,9 @@ origins = st.builds(
 @given(st.lists(origins, max_size=20), st.booleans())
 def test_no_message_is_lost(given_origins, purges):
     """Whoever has a letter and was to be delivered, is: by its letter or by its original."""
-    letters = [letter(o, Place(50, n)) for n, o in enumerate(given_origins)]
+    letters = [letter(o, EntryPlace(50, n)) for n, o in enumerate(given_origins)]
 
-    for one, what in Judge(TOPIC, [MAIN], before=T0 if purges else None).fates(letters):
+    for one, what in SeekJudge(TOPIC, [MAIN], before=T0 if purges else None).fates(letters):
         place = one.origin_place
         assert place is not None
         is_open = LOG.has(place) and not MAIN.acks.is_acknowledged(place)
@@ -131,14 +131,14 @@ def test_no_message_is_lost(given_origins, purges):
 @given(st.lists(origins, max_size=20))
 def test_a_second_run_changes_nothing(given_origins):
     """What one run leaves, the next one leaves as it is."""
-    letters = [letter(o, Place(50, n)) for n, o in enumerate(given_origins)]
-    judge = Judge(TOPIC, [MAIN])
+    letters = [letter(o, EntryPlace(50, n)) for n, o in enumerate(given_origins)]
+    judge = SeekJudge(TOPIC, [MAIN])
     left = []
     for one, what in judge.fates(letters):
         if what is Fate.KEPT:
             left.append(one)
         if what is Fate.RESET:
-            moved = Place(51, one.place.entry)
+            moved = EntryPlace(51, one.place.entry)
             left.append(attrs.evolve(one, place=moved, count=0, delayed=False, copy_of="x"))
 
     assert all(what is Fate.KEPT for _, what in judge.fates(left))
@@ -156,10 +156,10 @@ def test_read_and_anew():
         "FAILURE_PUBLISH_TIME": "2026-01-01T00:00:00+00:00",
     }
 
-    one = Letter.read(Place(50, 1), 1000, properties)
-    copy = Letter.read(Place(51, 0), 2000, anew(properties, one.place))
+    one = OpenLetter.read(EntryPlace(50, 1), 1000, properties)
+    copy = OpenLetter.read(EntryPlace(51, 0), 2000, anew(properties, one.place))
 
-    assert (TOPIC, Place(10, 4), 7, True, T0) == (
+    assert (TOPIC, EntryPlace(10, 4), 7, True, T0) == (
         one.topic,
         one.origin_place,
         one.count,
@@ -176,4 +176,4 @@ def test_garbage_times(text):
     """A time that is none counts as absent."""
     properties = {} if text is None else {"FAILURE_PUBLISH_TIME": text}
 
-    assert Letter.read(Place(1, 1), 0, properties).origin_published is None
+    assert OpenLetter.read(EntryPlace(1, 1), 0, properties).origin_published is None

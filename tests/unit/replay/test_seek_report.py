@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
-from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 from pulsar_retry.replay.seeking.report import Goal, LetterCounts, SeekReport
 from pulsar_retry.replay.seeking.survey import Surveyed
 
-LOG = Log(((3, 6), (5, 6)), Place(5, 5))
-ALL = list(LOG.places(Place(3, -1)))
+LOG = Log(((3, 6), (5, 6)), EntryPlace(5, 5))
+ALL = list(LOG.places(EntryPlace(3, -1)))
 
 states = st.builds(
     AckState.of,
-    st.sampled_from([Place(3, -1), *ALL]),
+    st.sampled_from([EntryPlace(3, -1), *ALL]),
     st.lists(
         st.builds(
             lambda ledger, first, length: Range(ledger, first, min(5, first + length)),
@@ -29,7 +29,7 @@ states = st.builds(
 )
 
 
-def opened(state: AckState) -> set[Place]:
+def opened(state: AckState) -> set[EntryPlace]:
     """Return what a state leaves to be delivered."""
     return set(state.unacknowledged(LOG))
 
@@ -37,7 +37,7 @@ def opened(state: AckState) -> set[Place]:
 @given(states, st.sampled_from(ALL))
 def test_numbers_of_a_move(before, begin):
     """What comes again and what is purged are told exactly, whatever was acknowledged before."""
-    goal = Goal(Surveyed("t", LOG, before, Place(5, 6)), Position(*begin))
+    goal = Goal(Surveyed("t", LOG, before, EntryPlace(5, 6)), Position(*begin))
 
     report = goal.report()
 
@@ -53,7 +53,9 @@ def test_numbers_of_a_restore(before, captured):
     """So are they with ranges of a snapshot."""
     mark = captured.mark
     goal = Goal(
-        Surveyed("t", LOG, before, Place(5, 6)), Position(mark.ledger, mark.entry + 1), captured
+        Surveyed("t", LOG, before, EntryPlace(5, 6)),
+        Position(mark.ledger, mark.entry + 1),
+        captured,
     )
 
     report = goal.report()
@@ -68,7 +70,7 @@ def test_numbers_of_a_restore(before, captured):
 @given(states)
 def test_numbers_of_a_purge(before):
     """At the end nothing is left."""
-    report = Goal(Surveyed("t", LOG, before, Place(5, 6)), None).report()
+    report = Goal(Surveyed("t", LOG, before, EntryPlace(5, 6)), None).report()
 
     assert (0, 0, "latest") == (report.backlog_after, report.replayed, report.begin)
     assert len(opened(before)) == report.purged
@@ -76,15 +78,15 @@ def test_numbers_of_a_purge(before):
 
 def test_in_hand():
     """What is in hand is what is open before the next read."""
-    acks = AckState.of(Place(3, 1), [Range(3, 4, 4)])
+    acks = AckState.of(EntryPlace(3, 1), [Range(3, 4, 4)])
 
-    assert 3 == Surveyed("t", LOG, acks, Place(5, 0)).in_hand
-    assert 0 == Surveyed("t", LOG, acks, Place(3, 2)).in_hand
+    assert 3 == Surveyed("t", LOG, acks, EntryPlace(5, 0)).in_hand
+    assert 0 == Surveyed("t", LOG, acks, EntryPlace(3, 2)).in_hand
 
 
 def test_json():
     """A report is JSON with its totals."""
-    seen = Surveyed("t", LOG, AckState(Place(3, 2)), Place(5, 6))
+    seen = Surveyed("t", LOG, AckState(EntryPlace(3, 2)), EntryPlace(5, 6))
     part = Goal(seen, Position(3, 0), reaches=datetime(2026, 1, 1, tzinfo=UTC)).report()
     counts = LetterCounts(reset=2)
     report = SeekReport(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.admin import Position
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.replay.seeking.target import Target, target_of
+from pulsar_retry.replay.seeking.target import SeekTarget, target_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -17,25 +17,25 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("to", "target"),
     [
-        ("earliest", Target(end="earliest")),
-        ("Latest", Target(end="latest")),
-        ("90s", Target(time=NOW - timedelta(seconds=90))),
-        ("2h30m", Target(time=NOW - timedelta(hours=2, minutes=30))),
-        ("7d", Target(time=NOW - timedelta(days=7))),
-        (timedelta(hours=1), Target(time=NOW - timedelta(hours=1))),
-        (timedelta(hours=-1), Target(time=NOW + timedelta(hours=1))),
-        ("2026-02-28T10:00:00Z", Target(time=datetime(2026, 2, 28, 10, tzinfo=UTC))),
-        ("2026-02-28 10:00", Target(time=datetime(2026, 2, 28, 10, tzinfo=UTC))),
-        ("2026-02-28T10:00+02:00", Target(time=datetime(2026, 2, 28, 8, tzinfo=UTC))),
+        ("earliest", SeekTarget(end="earliest")),
+        ("Latest", SeekTarget(end="latest")),
+        ("90s", SeekTarget(time=NOW - timedelta(seconds=90))),
+        ("2h30m", SeekTarget(time=NOW - timedelta(hours=2, minutes=30))),
+        ("7d", SeekTarget(time=NOW - timedelta(days=7))),
+        (timedelta(hours=1), SeekTarget(time=NOW - timedelta(hours=1))),
+        (timedelta(hours=-1), SeekTarget(time=NOW + timedelta(hours=1))),
+        ("2026-02-28T10:00:00Z", SeekTarget(time=datetime(2026, 2, 28, 10, tzinfo=UTC))),
+        ("2026-02-28 10:00", SeekTarget(time=datetime(2026, 2, 28, 10, tzinfo=UTC))),
+        ("2026-02-28T10:00+02:00", SeekTarget(time=datetime(2026, 2, 28, 8, tzinfo=UTC))),
         (
             datetime(2026, 2, 28, 10, tzinfo=timezone(timedelta(hours=2))),
-            Target(time=datetime(2026, 2, 28, 8, tzinfo=UTC)),
+            SeekTarget(time=datetime(2026, 2, 28, 8, tzinfo=UTC)),
         ),
-        ("12:3", Target(position=Position(12, 3))),
-        ("12:3:1:4", Target(position=Position(12, 3, 1, 4))),
-        ("(12,3,-1,-1)", Target(position=Position(12, 3))),
-        (Position(12, 3), Target(position=Position(12, 3))),
-        (pulsar.MessageId(1, 12, 3, -1), Target(position=Position(12, 3, 1))),
+        ("12:3", SeekTarget(position=Position(12, 3))),
+        ("12:3:1:4", SeekTarget(position=Position(12, 3, 1, 4))),
+        ("(12,3,-1,-1)", SeekTarget(position=Position(12, 3))),
+        (Position(12, 3), SeekTarget(position=Position(12, 3))),
+        (pulsar.MessageId(1, 12, 3, -1), SeekTarget(position=Position(12, 3, 1))),
     ],
 )
 def test_accepted(to, target):
@@ -79,7 +79,7 @@ def test_any_text_is_a_target_or_refused(text):
 def test_shown():
     """A target is shown as a user would write it."""
     assert ["earliest", "2026-03-01T12:00:00.000+00:00", "1:2:-1"] == [
-        str(Target(end="earliest")),
-        str(Target(time=NOW)),
-        str(Target(position=Position(1, 2))),
+        str(SeekTarget(end="earliest")),
+        str(SeekTarget(time=NOW)),
+        str(SeekTarget(position=Position(1, 2))),
     ]

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import SnapshotError
-from pulsar_retry.replay.ack_state import AckState, Log, Place, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, Range
 
 LEDGERS = ((3, 9), (5, 0), (6, 12), (9, 4))
-LOG = Log(LEDGERS, Place(9, 3))
-ALL = list(LOG.places(Place(3, -1)))
+LOG = Log(LEDGERS, EntryPlace(9, 3))
+ALL = list(LOG.places(EntryPlace(3, -1)))
 
 places = st.sampled_from(ALL)
 ranges = st.builds(
@@ -18,7 +18,7 @@ ranges = st.builds(
     st.integers(0, 12),
     st.integers(-1, 6),
 )
-states = st.builds(AckState.of, st.one_of(places, st.just(Place(3, -1))), st.lists(ranges))
+states = st.builds(AckState.of, st.one_of(places, st.just(EntryPlace(3, -1))), st.lists(ranges))
 
 
 def as_the_broker_writes(state: AckState) -> dict[str, str]:
@@ -52,11 +52,14 @@ def test_each_entry_is_acknowledged_or_not(state):
     assert not any(state.is_acknowledged(each) for each in left)
 
 
-@given(st.lists(ranges), st.sampled_from([Place(3, -1), Place(3, 4), Place(6, 2), Place(9, 3)]))
+@given(
+    st.lists(ranges),
+    st.sampled_from([EntryPlace(3, -1), EntryPlace(3, 4), EntryPlace(6, 2), EntryPlace(9, 3)]),
+)
 def test_ranges_are_the_union(given_ranges, mark):
     """However ranges overlap, an entry is acknowledged if one holds it or the mark is past it."""
     state = AckState.of(mark, given_ranges)
-    held = {Place(r.ledger, e) for r in given_ranges for e in range(r.first, r.last + 1)}
+    held = {EntryPlace(r.ledger, e) for r in given_ranges for e in range(r.first, r.last + 1)}
 
     assert {p for p in ALL if p in held or p <= mark} == {
         p for p in ALL if state.is_acknowledged(p)
@@ -74,10 +77,10 @@ def test_missing(wanted, there):
     missing = set(wanted.missing(there))
 
     assert missing == {
-        Place(r.ledger, e)
+        EntryPlace(r.ledger, e)
         for r in wanted.ranges
         for e in range(r.first, r.last + 1)
-        if not there.is_acknowledged(Place(r.ledger, e))
+        if not there.is_acknowledged(EntryPlace(r.ledger, e))
     }
 
 
@@ -92,7 +95,7 @@ def test_a_range_over_ledgers():
 
 def test_a_place_in_a_batch():
     """The broker says more of a place where a batch is acknowledged in part."""
-    assert Place(3, 7) == Place.parse("3:7 (ackSet with long[] size of 1)")
+    assert EntryPlace(3, 7) == EntryPlace.parse("3:7 (ackSet with long[] size of 1)")
 
 
 def test_the_open_ledger_is_counted_apart():
@@ -103,12 +106,12 @@ def test_the_open_ledger_is_counted_apart():
         "ledgers": [{"ledgerId": 4, "entries": 10}, {"ledgerId": 7, "entries": 0}],
     }
 
-    assert Log(((4, 10), (7, 5)), Place(7, 4)) == Log.read(facts)
+    assert Log(((4, 10), (7, 5)), EntryPlace(7, 4)) == Log.read(facts)
 
 
 def test_ten_thousand_ranges_are_small():
     """As many ranges as a broker keeps by default fit into a subscription's properties."""
-    state = AckState.of(Place(1, -1), (Range(1, n * 3, n * 3) for n in range(10_000)))
+    state = AckState.of(EntryPlace(1, -1), (Range(1, n * 3, n * 3) for n in range(10_000)))
 
     assert len(state.encode()) < 4096
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pulsar_retry.errors import ConfigError, SnapshotError
-from pulsar_retry.replay.ack_state import AckState, Place, Range
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Range
 from pulsar_retry.replay.snapshots.value import (
     LEAST,
     LIFETIME,
@@ -86,8 +86,8 @@ def test_manifest():
 @given(st.integers(0, 9), st.integers(-1, 9), st.integers(0, 99))
 def test_capture(ledger, entry, backlog):
     """A capture reads what it has written."""
-    acks = AckState.of(Place(ledger, entry), [Range(ledger, entry + 2, entry + 5)])
-    capture = Capture(acks, Place(ledger, entry + 9), backlog)
+    acks = AckState.of(EntryPlace(ledger, entry), [Range(ledger, entry + 2, entry + 5)])
+    capture = Capture(acks, EntryPlace(ledger, entry + 9), backlog)
 
     assert capture == Capture.decode(capture.encode())
 
