@@ -39,14 +39,14 @@ class Arrivals:
         self._turn_ends = 0.0
         self._closed = False
         fork.guard(self, "inbox")
-        inbox.told = lambda: bridge.post(self.look)
+        inbox.on_ready = lambda: bridge.post(self.look)
 
     @property
-    def express(self) -> Callable[[int], Any] | None:
+    def fast_receive(self) -> Callable[[int], Any] | None:
         """Return what takes a message at once, or None if it is time for `receive`."""
         if self._closed or time.monotonic() >= self._turn_ends:
             return None
-        return self.inbox.express
+        return self.inbox.fast_receive
 
     async def receive(self, timeout: float | None) -> Any:
         """Return the next raw message, within *timeout* seconds (None: for ever).

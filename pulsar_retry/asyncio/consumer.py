@@ -15,7 +15,7 @@ import pulsar.asyncio
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge, Pool
 from pulsar_retry.asyncio.closing import Closing
-from pulsar_retry.asyncio.failing import failure, named_twice
+from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
 from pulsar_retry.consumer.inbox import Inbox
@@ -77,10 +77,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inner, express = self._inner, self._arrivals.express
-        if express is not None:
+        inner, fast_receive = self._inner, self._arrivals.fast_receive
+        if fast_receive is not None:
             try:
-                raw = express(0)
+                raw = fast_receive(0)
             except _pulsar.PulsarException:
                 pass  # it is asked again below
             else:
@@ -147,7 +147,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
         """
-        with named_twice():
+        with translating_errors():
             self._inner.acknowledge_cumulative(message)
 
     async def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
@@ -163,7 +163,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         Raises:
             ConfigError: *delay* is not acceptable.
         """
-        with named_twice():
+        with translating_errors():
             self._inner.negative_acknowledge(message, delay=delay)
 
     async def reconsume_later(
@@ -181,7 +181,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         or has the message redelivered.
         """
         if isinstance(message, list | tuple):
-            self._letters.wish(delay, level)
+            self._letters.delay_request(delay, level)
             await self._handing.all(
                 [(each, delay, level, properties) for each in message], self._letters.retry
             )
@@ -227,7 +227,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         """
         acknowledge = self._inner._cumulatively(message)  # noqa: SLF001
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
-        with named_twice():
+        with translating_errors():
             acknowledge()
 
     async def dead_letter(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pulsar_retry.asyncio.bridge import Pool
-from pulsar_retry.asyncio.failing import named_twice
+from pulsar_retry.asyncio.failing import translating_errors
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.pull import delivery as threaded
 
@@ -29,7 +29,7 @@ class Delivery:
 
     async def ack(self) -> None:
         """Acknowledge the message: it is done with. Never waits."""
-        with named_twice():
+        with translating_errors():
             self._inner.ack()
 
     async def nack(
@@ -50,10 +50,10 @@ class Delivery:
 
     async def modify(self, seconds: Duration) -> None:
         """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``)."""
-        with named_twice():
+        with translating_errors():
             self._inner.modify(seconds)
 
     async def hand_back(self) -> None:
         """Have the message delivered again at once: nobody has tried it."""
-        with named_twice():
+        with translating_errors():
             self._inner.hand_back()

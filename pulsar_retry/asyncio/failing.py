@@ -41,7 +41,7 @@ def of_result(result: pulsar.Result) -> Exception:
 
 
 @contextlib.contextmanager
-def named_twice() -> Iterator[None]:
+def translating_errors() -> Iterator[None]:
     """Let what pulsar-client raises in here be caught by both of its names."""
     try:
         yield

@@ -73,23 +73,23 @@ class Handing:
 
     async def all(
         self,
-        wishes: Sequence[tuple[Any, ...]],
+        requests: Sequence[tuple[Any, ...]],
         make: Callable[..., tuple[Any, Letter]],
     ) -> None:
-        """Hand on what *make* makes of each of *wishes*, a message and more, and wait for them all.
+        """Hand on what *make* makes of each of *requests* (a message and more); wait for them all.
 
         Raises:
             BatchSettleError: some failed, with the error of each; the others are settled.
         """
         started: list[Ended | Exception] = []
         try:
-            for wish in wishes:
+            for request in requests:
                 try:
-                    started.append(await self.hand_on(wish[0], *make(*wish)))
+                    started.append(await self.hand_on(request[0], *make(*request)))
                 except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
                     started.append(error)
         except asyncio.CancelledError:
-            for message, *_ in wishes[len(started) + 1 :]:
+            for message, *_ in requests[len(started) + 1 :]:
                 with contextlib.suppress(ConfigError):  # it is no message
                     self.ask_back(whole_of(message))
             raise

@@ -142,7 +142,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 @attrs.frozen(kw_only=True)
-class _Wishes:
+class _Options:
     """The options, by their names."""
 
     cluster: Cluster
@@ -213,92 +213,92 @@ def serve(**options: Any) -> None:
     and SIGINT wait for the answers to what was sent, and exit with 0.
     """
     try:
-        _serve(_Wishes(**options))
+        _serve(_Options(**options))
     except ConfigError as error:
         raise by_options(error, click.get_current_context().command, _NAMES) from None
 
 
-def _serve(wishes: _Wishes) -> None:
+def _serve(options: _Options) -> None:
     try:
         from pulsar_retry.push.serving import Orders, Server, checked_token  # noqa: PLC0415 - for --help's sake
     except ModuleNotFoundError as error:  # it says what to install
         raise click.ClickException(str(error)) from error
-    account, signature = _signers(wishes)
-    host, port = address(wishes.listen)
-    token = _secret("control_token_file", wishes.control_token_file)
+    account, signature = _signers(options)
+    host, port = address(options.listen)
+    token = _secret("control_token_file", options.control_token_file)
     if token is not None:
         checked_token(token)
-    _check(wishes)
-    endpoint = _endpoint(wishes)
-    timeout = seconds_of_text("drain_timeout", wishes.drain_timeout)
-    client = wishes.cluster.client(check=False)
+    _check(options)
+    endpoint = _endpoint(options)
+    timeout = seconds_of_text("drain_timeout", options.drain_timeout)
+    client = options.cluster.client(check=False)
     try:
         signers = [each for each in (account, signature) if each]
-        dispatcher = _dispatcher(client, wishes, endpoint, signers)
-        wishes.cluster.check()
+        dispatcher = _dispatcher(client, options, endpoint, signers)
+        options.cluster.check()
         with Server(Orders(dispatcher, account, token), host, port) as server:
             told = {
-                "topics": list(wishes.topics),
-                "subscription": wishes.subscription,
+                "topics": list(options.topics),
+                "subscription": options.subscription,
                 "endpoint": dispatcher.endpoint,
                 "listen": f"http://{server.host}:{server.port}",
             }
-            report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, wishes))
+            report = dispatcher.run(timeout=timeout, ready=lambda: _ready(told, options))
     except UnreachableError:
         raise
     except (pulsar.PulsarException, OSError) as error:
         raise click.ClickException(str(error)) from error
     finally:
         client.close()
-    _tell(attrs.asdict(report), wishes)
+    _tell(attrs.asdict(report), options)
 
 
-def _dispatcher(client: Any, wishes: _Wishes, endpoint: str, signers: list[Any]) -> Dispatcher:
+def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any]) -> Dispatcher:
     from pulsar_retry.push.dispatcher import Dispatcher  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http.descriptors import make_room_for  # noqa: PLC0415 - likewise
     from pulsar_retry.push.http.guard import Guard  # noqa: PLC0415 - likewise
 
-    make_room_for(wishes.max_outstanding)
+    make_room_for(options.max_outstanding)
     return Dispatcher(
         client,
-        list(wishes.topics) if len(wishes.topics) > 1 else wishes.topics[0],
-        wishes.subscription,
+        list(options.topics) if len(options.topics) > 1 else options.topics[0],
+        options.subscription,
         endpoint,
-        ack_deadline=seconds_of_text("ack_deadline", wishes.ack_deadline),
-        retry_policy=_retry_policy(wishes),
-        dead_letter_policy=_dead_letter_policy(wishes),
+        ack_deadline=seconds_of_text("ack_deadline", options.ack_deadline),
+        retry_policy=_retry_policy(options),
+        dead_letter_policy=_dead_letter_policy(options),
         sign=signers,
-        audience=wishes.audience,
-        wrapped=not wishes.unwrapped,
-        write_metadata=wishes.write_metadata,
-        attribute_headers=wishes.attribute_headers,
-        subscription_name=wishes.subscription_name,
-        consumer_type=pulsar.ConsumerType.KeyShared if wishes.ordered else None,
-        naming=wishes.naming,
-        codec=wishes.codec,
-        breaker=Breaker() if wishes.breaker else None,
-        max_outstanding=wishes.max_outstanding,
-        latency_limit=_latency_limit(wishes.latency_limit),
-        prefetch=wishes.prefetch,
-        guard=Guard(allow=wishes.allow, private=wishes.private),
-        allow_http=wishes.allow_http,
-        http2=wishes.http2,
-        tls=_trust(wishes.ca_file),
-        paused=wishes.paused,
+        audience=options.audience,
+        wrapped=not options.unwrapped,
+        write_metadata=options.write_metadata,
+        attribute_headers=options.attribute_headers,
+        subscription_name=options.subscription_name,
+        consumer_type=pulsar.ConsumerType.KeyShared if options.ordered else None,
+        naming=options.naming,
+        codec=options.codec,
+        breaker=Breaker() if options.breaker else None,
+        max_outstanding=options.max_outstanding,
+        latency_limit=_latency_limit(options.latency_limit),
+        prefetch=options.prefetch,
+        guard=Guard(allow=options.allow, private=options.private),
+        allow_http=options.allow_http,
+        http2=options.http2,
+        tls=_trust(options.ca_file),
+        paused=options.paused,
     )
 
 
 # -- options as values ----------------------------------------------------------------------------
 
 
-def _check(wishes: _Wishes) -> None:
+def _check(options: _Options) -> None:
     """Refuse what could not work."""
-    if wishes.paused and wishes.control_token_file is None:
+    if options.paused and options.control_token_file is None:
         raise ConfigError("--paused: expected --control-token-file beside it, for POST /resume")
-    if wishes.audience is not None and wishes.service_account is None:
+    if options.audience is not None and options.service_account is None:
         accepted = "--service-account beside it: the audience is that of its tokens"
-        raise ConfigError.bad("audience", wishes.audience, accepted)
-    deadline, drain = wishes.ack_deadline, wishes.drain_timeout
+        raise ConfigError.bad("audience", options.audience, accepted)
+    deadline, drain = options.ack_deadline, options.drain_timeout
     if seconds_of_text("drain_timeout", drain) < seconds_of_text("ack_deadline", deadline):
         accepted = f"no less than --ack-deadline {deadline}, for answers to be awaited"
         raise ConfigError.bad("drain_timeout", drain, accepted)
@@ -308,14 +308,14 @@ def _latency_limit(text: str) -> float:
     return math.inf if text == "inf" else seconds_of_text("latency_limit", text)
 
 
-def _endpoint(wishes: _Wishes) -> str:
+def _endpoint(options: _Options) -> str:
     """Return the URL of the command line, of its file, or else of the environment."""
     source = click.get_current_context().get_parameter_source("endpoint")
-    by_option = wishes.endpoint is not None and source is ParameterSource.COMMANDLINE
-    if by_option and wishes.endpoint_file is not None:
+    by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
+    if by_option and options.endpoint_file is not None:
         raise click.UsageError("--endpoint and --endpoint-file exclude each other.")
-    endpoint = _secret("endpoint_file", wishes.endpoint_file, "a file that holds a URL")
-    endpoint = endpoint or wishes.endpoint
+    endpoint = _secret("endpoint_file", options.endpoint_file, "a file that holds a URL")
+    endpoint = endpoint or options.endpoint
     if not endpoint:
         raise click.UsageError(
             "Missing option '--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT."
@@ -323,31 +323,31 @@ def _endpoint(wishes: _Wishes) -> str:
     return endpoint
 
 
-def _retry_policy(wishes: _Wishes) -> RetryPolicy | None:
-    texts = {name: getattr(wishes, name) for name in _POLICY}
+def _retry_policy(options: _Options) -> RetryPolicy | None:
+    texts = {name: getattr(options, name) for name in _POLICY}
     said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
-    if not said and wishes.retry_letter_topic is not None:
+    if not said and options.retry_letter_topic is not None:
         accepted = "an option of the retry policy beside it, for example --backoff"
-        raise ConfigError.bad("retry_letter_topic", wishes.retry_letter_topic, accepted)
+        raise ConfigError.bad("retry_letter_topic", options.retry_letter_topic, accepted)
     return RetryPolicy(**said) if said else None
 
 
-def _dead_letter_policy(wishes: _Wishes) -> DeadLetterPolicy | None:
-    dead, retry = wishes.dead_letter_topic, wishes.retry_letter_topic
-    if wishes.max_delivery_attempts is not None:
+def _dead_letter_policy(options: _Options) -> DeadLetterPolicy | None:
+    dead, retry = options.dead_letter_topic, options.retry_letter_topic
+    if options.max_delivery_attempts is not None:
         return DeadLetterPolicy.pubsub(
-            wishes.max_delivery_attempts, dead_letter_topic=dead, retry_letter_topic=retry
+            options.max_delivery_attempts, dead_letter_topic=dead, retry_letter_topic=retry
         )
     if dead is None and retry is None:
         return None
     return DeadLetterPolicy(dead_letter_topic=dead, retry_letter_topic=retry)
 
 
-def _signers(wishes: _Wishes) -> tuple[ServiceAccount | None, Hmac | None]:
+def _signers(options: _Options) -> tuple[ServiceAccount | None, Hmac | None]:
     from pulsar_retry.push.auth.hmacs import Hmac  # noqa: PLC0415 - likewise
     from pulsar_retry.push.auth.tokens import ServiceAccount  # noqa: PLC0415 - likewise
 
-    path, secret = wishes.service_account, _secret("hmac_secret_file", wishes.hmac_secret_file)
+    path, secret = options.service_account, _secret("hmac_secret_file", options.hmac_secret_file)
     account = None if path is None else ServiceAccount.from_file(path)
     if secret is None:
         return account, None
@@ -382,8 +382,8 @@ def _trust(path: Path | None) -> ssl.SSLContext | None:
 # -- saying ---------------------------------------------------------------------------------------
 
 
-def _ready(told: dict[str, Any], wishes: _Wishes) -> None:
-    if wishes.as_json:
+def _ready(told: dict[str, Any], options: _Options) -> None:
+    if options.as_json:
         click.echo(json.dumps({"ready": told}))
     else:
         click.echo(
@@ -392,8 +392,8 @@ def _ready(told: dict[str, Any], wishes: _Wishes) -> None:
         )
 
 
-def _tell(report: dict[str, Any], wishes: _Wishes) -> None:
-    if wishes.as_json:
+def _tell(report: dict[str, Any], options: _Options) -> None:
+    if options.as_json:
         click.echo(json.dumps({"report": report}))
     else:
         click.echo(", ".join(f"{name} {_shown(value)}" for name, value in report.items()))

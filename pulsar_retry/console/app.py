@@ -24,7 +24,7 @@ from pulsar_retry.console.chart import chart
 from pulsar_retry.console.depth import Depths
 from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.gate import AccessMiddleware, address_of, retry_after
-from pulsar_retry.console.jobs import Jobs, Wishes, where_of
+from pulsar_retry.console.jobs import Jobs, RedriveRequest, where_of
 from pulsar_retry.console.payload import FORMS, shown
 from pulsar_retry.console.views import FILES, Views, link
 from pulsar_retry.errors import (
@@ -153,10 +153,12 @@ class Console:
     def _redrive(self, request: Request) -> Response:
         said = dict(request.query_params)
         topic = self.desk.checked(said.get("name", ""))
-        return self._views.page("redrive.html", request, topic=topic, wishes=Wishes.of(said, topic))
+        return self._views.page(
+            "redrive.html", request, topic=topic, wanted=RedriveRequest.of(said, topic)
+        )
 
     def _look(self, _request: Request, form: _Form) -> Response:
-        job = self.jobs.look(Wishes.of(form, self.desk.checked(form.get("name", ""))))
+        job = self.jobs.look(RedriveRequest.of(form, self.desk.checked(form.get("name", ""))))
         return _to(link("/job", id=job.id))
 
     def _confirm(self, _request: Request, form: _Form) -> Response:

@@ -30,7 +30,7 @@ _PATIENCE = 40.0
 
 
 @attrs.frozen(kw_only=True)
-class Wishes:
+class RedriveRequest:
     """What somebody asks for in the form, as it was typed; empty: not said."""
 
     source: str
@@ -47,7 +47,7 @@ class Wishes:
     any_topic: str = ""
 
     @classmethod
-    def of(cls, form: Mapping[str, str], source: str) -> Wishes:
+    def of(cls, form: Mapping[str, str], source: str) -> RedriveRequest:
         """Read them from a form; what it has besides is left out."""
         names = {each.name for each in attrs.fields(cls)} - {"source"}
         return cls(source=source, **{name: form[name].strip() for name in names & set(form)})
@@ -84,7 +84,7 @@ class Wishes:
         )
 
     def _job_key(self) -> str:
-        """Return what is equal for the same wishes, also where a time is said as so long ago."""
+        """Return what is equal for the same wanted, also where a time is said as so long ago."""
         what = attrs.asdict(self, filter=attrs.filters.exclude("rate"))
         return json.dumps(what, sort_keys=True)
 
@@ -147,14 +147,14 @@ class Job:
 
     Attributes:
         id: Nobody guesses it.
-        wishes: What was asked for.
+        wanted: What was asked for.
         dry_run: Whether it only looks.
         progress: How far it is.
     """
 
-    def __init__(self, wishes: Wishes, redrive: Redrive, *, dry_run: bool) -> None:
+    def __init__(self, wanted: RedriveRequest, redrive: Redrive, *, dry_run: bool) -> None:
         self.id = secrets.token_urlsafe(12)
-        self.wishes, self.dry_run = wishes, dry_run
+        self.wanted, self.dry_run = wanted, dry_run
         self.progress = JobProgress()
         self._redrive = redrive
         # A redrive may be killed at any time: no exit waits for it for ever.
@@ -193,13 +193,13 @@ class Jobs:
         self._confirmed: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def look(self, wishes: Wishes) -> Job:
+    def look(self, wanted: RedriveRequest) -> Job:
         """Start a dry run.
 
         Raises:
             ConfigError: a wish is not acceptable, or too much is under way.
         """
-        job = Job(wishes, wishes.redrive(self._cluster, dry_run=True), dry_run=True)
+        job = Job(wanted, wanted.redrive(self._cluster, dry_run=True), dry_run=True)
         with self._lock:
             self._start(job)
         return job
@@ -216,8 +216,8 @@ class Jobs:
                 raise ConfigError("plan: expected a dry run that is done; make a new one")
             if plan in self._confirmed:  # a second click, or the page once more
                 return self._jobs[self._confirmed[plan]]
-            redrive = looked.wishes.redrive(self._cluster, dry_run=False)
-            job = Job(looked.wishes, redrive, dry_run=False)
+            redrive = looked.wanted.redrive(self._cluster, dry_run=False)
+            job = Job(looked.wanted, redrive, dry_run=False)
             self._start(job)
             self._confirmed[plan] = job.id
         return job

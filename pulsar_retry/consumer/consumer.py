@@ -164,7 +164,7 @@ class Consumer(SettlingConsumer):
             ConsumerClosedError: the consumer is closed.
         """
         if isinstance(message, list | tuple):
-            self._letters.wish(delay, level)
+            self._letters.delay_request(delay, level)
             settle_each(
                 message,
                 partial(

@@ -137,9 +137,9 @@ class Handover:
             keep: Publish the letter again, later and later, where that fails, instead of having the
                 message redelivered.
         """
-        raw, carried, origin, told = self._parts(message, failure, failures)
+        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
         letter = retried(
-            self._plan, action, carried, origin, failures=failures, told=told, custom=custom
+            self._plan, action, carried, origin, failures=failures, details=details, custom=custom
         )
         letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         return self._hand_on(message, raw, letter, keep)
@@ -154,24 +154,26 @@ class Handover:
         keep: bool = False,
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; arguments as those of `retry`."""
-        raw, carried, origin, told = self._parts(message, failure, failures)
+        raw, carried, origin, details = self._letter_inputs(message, failure, failures)
         letter: Letter
         if action.reason == RETRIES_EXHAUSTED:
-            letter = used_up(self._plan, carried, origin, failures=failures, told=told)
+            letter = used_up(self._plan, carried, origin, failures=failures, details=details)
         else:
-            letter = dead_lettered(self._plan, carried, origin, reason=action.reason, told=told)
+            letter = dead_lettered(
+                self._plan, carried, origin, reason=action.reason, details=details
+            )
         return self._hand_on(message, raw, letter, keep)
 
     def _hand_on(self, message: Any, raw: Any, letter: Letter, keep: bool) -> Future[None]:
         letter = settling(letter, message, self._plan.subscription)
         return self._consumer._hand_on(raw, letter, keep=keep)
 
-    def _parts(
+    def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
     ) -> tuple[Any, dict[str, str], Origin, FailureDetails]:
         """Return the raw message, what it carries, where it is from, and what is to be told."""
         raw = raw_of(message)
-        told = FailureDetails(
+        details = FailureDetails(
             failure.cause,
             failures,
             failure.when,
@@ -179,4 +181,4 @@ class Handover:
             codec=self._codec,
             redact=self._redact,
         )
-        return raw, raw.properties(), self._consumer._letters.origin(raw), told
+        return raw, raw.properties(), self._consumer._letters.origin(raw), details

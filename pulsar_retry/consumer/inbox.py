@@ -74,11 +74,11 @@ class Inbox:
     is a message; whoever must not block calls `take`, and again when `told` is called.
 
     Attributes:
-        arms: Whether messages may wait here. Where they may not, `told` is not called, and whoever
-            waits asks again every `POLL_INTERVAL`.
-        told: Called when `take` may return or raise something, on one of pulsar-client's threads:
-            it must not raise.
-        express: *main*'s own receive while it flows and nothing waits here, else None. Whoever
+        arms: Whether messages may wait here. Where they may not, `on_ready` is not called, and
+            whoever waits asks again every `POLL_INTERVAL`.
+        on_ready: Called when `take` may return or raise something, on one of pulsar-client's
+            threads: it must not raise.
+        fast_receive: *main*'s own receive while it flows and nothing waits here, else None. Whoever
             receives may call it with 0 instead of `receive`, and falls back to that when it is
             empty; so the usual case costs no more than a bare consumer.
     """
@@ -106,15 +106,15 @@ class Inbox:
         """
         self._clock = clock
         self.arms = arms
-        self.told: Callable[[], None] = _nobody
+        self.on_ready: Callable[[], None] = _nobody
         self._polls = polls
-        self.express: Callable[[int], Any] | None = None
+        self.fast_receive: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
         # One that is not there counts as one in which a receive waits for ever.
         self._retry = _Source(retry, letters=True, armed=retry is None)
         self._turn = (self._main, self._retry)
         self._letter_seen = letter_seen
-        # Guards all below and `express`; never held while pulsar-client is called, for it may
+        # Guards all below and `fast_receive`; never held while pulsar-client is called, for it may
         # call back at once.
         self._changed = clock.condition(threading.Lock())
         self._ready: deque[Item] = deque()
@@ -167,13 +167,13 @@ class Inbox:
         """Give messages that were taken to the next call, before all others."""
         with self._changed:
             self._ready.extendleft(attrs.evolve(item, armed=False) for item in reversed(items))
-            self.express = None
+            self.fast_receive = None
             self._changed.notify_all()
 
     def ran_dry(self) -> None:
         """Take note that *main* no longer flows, where somebody else has waited for it."""
         with self._changed:
-            self.express = None
+            self.fast_receive = None
 
     def holds(self) -> bool:
         """Tell whether a message waits here."""
@@ -229,10 +229,10 @@ class Inbox:
             return None
         if source.letters:
             self._letter_seen(message)
-        elif self.express is None:
+        elif self.fast_receive is None:
             with self._changed:
                 if self._retry.armed and not self._ready:
-                    self.express = source.raw.receive
+                    self.fast_receive = source.raw.receive
         return Item(source, message, armed=False)
 
     def _wait(self, timeout: float | None) -> Item:
@@ -288,7 +288,7 @@ class Inbox:
         """Take note that *item* is no longer here. Call with the lock held."""
         if item.armed:
             item.source.armed = False
-            self.express = None  # the retry topic would not be looked at
+            self.fast_receive = None  # the retry topic would not be looked at
 
     def _arm_for_waiting(self) -> None:
         """Arm for other threads what this one has just disarmed."""
@@ -304,7 +304,7 @@ class Inbox:
             source.armed = True
             self._unanswered += 1
             if source is self._main:
-                self.express = None
+                self.fast_receive = None
         # pulsar-client keeps the callback for as long as its consumer lives, so it must not keep
         # that consumer.
         inbox, letters = weakref.ref(self), source.letters
@@ -322,12 +322,12 @@ class Inbox:
             self._unanswered -= 1
             if result == _pulsar.Result.Ok:
                 self._ready.append(Item(source, message, armed=True))
-                self.express = None
+                self.fast_receive = None
                 self._changed.notify()
             else:
                 self._closed = error_of(result)
                 self._changed.notify_all()
-        self.told()
+        self.on_ready()
 
     def _until(self, deadline: float | None) -> float | None:
         """Return the seconds that are left, 0 or more; None for ever."""

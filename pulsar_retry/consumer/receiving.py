@@ -79,9 +79,9 @@ class CountingConsumer(Consumer):
 
         It raises `pulsar.Timeout` where there is none; then it is time for `receive`.
         """
-        return self._express() if self._is_trusted() else None
+        return self._fast_receive() if self._is_trusted() else None
 
-    def _express(self) -> Callable[[int], Any] | None:
+    def _fast_receive(self) -> Callable[[int], Any] | None:
         return self._consumer.receive  # type: ignore[no-any-return]
 
     def _is_trusted(self) -> bool:
@@ -230,11 +230,11 @@ class RetryConsumer(CountingConsumer):
 
         As `CountingConsumer.receive`; besides, an interrupted or timed-out call loses no message.
         """
-        express = self._inbox.express
-        if express is not None:
+        fast_receive = self._inbox.fast_receive
+        if fast_receive is not None:
             # Written out, for this is what runs once per message.
             try:
-                raw = express(0)
+                raw = fast_receive(0)
             except _pulsar.Timeout:
                 pass
             else:
@@ -260,8 +260,8 @@ class RetryConsumer(CountingConsumer):
             self._latest = (None, None)  # which holds a message no longer than its receiver does
         return message
 
-    def _express(self) -> Callable[[int], Any] | None:
-        return self._inbox.express  # type: ignore[no-any-return]
+    def _fast_receive(self) -> Callable[[int], Any] | None:
+        return self._inbox.fast_receive  # type: ignore[no-any-return]
 
     def _next(self, timeout_millis: int | None) -> Any:
         self._is_asking = True
@@ -279,7 +279,7 @@ class RetryConsumer(CountingConsumer):
         """
         count, size, wait = self._batch_limits
         # While that call waits for the topic, a letter that comes has to wait too.
-        if self._inbox.express is None or not 0 < wait <= _BRIEF:
+        if self._inbox.fast_receive is None or not 0 < wait <= _BRIEF:
             return super().batch_receive()
         # All in one call, and written out, for it runs once per message.
         limit, schema, messages = self._limit, self._schema, []

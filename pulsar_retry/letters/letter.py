@@ -139,7 +139,7 @@ class FailureDetails:
 
 def reconsumed(
     plan: Plan,
-    wish: DelayRequest,
+    request: DelayRequest,
     carried: Mapping[str, str],
     origin: Origin,
     custom: Mapping[str, str] | None,
@@ -148,7 +148,7 @@ def reconsumed(
 
     Args:
         plan: The subscription's.
-        wish: When it is to come back.
+        request: When it is to come back.
         carried: The message's properties.
         origin: Where it was delivered from.
         custom: The caller's properties.
@@ -160,10 +160,10 @@ def reconsumed(
     assert plan.topics is not None  # noqa: S101 - DelayRequest.of has checked
     assert plan.policy is not None  # noqa: S101 - there is one wherever there are topics
     count = reconsume_times(carried) + 1
-    if wish.delay is not None:
-        delay, level = wish.delay, _NO_LEVEL
+    if request.delay is not None:
+        delay, level = request.delay, _NO_LEVEL
     else:
-        level = plan.levels.clamp(count if wish.level is None else wish.level)
+        level = plan.levels.clamp(count if request.level is None else request.level)
         delay = plan.levels.delay(level)
     action = decide_reconsume(count, plan.policy.max_redeliver_count, delay)
     dead = isinstance(action, DeadLetter)
@@ -179,7 +179,7 @@ def retried(
     origin: Origin,
     *,
     failures: int,
-    told: FailureDetails,
+    details: FailureDetails,
     custom: Mapping[str, str],
 ) -> Letter:
     """Return the letter for a message whose retry a policy has decided.
@@ -193,11 +193,11 @@ def retried(
         carried: The message's properties.
         origin: Where it was delivered from.
         failures: How many of its attempts have failed: its new count.
-        told: What the letter tells.
+        details: What the letter tells.
         custom: More properties.
     """
     if action.counted:
-        carried, envelope = told.on(carried, origin)
+        carried, envelope = details.on(carried, origin)
         custom = {**custom, **envelope}
     level = _NO_LEVEL if action.level is None else action.level
     letter = _counted(
@@ -211,7 +211,7 @@ def retried(
         dead=False,
     )
     attempt = failures if action.counted else failures + 1
-    return attrs.evolve(letter, attempt=attempt, error=told.error)
+    return attrs.evolve(letter, attempt=attempt, error=details.error)
 
 
 def dead_lettered(
@@ -221,7 +221,7 @@ def dead_lettered(
     *,
     custom: Mapping[str, str] | None = None,
     reason: str | None = None,
-    told: FailureDetails | None = None,
+    details: FailureDetails | None = None,
 ) -> Letter:
     """Return the dead letter for a message that no count decided about: a nack, or the caller.
 
@@ -234,11 +234,11 @@ def dead_lettered(
     if reason is not None and not isinstance(reason, str):
         raise ConfigError.bad("reason", reason, "a str")
     check_custom(custom, carried)
-    attempt, error = (None, None) if told is None else (told.attempt, told.error)
-    if told is not None:
+    attempt, error = (None, None) if details is None else (details.attempt, details.error)
+    if details is not None:
         if stage := (custom or {}).get(FAILURE_STAGE):
-            told = attrs.evolve(told, stage=stage)
-        carried, envelope = told.on(carried, origin, reason)
+            details = attrs.evolve(details, stage=stage)
+        carried, envelope = details.on(carried, origin, reason)
         custom = {**(custom or {}), **envelope}
     return Letter(
         topic=plan.dead_letter_topic(origin.topic),
@@ -251,15 +251,20 @@ def dead_lettered(
 
 
 def used_up(
-    plan: Plan, carried: Mapping[str, str], origin: Origin, *, failures: int, told: FailureDetails
+    plan: Plan,
+    carried: Mapping[str, str],
+    origin: Origin,
+    *,
+    failures: int,
+    details: FailureDetails,
 ) -> Letter:
     """Return the dead letter for a message whose retries a policy found used up.
 
     As in Java its count is one more than its retries; without retry letters it has none.
     """
     if plan.topics is None:
-        return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, told=told)
-    carried, envelope = told.on(carried, origin, RETRIES_EXHAUSTED)
+        return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, details=details)
+    carried, envelope = details.on(carried, origin, RETRIES_EXHAUSTED)
     letter = _counted(
         plan,
         carried,
@@ -270,7 +275,7 @@ def used_up(
         custom=envelope,
         dead=True,
     )
-    return attrs.evolve(letter, reason=RETRIES_EXHAUSTED, attempt=failures, error=told.error)
+    return attrs.evolve(letter, reason=RETRIES_EXHAUSTED, attempt=failures, error=details.error)
 
 
 def _counted(

@@ -70,7 +70,7 @@ class Options:
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
-    valve: AdmissionControl | None = None
+    admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
     #: The event loop of handlers that are ``async def``; None: one of their own.
     loop: asyncio.AbstractEventLoop | None = None

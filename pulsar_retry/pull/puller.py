@@ -169,7 +169,7 @@ class Puller:
                 self._handover,
                 redelivery=self._options.redelivery,
                 lanes=None,
-                switch=None,
+                safe_breaker=None,
                 late=self._options.lease.late,
                 clock=self._client._clock,  # noqa: SLF001
             )

@@ -49,7 +49,7 @@ NOT_STARTED = "the subscriber was not started: call start() or run()"
 
 @attrs.frozen
 class _Stop:
-    """A wish to end.
+    """A request to end.
 
     Attributes:
         mode: How.
@@ -86,12 +86,12 @@ class Subscriber:
         # The same, for those who must not wait on a thread.
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
-        self._board = WorkQueue(clock)
+        self._work_queue = WorkQueue(clock)
         self._settler: Settler | None = None
         self._crew: Crew | None = None
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
-        self._switch: ThreadSafeBreaker | None = None
+        self._safe_breaker: ThreadSafeBreaker | None = None
         self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
@@ -141,7 +141,7 @@ class Subscriber:
                 raise RuntimeError("a subscriber runs once; make another one")
             self._options = attrs.evolve(self._options, loop=loop)
             self._thread = self._clock.thread(
-                target=self._run, name="pulsar-retry-intake", daemon=True
+                target=self._run, name="pulsar-retry-receiver", daemon=True
             )
             self._thread.start()
 
@@ -201,7 +201,7 @@ class Subscriber:
     def _is_handling(self) -> bool:
         """Tell whether a handler of this subscriber is asking."""
         crew = self._crew
-        return HANDLED_BY.get() is self._board or (
+        return HANDLED_BY.get() is self._work_queue or (
             crew is not None and threading.current_thread() in crew.threads
         )
 
@@ -278,7 +278,7 @@ class Subscriber:
         if consumer is None or supervisor is None:
             return Health("starting", self._trouble)
         problems = supervisor.problems()
-        if self._switch is not None and self._switch.state() is not BreakerState.CLOSED:
+        if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
             problems.append(f"{stuck} letters cannot be published, and are tried again")
@@ -289,7 +289,7 @@ class Subscriber:
     @property
     def in_hand(self) -> tuple[int, int]:
         """How many messages it holds, and how many bytes: what flow control limits."""
-        count, size = self._board.held()
+        count, size = self._work_queue.held()
         return max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
 
     # -- the receiving thread -------------------------------------------------------------------
@@ -300,9 +300,9 @@ class Subscriber:
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
         if self._crew is not None:
             self._crew.stopping()
-        if self._options.valve is not None:
-            self._options.valve.shut()
-        self._board.notify()
+        if self._options.admission is not None:
+            self._options.admission.shut()
+        self._work_queue.notify()
 
     def _run(self) -> None:
         consumer: Consumer | None = None
@@ -322,7 +322,7 @@ class Subscriber:
             ledger.count("subscriptions_failed", type(error).__name__)
         finally:
             try:
-                self._board.close()
+                self._work_queue.close()
                 if self._crew is not None:
                     self._crew.close()
                 if consumer is not None:
@@ -355,7 +355,7 @@ class Subscriber:
             self._tell_opened()
             again = self._clock.monotonic() + pause
             while self._stop is None and (left := again - self._clock.monotonic()) > 0:
-                self._board.wait(left)
+                self._work_queue.wait(left)
             pause = min(2 * pause, _LONGEST_PAUSE)
         return None
 
@@ -366,39 +366,39 @@ class Subscriber:
         }
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
-        options, board, clock = self._options, self._board, self._clock
+        options, work_queue, clock = self._options, self._work_queue, self._clock
         handover = Handover(consumer, options.codec, options.redact)
         lanes = None
         if is_ordered(kind):
-            lanes = OrderedLanes(options.lanes, board, handover, kind, clock)
-        switch = (
+            lanes = OrderedLanes(options.lanes, work_queue, handover, kind, clock)
+        safe_breaker = (
             None
             if options.breaker is None
-            else ThreadSafeBreaker(options.breaker, board.notify, clock)
+            else ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
         )
-        self._consumer, self._switch = consumer, switch
-        if options.valve is not None:
-            options.valve.attach(board.notify)
+        self._consumer, self._safe_breaker = consumer, safe_breaker
+        if options.admission is not None:
+            options.admission.attach(work_queue.notify)
         settler = Settler(
-            board,
+            work_queue,
             consumer,
             self._policy,
             handover,
             redelivery=options.redelivery,
             lanes=lanes,
-            switch=switch,
+            safe_breaker=safe_breaker,
             late=options.lease.late,
             clock=clock,
         )
-        intake = Receiver(
-            board,
+        receiver = Receiver(
+            work_queue,
             settler,
             flow_control=options.flow_control,
             lease=options.lease,
             lanes=lanes,
             lane_limits=options.lanes,
-            switch=switch,
-            valve=options.valve,
+            safe_breaker=safe_breaker,
+            admission=options.admission,
             probe=lambda: probe(self._client, options.topic),
             supervise=self._supervise,
             clock=clock,
@@ -407,18 +407,18 @@ class Subscriber:
             settler.policy = self._policy
             self._settler = settler
         crew = self._crew = Crew(
-            options, board, settler, clock, lost=lambda: self._ask("abandon", 0)
+            options, work_queue, settler, clock, lost=lambda: self._ask("abandon", 0)
         )
         self._supervisor = Supervisor(
-            crew, board, settler, lease=options.lease, concurrency=options.concurrency
+            crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(board, options.flow_control, intake.clock, self._supervisor, self)
+        gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
         settler.handover.watch.ledger.attach(gauges)
         self._tell_opened()
         try:
-            intake.run(lambda: self._stop is not None)
+            receiver.run(lambda: self._stop is not None)
         finally:
-            handed_back = self._wind_up(intake)
+            handed_back = self._wind_up(receiver)
             settler.handover.watch.ledger.detach(gauges)
         self._report = self._reported(settler.counts, handed_back)
 
@@ -431,37 +431,37 @@ class Subscriber:
         if not self._opening.done():
             self._opening.set_result(None)
 
-    def _wind_up(self, intake: Receiver) -> int:
+    def _wind_up(self, receiver: Receiver) -> int:
         """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
-        board, handed_back = self._board, 0
+        work_queue, handed_back = self._work_queue, 0
         while (stop := self._stop) is not None and stop.mode != ABANDON:
-            valve = self._options.valve
-            if stop.mode == HAND_BACK or (valve is not None and valve.is_shut()):
-                handed_back += self._take_down(intake)
+            admission = self._options.admission
+            if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
+                handed_back += self._take_down(receiver)
             left = stop.deadline - self._clock.monotonic()
-            if left <= 0 or not board.held()[0]:
+            if left <= 0 or not work_queue.held()[0]:
                 break
-            board.wake(len(board.ready))
-            board.wait(min(left, intake.look()))
-        for slot in board.slots:  # whatever these handlers say is too late
+            work_queue.wake(len(work_queue.ready))
+            work_queue.wait(min(left, receiver.look()))
+        for slot in work_queue.slots:  # whatever these handlers say is too late
             if (work := slot.work) is not None:
                 slot.watched = work
                 slot.expire(work, interrupts=False)
-        return handed_back + self._take_down(intake)
+        return handed_back + self._take_down(receiver)
 
-    def _take_down(self, intake: Receiver) -> int:
+    def _take_down(self, receiver: Receiver) -> int:
         """Give up what nobody has begun to handle; closing the consumer redelivers it."""
-        works = intake.take_down()
+        works = receiver.take_down()
         for work in works:
-            self._board.settled(work)
+            self._work_queue.settled(work)
         return len(works)
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self._stop
         assert stop is not None  # noqa: S101 - else an error ended it
-        held = self._board.held()[0]
+        held = self._work_queue.held()[0]
         counts = attrs.asdict(counted)
-        counts["acknowledged"] += self._board.done()
+        counts["acknowledged"] += self._work_queue.done()
         return Report(
             mode=stop.mode,
             handed_back=handed_back,

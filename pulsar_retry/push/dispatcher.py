@@ -373,4 +373,4 @@ class Dispatcher:
 
 
 def _with(options: Options, pusher: Pusher, pacer: Pacer) -> Options:
-    return attrs.evolve(options, handler=pusher, workers=LOOP, valve=pacer, around=pusher)
+    return attrs.evolve(options, handler=pusher, workers=LOOP, admission=pacer, around=pusher)

@@ -63,7 +63,7 @@ def dedupe_id(properties: Mapping[str, str], position: str, count: int) -> str:
 
 
 @attrs.frozen
-class Dress:
+class RedriveProperties:
     """What becomes of a dead letter's properties when it is redriven.
 
     Attributes:
@@ -79,7 +79,7 @@ class Dress:
     keep_failure: bool = False
     keep_attempts: bool = False
 
-    def put_on(
+    def build(
         self, properties: Mapping[str, str], *, count: int, position: str, owner: Owner
     ) -> dict[str, str]:
         """Return the properties to redrive with.

@@ -113,7 +113,7 @@ def test_what_flows_is_received_where_it_is_posted(push, client, topic, receiver
     push(prefetch=MANY, max_outstanding=16)
     receiver.wait_for(MANY)
     assert {str(number).encode() for number in range(MANY)} == set(map(payload, receiver.requests))
-    assert threads["pulsar-retry-loop"] > threads["pulsar-retry-intake"]
+    assert threads["pulsar-retry-loop"] > threads["pulsar-retry-receiver"]
 
 
 def test_acknowledged_messages_are_done_with(push, publish, receiver, admin, topic):

@@ -170,7 +170,9 @@ def test_a_letter_that_comes_while_a_batch_is_waited_for(subscribe, publish):
     """It is in that batch, though the topic alone had messages before."""
     policy = pulsar.ConsumerBatchReceivePolicy(1, 1 << 20, 20_000)
     consumer = subscribe(batch_receive_policy=policy)
-    while consumer._inbox.express is None:  # until it flows: a message is there when it is wanted
+    while (
+        consumer._inbox.fast_receive is None
+    ):  # until it flows: a message is there when it is wanted
         publish(b"tea")
         time.sleep(0.05)
         message = consumer.receive(SOON)

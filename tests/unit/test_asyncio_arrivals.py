@@ -205,4 +205,4 @@ def test_what_comes_for_a_closed_loop_stays() -> None:
     item = inbox.take()
     assert item is not None
     assert b"late" == item.message
-    assert arrivals.express is None
+    assert arrivals.fast_receive is None

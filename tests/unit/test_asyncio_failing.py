@@ -7,7 +7,7 @@ import pulsar.asyncio
 import pytest
 
 import pulsar_retry as pr
-from pulsar_retry.asyncio.failing import failure, named_twice
+from pulsar_retry.asyncio.failing import failure, translating_errors
 
 Result = pulsar.Result
 
@@ -36,7 +36,7 @@ def test_the_cause_gives_the_result() -> None:
     """A letter that was not published in time: `error()` says that it was the time."""
     error = pr.LetterPublishError("orders-DLQ", pulsar.Timeout("late"))
     error.__cause__ = pulsar.Timeout("late")
-    with pytest.raises(pulsar.asyncio.PulsarException) as raised, named_twice():
+    with pytest.raises(pulsar.asyncio.PulsarException) as raised, translating_errors():
         raise error
     assert (Result.Timeout, error.__cause__) == (raised.value.error(), raised.value.__cause__)
 

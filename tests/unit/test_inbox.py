@@ -133,10 +133,10 @@ class Rig:
         self.changed = self.inbox._changed = Interrupted()
 
     def receive(self, timeout: float | None = 0) -> Message:
-        """Receive by the express, else by the inbox."""
-        if (express := self.inbox.express) is not None:
+        """Receive by the fast way, else by the inbox."""
+        if (fast_receive := self.inbox.fast_receive) is not None:
             with contextlib.suppress(pulsar.Timeout):
-                return express(0)
+                return fast_receive(0)
         return self.inbox.receive(timeout)
 
     def receive_all(self) -> list[Message]:
@@ -237,9 +237,9 @@ def test_an_interrupted_receive_loses_nothing(rig: Rig, wait_until: Any) -> None
 def test_the_express_is_taken_while_only_the_topic_flows(rig: Rig) -> None:
     """Then a receive costs what pulsar-client's own does."""
     rig.main.deliver(*m(1, 2, 3))
-    assert rig.inbox.express is None
+    assert rig.inbox.fast_receive is None
     rig.receive()
-    assert rig.main.receive == rig.inbox.express
+    assert rig.main.receive == rig.inbox.fast_receive
 
 
 @pytest.mark.parametrize("flowing", [1, 2, 5])
@@ -256,14 +256,14 @@ def test_an_empty_express_falls_back(rig: Rig) -> None:
     """It ends when the topic runs dry, and begins anew when it flows again."""
     rig.main.deliver(*m(1, 2))
     assert m(1, 2) == rig.receive_all()
-    assert rig.inbox.express is None
+    assert rig.inbox.fast_receive is None
     rig.main.deliver(*m(3, 4, 5))
     assert m(3, 4, 5) == [rig.receive() for _ in range(3)]
-    assert rig.inbox.express is not None
+    assert rig.inbox.fast_receive is not None
 
 
 def test_a_letter_that_slips_in_is_not_overlooked(rig: Rig) -> None:
-    """It may come at the moment in which the express begins."""
+    """It may come at the moment in which the fast way begins."""
     rig.main.deliver(*m(1, 2, 3))
     rig.retry.receive_async = lambda callback: callback(OK, *l(1))
     assert [*"ml"] == [rig.receive().kind, rig.receive().kind]
@@ -560,7 +560,7 @@ def test_a_receiver_that_waits_is_served_after_another(
     assert [Message(kind, 2)] == received
 
 
-# -- interruptions and the express ----------------------------------------------------------------
+# -- interruptions and the fast way ---------------------------------------------------------------
 
 
 def test_an_interrupted_batch_loses_nothing(rig: Rig) -> None:
@@ -598,7 +598,7 @@ def test_the_express_ends_when_a_letter_is_taken(rig: Rig) -> None:
     rig.main.deliver(*m(*range(100)))
     rig.receive()
     rig.receive()
-    assert rig.inbox.express is not None
+    assert rig.inbox.fast_receive is not None
     rig.retry.deliver(*l(1, 2))
     assert l(1, 2) == [each for each in (rig.receive() for _ in range(4)) if each.kind == "l"]
 

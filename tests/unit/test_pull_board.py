@@ -14,49 +14,49 @@ def item(number: int = 0) -> tuple[str, int, None]:
 
 def test_a_worker_does_not_sleep_beside_work() -> None:
     """What was put up before it lay down is seen."""
-    board = WorkQueue()
-    board.ready.append(item())
-    assert not board.lie_down(lambda: None)
-    assert not board.idle
+    work_queue = WorkQueue()
+    work_queue.ready.append(item())
+    assert not work_queue.lie_down(lambda: None)
+    assert not work_queue.idle
 
 
 def test_a_worker_is_woken_once() -> None:
     """For one message one worker."""
-    board, woken = WorkQueue(), []
-    assert board.lie_down(lambda: woken.append("a"))
-    assert board.lie_down(lambda: woken.append("b"))
-    board.put(item())
+    work_queue, woken = WorkQueue(), []
+    assert work_queue.lie_down(lambda: woken.append("a"))
+    assert work_queue.lie_down(lambda: woken.append("b"))
+    work_queue.put(item())
     assert ["b"] == woken
-    board.wake(5)
+    work_queue.wake(5)
     assert ["b", "a"] == woken
 
 
 def test_what_is_in_hand() -> None:
     """Received, less acknowledged by workers, less settled otherwise."""
-    board, slot = WorkQueue(), Slot()
-    board.slots.append(slot)
-    board.received, board.received_size = 5, 50
+    work_queue, slot = WorkQueue(), Slot()
+    work_queue.slots.append(slot)
+    work_queue.received, work_queue.received_size = 5, 50
     slot.done, slot.size = 2, 20
-    board.settled(Work(*item()))
-    assert (2, 20) == board.held()
+    work_queue.settled(Work(*item()))
+    assert (2, 20) == work_queue.held()
 
 
 def test_news_are_kept_for_who_comes_late() -> None:
     """Many at once are one."""
-    board = WorkQueue()
-    board.notify()
-    board.notify()
-    assert [True, False] == [board.wait(0.01), board.wait(0.01)]
+    work_queue = WorkQueue()
+    work_queue.notify()
+    work_queue.notify()
+    assert [True, False] == [work_queue.wait(0.01), work_queue.wait(0.01)]
 
 
 def test_the_end_wakes_everybody() -> None:
     """And nobody lies down after it."""
-    board, woken = WorkQueue(), threading.Event()
-    board.slots.append(Slot())
-    board.lie_down(woken.set)
-    board.close()
+    work_queue, woken = WorkQueue(), threading.Event()
+    work_queue.slots.append(Slot())
+    work_queue.lie_down(woken.set)
+    work_queue.close()
     assert woken.is_set()
-    assert not board.lie_down(woken.clear)
+    assert not work_queue.lie_down(woken.clear)
 
 
 def test_a_delivery_is_settled_by_one() -> None:

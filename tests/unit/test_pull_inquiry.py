@@ -21,7 +21,7 @@ class Broker:
         self.now = 100.0
         self.times: list[float] = []
         self.answer: Future[None] = Future()
-        self.inquiry = ConnectionProbe(self._ask, lambda: self.now)
+        self.probe = ConnectionProbe(self._ask, lambda: self.now)
 
     def _ask(self) -> Future[None]:
         self.times.append(self.now - 100)
@@ -31,17 +31,17 @@ class Broker:
     def says(self, error: Exception | None, at: float | None = None) -> None:
         """Have it asked, and looked at what it says to that."""
         self.now = self.now if at is None else 100 + at
-        self.inquiry.look()
+        self.probe.look()
         if error is None:
             self.answer.set_result(None)
         else:
             self.answer.set_exception(error)
-        self.inquiry.look()
+        self.probe.look()
 
     def look(self, seconds: float) -> None:
         """Look every quarter of a second, so long."""
         for _ in range(round(4 * seconds)):
-            self.inquiry.look()
+            self.probe.look()
             self.now += 0.25
 
 
@@ -83,19 +83,19 @@ def test_a_topic_that_is_there_again(asked: Broker) -> None:
     for moment, said in enumerate((NOBODY, NOBODY, THERE, NOBODY)):
         asked.says(said, at=2 * moment)
     asked.says(NOBODY, at=20)
-    asked.inquiry.doubt()  # a message has come
+    asked.probe.doubt()  # a message has come
     asked.says(NOBODY, at=40)
     asked.says(NOBODY, at=60)
-    asked.inquiry.end()  # the connection is back
+    asked.probe.end()  # the connection is back
     asked.says(NOBODY, at=80)
     asked.says(NOBODY, at=100)
 
 
 def test_an_answer_that_comes_too_late(asked: Broker) -> None:
     """When the connection is back, and lost again, the broker is asked anew, and at once."""
-    asked.inquiry.look()
+    asked.probe.look()
     late = asked.answer
-    asked.inquiry.end()
+    asked.probe.end()
     asked.says(AWAY)
     late.set_exception(NOBODY)
     asked.look(1.25)

@@ -33,9 +33,11 @@ class Queue:
         return SimpleNamespace(_message=SimpleNamespace(length=lambda: 10))
 
 
-def intake(board: WorkQueue, queue: Queue, flow_control: FlowControl | None = None) -> Receiver:
+def receiver(
+    work_queue: WorkQueue, queue: Queue, flow_control: FlowControl | None = None
+) -> Receiver:
     """Return what receives from *queue* for one worker."""
-    board.slots.append(Slot())
+    work_queue.slots.append(Slot())
     settler: Any = SimpleNamespace(
         consumer=queue,
         handover=SimpleNamespace(
@@ -45,60 +47,60 @@ def intake(board: WorkQueue, queue: Queue, flow_control: FlowControl | None = No
         fatal=None,
     )
     return Receiver(
-        board,
+        work_queue,
         settler,
         flow_control=flow_control or FlowControl(),
         lease=Lease(),
         lanes=None,
         lane_limits=Lanes(),
-        switch=None,
-        valve=None,
+        safe_breaker=None,
+        admission=None,
         probe=Future,
     )
 
 
 def test_a_worker_receives_what_is_there() -> None:
     """As much as it may at a time, and then again; the receiving thread sleeps on."""
-    board, queue = WorkQueue(), Queue(3)
-    intake(board, queue)
-    board.top_up()
-    assert (1, 10) == board.held()
-    board.top_up()
-    assert (2, 20) == board.held()
-    assert not board.wait(0)
+    work_queue, queue = WorkQueue(), Queue(3)
+    receiver(work_queue, queue)
+    work_queue.top_up()
+    assert (1, 10) == work_queue.held()
+    work_queue.top_up()
+    assert (2, 20) == work_queue.held()
+    assert not work_queue.wait(0)
 
 
 def test_a_worker_waits_for_nothing() -> None:
     """That is what the receiving thread is woken for."""
-    board, queue = WorkQueue(), Queue(0)
-    intake(board, queue)
-    board.top_up()
-    assert board.wait(0)
+    work_queue, queue = WorkQueue(), Queue(0)
+    receiver(work_queue, queue)
+    work_queue.top_up()
+    assert work_queue.wait(0)
 
 
 def test_flow_control_holds_workers_back_too() -> None:
     """They receive no more than may be in hand."""
-    board, queue = WorkQueue(), Queue(3)
-    intake(board, queue, FlowControl(max_messages=1))
-    board.top_up()
-    board.top_up()
-    assert (1, 10) == board.held()
+    work_queue, queue = WorkQueue(), Queue(3)
+    receiver(work_queue, queue, FlowControl(max_messages=1))
+    work_queue.top_up()
+    work_queue.top_up()
+    assert (1, 10) == work_queue.held()
     assert queue.left == 2
 
 
 def test_errors_are_the_receiving_threads() -> None:
     """A worker must go on; it wakes who knows what to do."""
-    board, queue = WorkQueue(), Queue(1)
+    work_queue, queue = WorkQueue(), Queue(1)
     queue.error = pulsar.AlreadyClosed("Pulsar error: AlreadyClosed")
-    intake(board, queue)
-    board.top_up()
-    assert board.wait(0)
-    assert (0, 0) == board.held()
+    receiver(work_queue, queue)
+    work_queue.top_up()
+    assert work_queue.wait(0)
+    assert (0, 0) == work_queue.held()
 
 
 def test_nothing_is_received_after_the_end() -> None:
     """Nor while the receiving thread is at it: what it counts, it alone has received."""
-    board, queue = WorkQueue(), Queue(3)
-    intake(board, queue).run(lambda: True)
-    board.top_up()
+    work_queue, queue = WorkQueue(), Queue(3)
+    receiver(work_queue, queue).run(lambda: True)
+    work_queue.top_up()
     assert queue.left == 3

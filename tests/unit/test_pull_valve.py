@@ -1,4 +1,4 @@
-"""Workers on a loop behind a valve, without a broker."""
+"""Workers on a loop behind an admission control, without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COUNT = 40
 
 
 class Counted:
-    """A valve that lets out four messages at a time.
+    """An admission control that lets out four messages at a time.
 
     Attributes:
         out: How many are out.
@@ -21,15 +21,15 @@ class Counted:
         sums: What waits, is out or is done, whenever a receiving thread might have asked.
     """
 
-    def __init__(self, board: WorkQueue) -> None:
+    def __init__(self, work_queue: WorkQueue) -> None:
         self.out = self.done = 0
         self.sums: set[int] = set()
-        self._board = board
-        board.top_up = self.look
+        self._work_queue = work_queue
+        work_queue.top_up = self.look
 
     def look(self) -> None:
         """Add up, as a receiving thread does."""
-        self.sums.add(len(self._board.ready) + self.out + self.done)
+        self.sums.add(len(self._work_queue.ready) + self.out + self.done)
 
     def enter(self) -> bool:
         """Let one more out, if fewer than four are."""
@@ -48,39 +48,39 @@ class Counted:
         await asyncio.sleep(0)
         self.out -= 1
         self.done += 1
-        self._board.wake(1)
+        self._work_queue.wake(1)
 
 
-async def run(board: WorkQueue, valve: Counted) -> None:
+async def run(work_queue: WorkQueue, admission: Counted) -> None:
     """Run eight workers until nothing is ready."""
     settler: Any = SimpleNamespace(consumer=SimpleNamespace(acknowledge=lambda _: None))
-    workers = LoopWorkers(board, settler, valve.handle, 8, valve=valve)  # type: ignore[arg-type]
+    workers = LoopWorkers(work_queue, settler, admission.handle, 8, admission=admission)  # type: ignore[arg-type]
     working = asyncio.create_task(workers._work())
-    while board.ready or valve.out:  # noqa: ASYNC110 - nothing tells
+    while work_queue.ready or admission.out:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0)
-    board.close()
+    work_queue.close()
     await working
 
 
 def test_each_message_is_counted_once() -> None:
     """On its way out, too; else one more than allowed would be received meanwhile."""
-    board = WorkQueue()
-    board.ready.extend((number, 1, None) for number in range(COUNT))
-    valve = Counted(board)
-    asyncio.run(run(board, valve))
-    assert ({COUNT}, COUNT) == (valve.sums, valve.done)
+    work_queue = WorkQueue()
+    work_queue.ready.extend((number, 1, None) for number in range(COUNT))
+    admission = Counted(work_queue)
+    asyncio.run(run(work_queue, admission))
+    assert ({COUNT}, COUNT) == (admission.sums, admission.done)
 
 
 def test_what_is_taken_back_meanwhile_is_not_out() -> None:
     """The receiving thread lets go of what nobody has begun to handle, after a new connection."""
-    board = WorkQueue()
-    board.ready.append((0, 1, None))
+    work_queue = WorkQueue()
+    work_queue.ready.append((0, 1, None))
 
     class Late(Counted):
         def enter(self) -> bool:
-            board.unstarted()
+            work_queue.unstarted()
             return super().enter()
 
-    valve = Late(board)
-    asyncio.run(run(board, valve))
-    assert (0, 0) == (valve.out, valve.done)
+    admission = Late(work_queue)
+    asyncio.run(run(work_queue, admission))
+    assert (0, 0) == (admission.out, admission.done)

@@ -21,7 +21,7 @@ ORIGIN = Origin("persistent://public/default/orders", "1:0:-1", "billing")
 WHEN = datetime(2026, 5, 1, tzinfo=UTC)
 
 
-def told(error: BaseException | None = None, **changes: Any) -> FailureDetails:
+def details(error: BaseException | None = None, **changes: Any) -> FailureDetails:
     """Return what is told of a first attempt that failed."""
     return attrs.evolve(FailureDetails(error, 1, WHEN, WHEN), **changes)
 
@@ -31,7 +31,12 @@ def test_a_dead_letter_by_hand_says_why(plan_of: Callable[..., Plan]) -> None:
     carried = {"RECONSUMETIMES": "7", "FAILURE_MESSAGE": "of an earlier failure"}
     custom = {"line": "4", "FAILURE_STAGE": "decode"}
     letter = dead_lettered(
-        plan_of(), carried, ORIGIN, custom=custom, reason="invalid", told=told(KeyError("price"))
+        plan_of(),
+        carried,
+        ORIGIN,
+        custom=custom,
+        reason="invalid",
+        details=details(KeyError("price")),
     )
     failure = pr.DeadLetter.read(letter.properties).failure
     assert ("7", "4") == (letter.properties["RECONSUMETIMES"], letter.properties["line"])
@@ -52,7 +57,7 @@ def test_what_a_dead_letter_by_hand_says_is_bounded_and_encodable(
 ) -> None:
     """8 KiB at most, and never a lone surrogate: no client could read it."""
     bare = dead_lettered(plan_of(), {}, ORIGIN)
-    letter = dead_lettered(plan_of(), {}, ORIGIN, reason=text, told=told(ValueError(text)))
+    letter = dead_lettered(plan_of(), {}, ORIGIN, reason=text, details=details(ValueError(text)))
     size = sum(len((name + value).encode()) for name, value in letter.properties.items())
     assert size - sum(len(name + value) for name, value in bare.properties.items()) <= 8192
 
@@ -65,7 +70,7 @@ def test_an_error_that_cannot_be_shown_is_no_obstacle(plan_of: Callable[..., Pla
             raise RuntimeError
 
     Broken.__qualname__ = "\ud800Broken"
-    letter = dead_lettered(plan_of(), {}, ORIGIN, reason="bad", told=told(Broken()))
+    letter = dead_lettered(plan_of(), {}, ORIGIN, reason="bad", details=details(Broken()))
     assert ("?Broken", "<?Broken that cannot be shown>") == (
         letter.properties["FAILURE_ERROR"],
         letter.properties["FAILURE_MESSAGE"],
@@ -75,7 +80,7 @@ def test_an_error_that_cannot_be_shown_is_no_obstacle(plan_of: Callable[..., Pla
 def test_who_brings_a_dead_letter_back_begins_anew(plan_of: Callable[..., Plan]) -> None:
     """What stood for this life of the message alone stays behind."""
     carried = {"FAILURE_WRITER": "a.1", "FAILURE_CRASHES": "2"}
-    letter = dead_lettered(plan_of(), carried, ORIGIN, reason="bad", told=told())
+    letter = dead_lettered(plan_of(), carried, ORIGIN, reason="bad", details=details())
     assert not letter.properties.keys() & carried
 
 
@@ -87,7 +92,7 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
         {},
         ORIGIN,
         failures=3,
-        told=told(KeyError("k")),
+        details=details(KeyError("k")),
         custom={"a": "b"},
     ).properties
     assert ("3", "5000", "KeyError", "b") == (
@@ -102,7 +107,7 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
         carried,
         ORIGIN,
         failures=3,
-        told=told(ValueError()),
+        details=details(ValueError()),
         custom={},
     )
     assert {**carried, "DELAY_TIME": "7000"} == again.properties
@@ -111,8 +116,10 @@ def test_a_policys_retry_is_counted_as_it_says(plan_of: Callable[..., Plan]) -> 
 
 def test_used_up_is_counted_where_letters_are(plan_of: Callable[..., Plan]) -> None:
     """As in Java one more than the retries; without retry letters there is no count."""
-    counted = used_up(plan_of(), {}, ORIGIN, failures=5, told=told())
+    counted = used_up(plan_of(), {}, ORIGIN, failures=5, details=details())
     assert ("5", DLQ, True) == (counted.properties["RECONSUMETIMES"], counted.topic, counted.dead)
     policy = pr.DeadLetterPolicy(4)
     plan = plan_of(enable_retry=False, dead_letter_policy=policy)
-    assert "RECONSUMETIMES" not in used_up(plan, {}, ORIGIN, failures=5, told=told()).properties
+    assert (
+        "RECONSUMETIMES" not in used_up(plan, {}, ORIGIN, failures=5, details=details()).properties
+    )

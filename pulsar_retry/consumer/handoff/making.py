@@ -37,16 +37,16 @@ class LetterMaker:
         self._plan = plan
         self._clock = clock
         # Most callers ask for one of a few delays: check each once.
-        self._wishes = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
+        self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
 
-    def wish(self, delay: Duration | None, level: int | None) -> DelayRequest:
+    def delay_request(self, delay: Duration | None, level: int | None) -> DelayRequest:
         """Check when a message is to come back.
 
         Raises:
             ConfigError: `DelayRequest.of` says why.
         """
         try:
-            return self._wishes(delay, level)
+            return self._requests(delay, level)
         except TypeError:  # what cannot be hashed is no delay either, and this says so
             return DelayRequest.of(self._plan, delay, level)
 
@@ -63,9 +63,9 @@ class LetterMaker:
             AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is not acceptable.
         """
-        wish = self.wish(delay, level)
+        request = self.delay_request(delay, level)
         raw = _unsettled(message)
-        letter = reconsumed(self._plan, wish, raw.properties(), self.origin(raw), properties)
+        letter = reconsumed(self._plan, request, raw.properties(), self.origin(raw), properties)
         return raw, settling(letter, message, self._plan.subscription)
 
     def dead(
@@ -82,12 +82,12 @@ class LetterMaker:
             ConfigError: an argument is not acceptable.
         """
         raw = _unsettled(message)
-        told = FailureDetails(
+        details = FailureDetails(
             checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw)
         )
         carried, origin = raw.properties(), self.origin(raw)
         letter = dead_lettered(
-            self._plan, carried, origin, custom=properties, reason=reason, told=told
+            self._plan, carried, origin, custom=properties, reason=reason, details=details
         )
         return raw, settling(letter, message, self._plan.subscription)
 

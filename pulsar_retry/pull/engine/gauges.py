@@ -24,13 +24,13 @@ class Gauges:
 
     def __init__(
         self,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         limits: FlowControl,
         clock: LeaseClock,
         supervisor: Supervisor,
         subscriber: Patient,
     ) -> None:
-        self._board = board
+        self._work_queue = work_queue
         self._limits = limits
         self._clock = clock
         self._supervisor = supervisor
@@ -38,7 +38,7 @@ class Gauges:
 
     def gauges(self) -> dict[str, float]:
         """Return what is in hand, the load, the seconds of a lease, and what is wrong."""
-        count, size = self._board.held()
+        count, size = self._work_queue.held()
         count, size = max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
         return {
             "inflight": float(count),

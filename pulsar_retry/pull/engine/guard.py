@@ -31,18 +31,23 @@ class HandlerGuard:
     """
 
     def __init__(
-        self, quarantine: Quarantine, board: WorkQueue, clock: Clock, *, counts_redeliveries: bool
+        self,
+        quarantine: Quarantine,
+        work_queue: WorkQueue,
+        clock: Clock,
+        *,
+        counts_redeliveries: bool,
     ) -> None:
         """Make one.
 
         Args:
             quarantine: What is quarantined.
-            board: Where the messages come from.
+            work_queue: Where the messages come from.
             clock: What waiting threads wait on.
             counts_redeliveries: Whether the broker's redeliveries are not the attempts themselves.
         """
         self._quarantine = quarantine
-        self._board = board
+        self._work_queue = work_queue
         self._clock = clock
         self._counts_redeliveries = counts_redeliveries
         self._ward = Ward()
@@ -106,7 +111,7 @@ class HandlerGuard:
             self._settle(key)
 
     def end(self) -> None:
-        """Let nobody wait any longer: the board is closed."""
+        """Let nobody wait any longer: the queue is closed."""
         self.close()
         self._ward.empty()
 
@@ -146,7 +151,7 @@ class HandlerGuard:
                 self._quarantine.store.claim(key)
         yield
         slot.work = item
-        if self._board.closed and item is not None:
+        if self._work_queue.closed and item is not None:
             slot.expire(item, interrupts=False)  # it was never begun: it comes back
             raise Defer(0)
         self._claim(key)

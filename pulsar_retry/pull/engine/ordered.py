@@ -38,7 +38,7 @@ class OrderedLanes:
     def __init__(
         self,
         lanes: Lanes,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         handover: Handover,
         consumer_type: pulsar.ConsumerType,
         clock: Clock = SYSTEM,
@@ -46,7 +46,7 @@ class OrderedLanes:
         self._now = clock.monotonic
         self._by_key = consumer_type == pulsar.ConsumerType.KeyShared
         self._table: LaneTable[Work] = LaneTable(lanes, self._place if self._by_key else None)
-        self._board = board
+        self._work_queue = work_queue
         self._handover = handover
         self._lock = threading.Lock()
         self._era = 0
@@ -71,7 +71,7 @@ class OrderedLanes:
         """
         key = self.key_of(message)
         if key is None:
-            self._board.ready.append(Work(message, size, None))
+            self._work_queue.ready.append(Work(message, size, None))
             return True
         entry = LaneEntry(key, era=self._era)
         with self._lock:
@@ -80,7 +80,7 @@ class OrderedLanes:
             )
         entry.comes_again = comes_again
         if now is not None:
-            self._board.ready.append(now)
+            self._work_queue.ready.append(now)
         return is_kept
 
     def _place(self, work: Work) -> LeftPlace:
@@ -101,7 +101,7 @@ class OrderedLanes:
             step = self._table.park(work.entry.key, work, now + delay, now)
         self._go_on(step)
         if not step.now:
-            self._board.notify()
+            self._work_queue.notify()
 
     def tick(self) -> tuple[list[Work], float]:
         """Put up what is due; return a lane's messages that overflow, and the seconds to wait."""
@@ -116,9 +116,9 @@ class OrderedLanes:
     def _go_on(self, step: LaneStep[Work]) -> None:
         """Put up what is to be handled now, and ask the broker for what comes then."""
         for work in step.now:
-            self._board.put(work)
+            self._work_queue.put(work)
         for work in step.left:
-            self._board.settled(work)
+            self._work_queue.settled(work)
         for place in cast("Sequence[LeftPlace]", step.asked):
             place.ask_back()
 

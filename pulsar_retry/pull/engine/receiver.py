@@ -73,27 +73,27 @@ class Receiver:
 
     def __init__(
         self,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         settler: Settler,
         *,
         flow_control: FlowControl,
         lease: Lease,
         lanes: OrderedLanes | None,
         lane_limits: Lanes,
-        switch: ThreadSafeBreaker | None,
-        valve: AdmissionControl | None,
+        safe_breaker: ThreadSafeBreaker | None,
+        admission: AdmissionControl | None,
         probe: Callable[[], Future[None]],
         supervise: Callable[[float], None] = lambda _now: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make the intake.
+        """Make the receiver.
 
         *probe* asks the broker for the topics and gives what it will say; *supervise* looks after
         the workers.
         """
         self._supervise = supervise
         self._now = clock.monotonic
-        self._board = board
+        self._work_queue = work_queue
         self._settler = settler
         self._handover = settler.handover
         self._receive = settler.consumer.receive
@@ -102,9 +102,9 @@ class Receiver:
         self._gate = FlowGate(flow_control)
         self._lanes = lanes
         self._by_letter = lane_limits.overflow == LETTER
-        self._switch = switch
-        self._valve = valve
-        self._inquiry = ConnectionProbe(probe, self._now)
+        self._safe_breaker = safe_breaker
+        self._admission = admission
+        self._probe = ConnectionProbe(probe, self._now)
         self._interval = min(_LOOK, lease.minimum / 4)
         self._idle_interval = max(self._interval, clock.interval(_LOOK))
         self._glance = clock.interval(_GLANCE)
@@ -121,7 +121,7 @@ class Receiver:
         self.clock = LeaseClock(lease)
         self._counted = 0
         self._turn = threading.Lock()  # held by the one who receives, or decides about it
-        board.top_up = self.top_up
+        work_queue.top_up = self.top_up
         self._handover.when_moved(self._moved)
 
     def run(self, is_over: Callable[[], bool]) -> None:
@@ -131,7 +131,7 @@ class Receiver:
             pulsar.PulsarException: the subscription cannot go on.
             Exception: a handler has raised what the policy stops for.
         """
-        self._goes = len(self._board.slots)
+        self._goes = len(self._work_queue.slots)
         self._turn.acquire()  # and it is not released at the end: nothing is received after it
         while not is_over():
             if self._settler.fatal is not None:
@@ -149,10 +149,10 @@ class Receiver:
                 self._await_workers(wait)
 
     def _wait(self, timeout: float) -> bool:
-        """Wait until something has changed, as the board does; meanwhile a worker may receive."""
+        """Wait until something has changed, as the queue does; meanwhile a worker may receive."""
         self._turn.release()
         try:
-            return self._board.wait(timeout)
+            return self._work_queue.wait(timeout)
         finally:
             self._turn.acquire()
 
@@ -171,24 +171,28 @@ class Receiver:
             _log.debug("messages could not be received", exc_info=True)
         finally:
             self._turn.release()
-        self._board.notify()
+        self._work_queue.notify()
 
     def _is_wanted(self) -> bool:
         """Tell whether more is to be received: somebody has nothing to do, or soon will."""
-        ready = len(self._board.ready) if self._valve is None else self._unsent()
-        return ready < self._board.low or bool(self._board.idle and not ready)
+        ready = len(self._work_queue.ready) if self._admission is None else self._unsent()
+        return ready < self._work_queue.low or bool(self._work_queue.idle and not ready)
 
     def _is_held(self) -> bool:
-        """Tell whether something is ready that the valve lets out in its own time.
+        """Tell whether something is ready that the admission control lets out in its own time.
 
-        Then the board is waited on: it wakes this thread when that comes, which no receive does.
+        Then the queue is waited on: it wakes this thread when that comes, which no receive does.
         """
-        return self._valve is not None and bool(self._board.ready) and self._valve.is_backing_off()
+        return (
+            self._admission is not None
+            and bool(self._work_queue.ready)
+            and self._admission.is_backing_off()
+        )
 
     def _let_out(self) -> None:
-        """Wake workers for what was put up while the valve let nothing out, and is ready still."""
-        if self._valve is not None and self._board.ready and self._board.idle:
-            self._board.wake(min(self._valve.free(), len(self._board.ready)))
+        """Wake workers for what was put up while nothing was let out, and is ready still."""
+        if self._admission is not None and self._work_queue.ready and self._work_queue.idle:
+            self._work_queue.wake(min(self._admission.free(), len(self._work_queue.ready)))
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -196,32 +200,32 @@ class Receiver:
         """Tell whether flow control, the breaker and the lanes let a message in."""
         if self._lanes is not None and self._lanes.is_blocked():
             return False
-        if self._switch is not None and not self._is_let_in(self._switch):
+        if self._safe_breaker is not None and not self._is_let_in(self._safe_breaker):
             return False
-        count, size = self._board.held()
-        if self._valve is not None and self._valve.room(self._unsent()) < 1:
+        count, size = self._work_queue.held()
+        if self._admission is not None and self._admission.room(self._unsent()) < 1:
             return False
         return self._gate.is_open(count, size)
 
-    def _is_let_in(self, switch: ThreadSafeBreaker) -> bool:
-        switch.acknowledged(self._board.done())
-        match switch.state():
+    def _is_let_in(self, safe_breaker: ThreadSafeBreaker) -> bool:
+        safe_breaker.acknowledged(self._work_queue.done())
+        match safe_breaker.state():
             case BreakerState.OPEN:
-                self._kept.extend(self._board.unstarted())
+                self._kept.extend(self._work_queue.unstarted())
                 return False
             case BreakerState.HALF_OPEN:
-                if self._board.running() or self._board.ready:
+                if self._work_queue.running() or self._work_queue.ready:
                     return False
                 if self._kept:
-                    self._board.put(self._kept.pop(0))
+                    self._work_queue.put(self._kept.pop(0))
                     return False
                 self._is_trying = True
             case _:
                 self._is_trying = False
                 if self._kept:
-                    self._board.ready.extend(self._kept)
+                    self._work_queue.ready.extend(self._kept)
                     self._kept.clear()
-                    self._board.wake(len(self._board.slots))
+                    self._work_queue.wake(len(self._work_queue.slots))
         return True
 
     def _fill(self, wait: float | None) -> bool:
@@ -230,10 +234,10 @@ class Receiver:
         *wait* is for how many seconds the first message is waited for; None: not at all. Tell
         whether there may be more.
         """
-        board, lanes = self._board, self._lanes
+        work_queue, lanes = self._work_queue, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
-        put_up = board.ready.append
-        count, size = board.held()
+        put_up = work_queue.ready.append
+        count, size = work_queue.held()
         room = min(self._at_a_time(), self._limits.max_messages - count)
         space = self._limits.max_bytes - size
         received, left, total, has_more = 0, 0, 0, False
@@ -261,29 +265,29 @@ class Receiver:
             pass
         finally:
             kept = received - left
-            board.received += kept
-            board.received_size += total
+            work_queue.received += kept
+            work_queue.received_size += total
         if received:
-            self._inquiry.doubt()
+            self._probe.doubt()
         if kept:
             self._put_up, self._put_up_at = kept, self._now()
             self._next_look = min(self._next_look, self._put_up_at + self._interval)
-            board.wake(1 if self._is_quick else kept)
+            work_queue.wake(1 if self._is_quick else kept)
         return has_more
 
     def _at_a_time(self) -> int:
         """Return how many may be received in one go."""
         if self._is_trying:
             return 1
-        # A valve says itself how much is taken ahead, and does so by what is slow behind it.
-        return self._goes if self._valve is None else self._valve.room(self._unsent())
+        # An admission control says itself how much is taken ahead.
+        return self._goes if self._admission is None else self._admission.room(self._unsent())
 
     def _unsent(self) -> int:
         """Return how many messages are ready that nobody has begun to handle yet.
 
         What is retried in place, now or later, must not keep the messages of other keys out.
         """
-        ready = self._board.ready
+        ready = self._work_queue.ready
         if self._lanes is None:
             return len(ready)
         return sum(entry is None or not entry.retries for _, _, entry in ready.copy())
@@ -305,9 +309,9 @@ class Receiver:
             return self._receive(max(1, round(wait * 1000)))
         except pulsar.Timeout:
             if self._consumer.is_connected():
-                self._inquiry.end()
+                self._probe.end()
             else:
-                self._inquiry.look()
+                self._probe.look()
             raise
         except pulsar.Interrupted:
             raise pulsar.Timeout("Pulsar error: Timeout") from None
@@ -326,13 +330,13 @@ class Receiver:
 
     def _await_workers(self, wait: float) -> None:
         """Wait until somebody has nothing to do; wake others if that takes long."""
-        board = self._board
-        is_held = self._valve is not None and self._valve.free() < 1
-        if is_held or not (board.ready and board.idle):
+        work_queue = self._work_queue
+        is_held = self._admission is not None and self._admission.free() < 1
+        if is_held or not (work_queue.ready and work_queue.idle):
             self._wait(wait)
         elif not self._wait(min(wait, _STALL)):
             self._is_quick = False
-            board.wake(len(board.ready))
+            work_queue.wake(len(work_queue.ready))
 
     # -- looking after what is in hand ------------------------------------------------------------
 
@@ -340,16 +344,16 @@ class Receiver:
         """Look after leases and lanes; return the seconds until that is to be done again."""
         now = self._now()
         if now >= self._next_look:
-            in_hand = self._board.held()[0]
+            in_hand = self._work_queue.held()[0]
             self._next_look = now + (self._interval if in_hand else self._idle_interval)
             self._look_at_leases(now)
         wait = self._next_look - now
         if self._look_at_connection(now):
             wait = min(wait, self._glance)
-        if self._switch is not None:
-            wait = min(wait, self._switch.wait() or wait)
-        if self._valve is not None:
-            wait = min(wait, self._valve.wait())
+        if self._safe_breaker is not None:
+            wait = min(wait, self._safe_breaker.wait() or wait)
+        if self._admission is not None:
+            wait = min(wait, self._admission.wait())
         if self._lanes is not None:
             surplus, due = self._lanes.tick()
             for work in surplus:
@@ -366,7 +370,7 @@ class Receiver:
         for key in self.clock.expired(now):
             slot, item = cast("tuple[Slot, Item]", key)
             self._settler.expire(slot, item)
-        for slot in self._board.slots:
+        for slot in self._work_queue.slots:
             watched = slot.watched
             if watched is not None and slot.work is not watched:
                 self.clock.end((slot, watched), now)
@@ -377,7 +381,7 @@ class Receiver:
             elif work is not None and watched is not work:
                 slot.watched = work
                 self.clock.begin((slot, work), slot.seen_at)
-        done = self._board.done()
+        done = self._work_queue.done()
         self.clock.times.add(0.0, done - self._counted)
         self._counted = done
         self._supervise(now)
@@ -387,7 +391,7 @@ class Receiver:
     def _moved(self) -> None:
         """Take note, on any thread, that this process has moved the subscription."""
         self._moved_at = self._now()
-        self._board.notify()
+        self._work_queue.notify()
 
     def _look_at_connection(self, now: float) -> bool:
         """Let go of what nobody has begun to handle, if the subscription may have been moved.
@@ -408,7 +412,7 @@ class Receiver:
                 self._settler.own_letters.clear()
                 self._moved_at = None
         lanes = self._lanes
-        holds = self._kept or self._board.ready or (lanes is not None and not lanes.is_empty)
+        holds = self._kept or self._work_queue.ready or (lanes is not None and not lanes.is_empty)
         return bool(holds) or self._moved_at is not None
 
     def _let_go(self) -> None:
@@ -421,5 +425,5 @@ class Receiver:
     def take_down(self) -> list[Work]:
         """Return what is in hand that nobody has begun to handle, and forget it."""
         kept, self._kept = self._kept, []
-        works = [*kept, *self._board.unstarted()]
+        works = [*kept, *self._work_queue.unstarted()]
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]

@@ -91,27 +91,27 @@ class Settler:
 
     def __init__(
         self,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         consumer: Consumer,
         policy: RetryPolicy,
         handover: Handover,
         *,
         redelivery: str,
         lanes: OrderedLanes | None,
-        switch: ThreadSafeBreaker | None,
+        safe_breaker: ThreadSafeBreaker | None,
         late: str,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make the settler of one subscription; *late*: see `Lease`."""
         self._clock = clock
-        self._board = board
+        self._work_queue = work_queue
         self.consumer = consumer
         self.policy = policy
         self.handover = handover
         self._log = FailureLog(handover.watch, clock.monotonic)
         self._nacks = redelivery == NACK
         self._lanes = lanes
-        self._switch = switch
+        self._safe_breaker = safe_breaker
         self._late = late
         self._lock = threading.Lock()
         self.counts = Counts()
@@ -155,7 +155,7 @@ class Settler:
         self._count("unsettled")
         text = "a message was not settled and will be redelivered: %s"
         _log.warning(text, shown(error), extra=self.handover.watch.facts(work.message))
-        self._board.settled(work)
+        self._work_queue.settled(work)
         self._next(work)
 
     # -- carrying out -----------------------------------------------------------------------------
@@ -181,8 +181,8 @@ class Settler:
             The end of the hand-off, where there is one.
         """
         failure, attempt = _failure(work, error, self._clock.now()), self.attempt(work)
-        if self._switch is not None and not _is_chosen(error):
-            self._switch.failed()
+        if self._safe_breaker is not None and not _is_chosen(error):
+            self._safe_breaker.failed()
         action = decide(policy, attempt, failure)
         return self._carry_out(work, action, failure, attempt, keep=keep)
 
@@ -293,8 +293,8 @@ class Settler:
         if work is not None:
             with contextlib.suppress(Exception):  # the consumer is closed: it comes back anyway
                 self.consumer.negative_acknowledge(work.message)
-            self._board.settled(work)
-        self._board.notify()
+            self._work_queue.settled(work)
+        self._work_queue.notify()
 
     def is_superfluous(self, message: Any) -> bool:
         """Tell whether *message* is no news: a letter with a newer one, or one that is dead here.
@@ -334,7 +334,7 @@ class Settler:
             self.handover.parked(work.message, delay, failure.cause or failure.error, attempt)
             return
         self.consumer.negative_acknowledge(work.message, delay=delay)
-        self._board.settled(work)
+        self._work_queue.settled(work)
 
     def let_go(self, work: Work, cut: frozenset[bool]) -> None:
         """Forget a message that is delivered again, if it is to be; that is no retry.
@@ -345,7 +345,7 @@ class Settler:
             self.own_letters.failed(chain_key(work.message), self._failures(work))
         if not self.handover.comes_by_itself(work.message, cut):
             self.handover.ask_back_later(work.message)()
-        self._board.settled(work)
+        self._work_queue.settled(work)
 
     def _acknowledge(self, work: Work, kind: str) -> None:
         """Acknowledge a message and count it as *kind*."""
@@ -358,9 +358,9 @@ class Settler:
             self.not_settled(work, error)
             return
         self._count(kind)
-        self._board.settled(work)
-        if self._switch is not None:
-            self._switch.succeeded()
+        self._work_queue.settled(work)
+        if self._safe_breaker is not None:
+            self._safe_breaker.succeeded()
         self._next(work)
 
     def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
@@ -369,7 +369,7 @@ class Settler:
             self.not_settled(work, error)  # the consumer has asked for it back
             return
         self._count(kind)
-        self._board.settled(work)
+        self._work_queue.settled(work)
         self._next(work)
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
@@ -386,7 +386,7 @@ class Settler:
 
     def _suspended(self) -> float | None:
         """Return the seconds for which nothing is dead-lettered; None: it may be."""
-        return None if self._switch is None else self._switch.suspended()
+        return None if self._safe_breaker is None else self._safe_breaker.suspended()
 
     def _too_late(self, item: Item) -> None:
         if self._late == "refuse":

@@ -52,7 +52,7 @@ class Supervisor:
     def __init__(
         self,
         workers: Workers,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         settler: Settler,
         *,
         lease: Lease,
@@ -61,7 +61,7 @@ class Supervisor:
     ) -> None:
         """Make one; *now* is for how long an event loop is silent, which is never virtual."""
         self._workers = workers
-        self._board = board
+        self._work_queue = work_queue
         self._settler = settler
         self._cap = lease.max_abandoned or max(LEAST_CAP, concurrency)
         self._patience = lease.max_total + _PATIENCE
@@ -75,7 +75,7 @@ class Supervisor:
 
     def look(self, now: float) -> None:
         """Replace who hangs or has died; have the subscription end where that does not help."""
-        if self._board.closed:
+        if self._work_queue.closed:
             return
         self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
         self._look_at_handlers(now)
@@ -86,7 +86,7 @@ class Supervisor:
 
     def abandoned(self) -> int:
         """Return how many handlers hang although their lease has expired. Thread-safe."""
-        slots = [*self._abandoned, *self._board.slots]
+        slots = [*self._abandoned, *self._work_queue.slots]
         return sum(slot.work is not None and slot.work is slot.expired for slot in slots)
 
     def problems(self) -> list[str]:
@@ -100,7 +100,7 @@ class Supervisor:
 
     def _look_at_handlers(self, now: float) -> None:
         late = {}
-        for slot in list(self._board.slots):
+        for slot in list(self._work_queue.slots):
             if slot.work is None or slot.work is not slot.expired:
                 continue
             since = late[slot] = self._late.get(slot, now)
@@ -155,7 +155,7 @@ class Supervisor:
             error = WorkersLostError(text)
             error.__cause__ = cause
             self._settler.fatal = error
-            self._board.notify()
+            self._work_queue.notify()
 
     def _facts(self) -> dict[str, str]:
         ledger = self._settler.handover.watch.ledger

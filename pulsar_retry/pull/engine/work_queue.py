@@ -247,5 +247,5 @@ class WorkQueue:
         return sum(s.work is not None and s.work is not s.expired for s in list(self.slots))
 
 
-#: The board of the message that a handler on a loop, or a task of its own, is called with.
+#: The queue of the message that a handler on a loop, or a task of its own, is called with.
 HANDLED_BY: ContextVar[WorkQueue | None] = ContextVar("HANDLED_BY", default=None)

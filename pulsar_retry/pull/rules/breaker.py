@@ -1,4 +1,4 @@
-"""The circuit breaker on the intake: stops receiving when everything fails. Pure."""
+"""The circuit breaker on receiving: stops receiving when everything fails. Pure."""
 
 from __future__ import annotations
 

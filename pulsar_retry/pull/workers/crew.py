@@ -29,7 +29,7 @@ class Crew:
     def __init__(
         self,
         options: Options,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         settler: Settler,
         clock: Clock = SYSTEM,
         *,
@@ -39,14 +39,16 @@ class Crew:
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
         self._handler = options.handler
-        self._board = board
+        self._work_queue = work_queue
         self._settler = settler
         self._clock = clock
-        self._finisher = Finisher(board, options.loop, lost)
+        self._finisher = Finisher(work_queue, options.loop, lost)
         self._guard = None
         if options.quarantine is not None:
             counts = options.redelivery == LETTERS
-            self._guard = HandlerGuard(options.quarantine, board, clock, counts_redeliveries=counts)
+            self._guard = HandlerGuard(
+                options.quarantine, work_queue, clock, counts_redeliveries=counts
+            )
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._on_loop: LoopWorkers | None = None
@@ -54,7 +56,7 @@ class Crew:
             self._start_on_loop(lost)
         else:
             crew = [self._worker() for _ in range(options.concurrency)]
-            board.slots.extend(worker.slot for worker in crew)
+            work_queue.slots.extend(worker.slot for worker in crew)
             for worker in crew:
                 self._start(worker)
 
@@ -66,7 +68,7 @@ class Crew:
             self._on_loop.replace(slot)
             return
         worker = self._worker()
-        self._board.replace(slot, worker.slot)
+        self._work_queue.replace(slot, worker.slot)
         self._start(worker)
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
@@ -100,7 +102,7 @@ class Crew:
             self._guard.close()
 
     def close(self) -> None:
-        """Let go of what they shared, once the board is closed."""
+        """Let go of what they shared, once the queue is closed."""
         if self._guard is not None:
             self._guard.end()
         self._finisher.close()
@@ -109,18 +111,18 @@ class Crew:
         from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
 
         options, handler = self._options, self._handler
-        if options.valve is None:  # a dispatcher's returns nothing
+        if options.admission is None:  # a dispatcher's returns nothing
             handler = self._finisher.finishing_async(handler)
         if self._guard is not None:
             handler = self._guard.guarded_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
             handler = spans.traced_async(handler)
         workers = self._on_loop = LoopWorkers(
-            self._board,
+            self._work_queue,
             self._settler,
             handler,
             options.concurrency,
-            valve=options.valve,
+            admission=options.admission,
             around=options.around,
             clock=self._clock,
         )
@@ -143,7 +145,7 @@ class Crew:
             handler, close = process, process.close
             slot.interrupt = process.kill
         return WorkerThread(
-            self._board,
+            self._work_queue,
             self._settler,
             self._around(handler, slot),
             slot=slot,

@@ -19,7 +19,7 @@ from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
-#: With fewer messages ready than this more are received, where a valve lets that much ahead in.
+#: With fewer messages ready than this, more are received where the admission control allows it.
 _LOW = 32
 
 #: Threads on which failures are settled.
@@ -38,41 +38,41 @@ class LoopWorkers:
 
     def __init__(
         self,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         settler: Settler,
         handler: Callable[[Any], Awaitable[Any]],
         concurrency: int,
         *,
-        valve: AdmissionControl | None = None,
+        admission: AdmissionControl | None = None,
         around: AbstractAsyncContextManager[object] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make workers that do not run yet.
 
         Args:
-            board: Where messages are taken from.
+            work_queue: Where messages are taken from.
             settler: Settles them.
             handler: Called with each message.
             concurrency: How many at a time.
-            valve: Lets them out; None: at once.
+            admission: Lets them out; None: at once.
             around: Entered on the loop before the first message, left after the last one.
             clock: Is told what is under way here.
         """
         self._clock = clock
-        self._board = board
+        self._work_queue = work_queue
         self._settler = settler
         self._handler = handler
-        self._valve = valve
-        if valve is not None:
-            board.low = max(2, min(_LOW, concurrency // 2))
+        self._admission = admission
+        if admission is not None:
+            work_queue.low = max(2, min(_LOW, concurrency // 2))
         self._around = around or contextlib.nullcontext()
         self._slots = [Slot() for _ in range(concurrency)]
-        board.slots.extend(self._slots)
+        work_queue.slots.extend(self._slots)
         for slot in self._slots:
             clock.begin(slot)
         # There may be thousands, all on one thread: the first one counts for them all.
         self._till = self._slots[0]
-        board.counting = [self._till]
+        work_queue.counting = [self._till]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._others: list[asyncio.Future[None]] = []
         self.error: BaseException | None = None
@@ -102,7 +102,7 @@ class LoopWorkers:
             return
 
         def ended(running: Future[None]) -> None:
-            if self._board.closed:
+            if self._work_queue.closed:
                 return
             if running.cancelled() or (error := running.exception()) is None:
                 lost()
@@ -112,7 +112,7 @@ class LoopWorkers:
         running.add_done_callback(ended)
 
     async def _work(self) -> None:
-        HANDLED_BY.set(self._board)
+        HANDLED_BY.set(self._work_queue)
         self._loop = asyncio.get_running_loop()
         try:
             async with self._around:
@@ -125,7 +125,7 @@ class LoopWorkers:
     def replace(self, slot: Slot) -> None:
         """Have another worker take the place of *slot*'s, which hangs. Thread-safe."""
         fresh = Slot()
-        self._board.replace(slot, fresh)
+        self._work_queue.replace(slot, fresh)
         self._clock.begin(fresh)
 
         def begin() -> None:
@@ -152,11 +152,11 @@ class LoopWorkers:
 
     async def _handle_until_closed(self, slot: Slot) -> None:
         SLOT.set(slot)
-        board, valve, loop = self._board, self._valve, asyncio.get_running_loop()
+        work_queue, admission, loop = self._work_queue, self._admission, asyncio.get_running_loop()
         awake = asyncio.Event()
 
         def wake() -> None:
-            if not board.closed:
+            if not work_queue.closed:
                 self._clock.begin(slot)
             try:
                 loop.call_soon_threadsafe(awake.set)
@@ -164,20 +164,20 @@ class LoopWorkers:
                 self._clock.end(slot)
                 self._lost()
 
-        while not (board.closed or slot.retired):
-            if not board.ready:
+        while not (work_queue.closed or slot.retired):
+            if not work_queue.ready:
                 slot.work = None
                 awake.clear()
-                if board.lie_down(wake):
+                if work_queue.lie_down(wake):
                     self._clock.end(slot)
                     await awake.wait()
                 continue
             # Before it is taken down: in between, whoever receives would count it nowhere.
-            if valve is not None and not valve.enter():
+            if admission is not None and not admission.enter():
                 slot.work = None
                 awake.clear()
-                board.idle.append(wake)  # the receiving thread wakes workers when it opens
-                if not board.closed:
+                work_queue.idle.append(wake)  # the receiving thread wakes workers when it opens
+                if not work_queue.closed:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
@@ -186,16 +186,16 @@ class LoopWorkers:
             await self._settle(slot, item, self._begun(slot, item))
 
     def _take_down(self) -> Item | None:
-        """Return the next message, for which the valve was entered; None: it was taken back."""
-        board = self._board
+        """Return the next message, that was let out; None: it was taken back."""
+        work_queue = self._work_queue
         try:
-            item = board.ready.popleft()
+            item = work_queue.ready.popleft()
         except IndexError:
-            if self._valve is not None:
-                self._valve.forget()
+            if self._admission is not None:
+                self._admission.forget()
             return None
-        if len(board.ready) + 1 == board.low:
-            board.top_up()
+        if len(work_queue.ready) + 1 == work_queue.low:
+            work_queue.top_up()
         return item
 
     def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
@@ -204,7 +204,7 @@ class LoopWorkers:
         retries = 0 if (entry := item[2]) is None else entry.retries
         if retries != RETRIES_IN_PLACE.get():
             RETRIES_IN_PLACE.set(retries)
-        if self._valve is not None:
+        if self._admission is not None:
             # A dispatcher's handler keeps its own time and is never interrupted: it needs no task.
             return self._handler(item[0])
         # In a task of its own, so that an expired lease can cancel it and not the worker.
@@ -224,7 +224,7 @@ class LoopWorkers:
             result = await handling
         except BaseException as error:
             task = asyncio.current_task()
-            if self._valve is None and task is not None and task.cancelling():
+            if self._admission is None and task is not None and task.cancelling():
                 raise  # it is the worker that is cancelled: its loop ends, no attempt has failed
             await self._failed(slot, item, error)
             return

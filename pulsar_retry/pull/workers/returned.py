@@ -36,18 +36,18 @@ class Finisher:
 
     def __init__(
         self,
-        board: WorkQueue | None = None,
+        work_queue: WorkQueue | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         """Make one.
 
         Args:
-            board: Where the messages are from (`HANDLED_BY`).
+            work_queue: Where the messages are from (`HANDLED_BY`).
             loop: Where awaitables run; None: on a loop of its own, which is made when it is needed.
             lost: Called if *loop* is found closed.
         """
-        self._board = board
+        self._work_queue = work_queue
         self._loop = loop
         self._lost = lost
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class Finisher:
 
     async def awaited(self, result: Any) -> Any:
         """Do what `finish` does, on an event loop."""
-        HANDLED_BY.set(self._board)
+        HANDLED_BY.set(self._work_queue)
         while True:
             if isinstance(result, Future):
                 import asyncio  # noqa: PLC0415 - as above

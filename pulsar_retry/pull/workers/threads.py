@@ -26,7 +26,7 @@ class WorkerThread:
 
     def __init__(
         self,
-        board: WorkQueue,
+        work_queue: WorkQueue,
         settler: Settler,
         handler: Callable[[Any], Any],
         *,
@@ -38,7 +38,7 @@ class WorkerThread:
         """Make a thread that does not run yet.
 
         Args:
-            board: Where messages are taken from.
+            work_queue: Where messages are taken from.
             settler: Settles those that are not simply acknowledged.
             handler: Called with each message.
             slot: What others see of it.
@@ -46,7 +46,7 @@ class WorkerThread:
             close: Called at the end.
             clock: Knows what the thread waits on.
         """
-        self._board = board
+        self._work_queue = work_queue
         self._settler = settler
         self._handler = handler
         self._close = close
@@ -60,11 +60,11 @@ class WorkerThread:
 
     def _run(self) -> None:
         try:
-            while not self._board.closed:
+            while not self._work_queue.closed:
                 self._handle_all()
                 if self.slot.retired:
                     return
-                if self._board.lie_down(self._sleep.release):
+                if self._work_queue.lie_down(self._sleep.release):
                     self._sleep.acquire()
         except BaseException as error:  # noqa: BLE001 - the supervisor tells
             self.error = error
@@ -74,10 +74,15 @@ class WorkerThread:
 
     def _handle_all(self) -> None:
         """Handle what is ready until nothing is. Written out: it runs once per message."""
-        board, slot, handler, settler = self._board, self.slot, self._handler, self._settler
+        work_queue, slot, handler, settler = (
+            self._work_queue,
+            self.slot,
+            self._handler,
+            self._settler,
+        )
         finish = self._finisher.finish
-        take, acknowledge = board.ready.popleft, settler.consumer.acknowledge
-        while not (board.closed or slot.retired):
+        take, acknowledge = work_queue.ready.popleft, settler.consumer.acknowledge
+        while not (work_queue.closed or slot.retired):
             try:
                 item = take()
             except IndexError:

@@ -10,7 +10,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.report import FILTERED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.names import Naming
-from pulsar_retry.wire.redrive import Dress, next_redrive, owner_of
+from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
 
 
 class RedriveJudge:
@@ -24,7 +24,7 @@ class RedriveJudge:
         self,
         where: Filter,
         targets: RedriveTargets,
-        dress: Dress,
+        written: RedriveProperties,
         *,
         source: str,
         naming: Naming,
@@ -33,7 +33,7 @@ class RedriveJudge:
         """Make the judge of one redrive; see `Redrive`."""
         self._where = None if where.takes_all else where
         self._targets = targets
-        self._dress = dress
+        self._written = written
         self._source = source
         self._naming = naming
         self._max_redrives = max_redrives
@@ -64,10 +64,10 @@ class RedriveJudge:
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why
-        dressed = self._dress.put_on(
+        redriven = self._written.build(
             properties, count=count, position=f"{self._source} {position}", owner=target.owner
         )
-        return Letter(target.topic, dressed)
+        return Letter(target.topic, redriven)
 
 
 def key_of(raw: Any) -> str | None:

@@ -40,7 +40,7 @@ from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import Naming, TopicName, logical
-from pulsar_retry.wire.redrive import Dress
+from pulsar_retry.wire.redrive import RedriveProperties
 
 #: How often a message may be brought back, as in Spark's sink.
 MAX_REDRIVES = 5
@@ -220,7 +220,7 @@ class Redrive:
         return RedriveJudge(
             self._where,
             targets,
-            Dress(job, self._to == RETRY, *self._keep),
+            RedriveProperties(job, self._to == RETRY, *self._keep),
             source=self._source,
             naming=self._naming,
             max_redrives=self._max_redrives,

@@ -10,12 +10,12 @@ from typing import Any
 import pulsar
 import pytest
 
-from pulsar_retry.console.jobs import Job, Jobs, Wishes, where_of
+from pulsar_retry.console.jobs import Job, Jobs, RedriveRequest, where_of
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.replay import Cluster, Redriven
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
-WISHES = Wishes(source=DLQ)
+WANTED = RedriveRequest(source=DLQ)
 
 
 class Held:
@@ -46,7 +46,7 @@ class Stage:
         self.held: list[Held] = []
         self.fault: Exception | None = None
 
-    def redrive(self, _wishes: Wishes, _cluster: Cluster, *, dry_run: bool) -> Any:
+    def redrive(self, _wanted: RedriveRequest, _cluster: Cluster, *, dry_run: bool) -> Any:
         self.held.append(Held(dry_run, self.fault))
         return self.held[-1]
 
@@ -63,17 +63,17 @@ def stage(monkeypatch) -> Iterator[Stage]:
     """Give jobs whose redrives wait."""
     stage = Stage()
 
-    def redrive(wishes: Wishes, cluster: Cluster, *, dry_run: bool) -> Any:
-        return stage.redrive(wishes, cluster, dry_run=dry_run)
+    def redrive(wanted: RedriveRequest, cluster: Cluster, *, dry_run: bool) -> Any:
+        return stage.redrive(wanted, cluster, dry_run=dry_run)
 
-    monkeypatch.setattr(Wishes, "redrive", redrive)
+    monkeypatch.setattr(RedriveRequest, "redrive", redrive)
     yield stage
     stage.jobs.close()
 
 
 def test_a_plan_is_confirmed_once(stage) -> None:
     """When it is done; then the same confirmation is the same redrive."""
-    plan = stage.jobs.look(WISHES)
+    plan = stage.jobs.look(WANTED)
     with pytest.raises(ConfigError, match="dry run"):
         stage.jobs.confirm(plan.id)
     assert "done" == stage.ended(plan).progress.state
@@ -96,7 +96,7 @@ def test_a_plan_is_confirmed_once(stage) -> None:
 def test_a_fault_is_told(stage, fault, told) -> None:
     """With what was done before; a dry run that has failed is no plan."""
     stage.fault = fault
-    plan = stage.ended(stage.jobs.look(WISHES))
+    plan = stage.ended(stage.jobs.look(WANTED))
     assert "failed" == plan.progress.state
     assert told in plan.progress.error
     assert plan.progress.result is not None
@@ -106,9 +106,9 @@ def test_a_fault_is_told(stage, fault, told) -> None:
 
 def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
     """Nobody takes it for one that has finished; and a dry run that has not is no plan."""
-    plan = stage.ended(stage.jobs.look(WISHES))
+    plan = stage.ended(stage.jobs.look(WANTED))
     redrive = stage.jobs.confirm(plan.id)
-    another = stage.jobs.look(WISHES)
+    another = stage.jobs.look(WANTED)
     redrive.cancel()
     another.cancel()
     for each in (redrive, another):
@@ -134,27 +134,27 @@ def test_a_job_that_leaves_something_is_incomplete(facts, state, monkeypatch) ->
         def run(self, _progress: Callable[[Redriven], None]) -> Redriven:
             return done
 
-    monkeypatch.setattr(Wishes, "redrive", lambda *_, **__: Ended())
-    job = Jobs(Cluster("pulsar://127.0.0.1:1")).look(WISHES)
+    monkeypatch.setattr(RedriveRequest, "redrive", lambda *_, **__: Ended())
+    job = Jobs(Cluster("pulsar://127.0.0.1:1")).look(WANTED)
     job.thread.join(30)
     assert state == job.progress.state
 
 
 def test_only_some_run_at_a_time(stage) -> None:
     """Each reads or writes a whole topic."""
-    first, *_ = [stage.jobs.look(WISHES) for _ in range(4)]
+    first, *_ = [stage.jobs.look(WANTED) for _ in range(4)]
     with pytest.raises(ConfigError, match="under way"):
-        stage.jobs.look(WISHES)
+        stage.jobs.look(WANTED)
     stage.ended(first)
-    assert "running" == stage.jobs.look(WISHES).progress.state
+    assert "running" == stage.jobs.look(WANTED).progress.state
 
 
 def test_old_jobs_are_forgotten_and_running_ones_are_not(stage) -> None:
     """Memory is finite; a plan goes before the redrive that it has led to."""
-    held = stage.jobs.look(WISHES)
+    held = stage.jobs.look(WANTED)
     plan = None
     for number in range(70):
-        job = stage.jobs.look(WISHES)
+        job = stage.jobs.look(WANTED)
         stage.held[-1].released.set()
         job.thread.join(30)
         plan = job if number == 0 else plan
@@ -167,7 +167,7 @@ def test_old_jobs_are_forgotten_and_running_ones_are_not(stage) -> None:
 
 def test_the_end_settles_what_is_under_way(stage) -> None:
     """All of it is cancelled, and waited for."""
-    jobs = [stage.jobs.look(WISHES) for _ in range(3)]
+    jobs = [stage.jobs.look(WANTED) for _ in range(3)]
     stage.jobs.close()
     assert all(each.cancelled.is_set() for each in stage.held)
     assert not any(each.thread.is_alive() for each in jobs)
@@ -176,9 +176,9 @@ def test_the_end_settles_what_is_under_way(stage) -> None:
 def test_wishes_are_a_filter() -> None:
     """What is empty is not asked for."""
     form = {"reason": " odd ", "key": "", "since": "2026-01-31T12:00:00Z", "source": "x", "z": "y"}
-    wishes = Wishes.of(form, DLQ)
-    assert DLQ == wishes.source
-    where = wishes.where()
+    wanted = RedriveRequest.of(form, DLQ)
+    assert DLQ == wanted.source
+    where = wanted.where()
     assert (("odd",), ()) == (where.reason, where.key)
     assert datetime(2026, 1, 31, 12, tzinfo=UTC) == where.since
     assert where_of({}).takes_all

@@ -15,7 +15,14 @@ from pulsar_retry.replay import Cluster, Filter, Redrive
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.letter_topics import candidates, kind_of
-from pulsar_retry.wire.redrive import Dress, Owner, dedupe_id, next_redrive, owner_of, retry_beside
+from pulsar_retry.wire.redrive import (
+    Owner,
+    RedriveProperties,
+    dedupe_id,
+    next_redrive,
+    owner_of,
+    retry_beside,
+)
 
 ROOT = "persistent://public/default"
 TEXTS = st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=5)
@@ -146,19 +153,19 @@ SYSTEM = {
 }
 
 
-def dressed(dress: Dress, properties: dict[str, str]) -> dict[str, str]:
+def redriven(written: RedriveProperties, properties: dict[str, str]) -> dict[str, str]:
     """Return what a letter carries."""
     owner = Owner(f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY")
-    return dress.put_on(properties, count=2, position="dlq 1:2:-1", owner=owner)
+    return written.build(properties, count=2, position="dlq 1:2:-1", owner=owner)
 
 
 @given(TEXTS, st.booleans(), st.booleans(), st.booleans())
 def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep_attempts) -> None:
     """Wherever it goes, and whatever else is kept."""
     own = {f"own {name}": text for name, text in properties.items()}
-    dress = Dress("job", to_retry, keep_failure, keep_attempts)
+    written = RedriveProperties("job", to_retry, keep_failure, keep_attempts)
 
-    found = dressed(dress, {**own, **SYSTEM, **LETTER})
+    found = redriven(written, {**own, **SYSTEM, **LETTER})
 
     assert own.items() <= found.items()
     assert ("dlq 1:2:-1", "2", "job") == (
@@ -174,7 +181,7 @@ def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep
 
 def test_a_retry_letter_says_whose_it_is() -> None:
     """Also where the dead letter did not."""
-    found = dressed(Dress("job", to_retry=True), {})
+    found = redriven(RedriveProperties("job", to_retry=True), {})
     assert (f"{ROOT}/orders", "billing", f"{ROOT}/orders-billing-RETRY") == (
         found["REAL_TOPIC"],
         found["REAL_SUBSCRIPTION"],
