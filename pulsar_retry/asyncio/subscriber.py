@@ -76,7 +76,7 @@ class Subscriber:
             ConfigError: an argument is not acceptable.
             Exception: whatever has ended the subscription.
         """
-        threaded.checked(mode, timeout)
+        threaded.checked_mode(mode, timeout)
         requests = Requests()
 
         def signalled(number: int) -> None:
@@ -111,7 +111,7 @@ class Subscriber:
         Raises:
             ConfigError: an argument is not acceptable.
         """
-        threaded.checked(mode, timeout)
+        threaded.checked_mode(mode, timeout)
         if self._bridge is None:
             return None
         self._inner._ask(mode, timeout)

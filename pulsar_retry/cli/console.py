@@ -87,7 +87,7 @@ def command(
     from pulsar_retry.console.depth import Depths  # noqa: PLC0415 - likewise
     from pulsar_retry.console.desk import LetterBrowser  # noqa: PLC0415 - likewise
     from pulsar_retry.console.jobs import Jobs  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.serving import serve  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     access = Access(host, token=_token(access_token_file), allow_hosts=allow_hosts)
     desk = LetterBrowser(cluster, namespaces)
@@ -95,7 +95,7 @@ def command(
     # `kill` and service managers are to stop it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
-        serve(console, host, port, lambda url: _ready(url, as_json=as_json))
+        serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
 
 
 def _token(path: Path | None) -> str | None:

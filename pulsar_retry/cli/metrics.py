@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.listening import address
 from pulsar_retry.cli._common.output import show_json
-from pulsar_retry.observe.serving import serve
+from pulsar_retry.observe.serving import serve_registry
 from pulsar_retry.ops.exporter import LetterCollector
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.pull.signals import awaiting_signals
@@ -79,7 +79,7 @@ def command(
         collector.start()
         with (
             awaiting_signals(threading.Event()) as next_signal,
-            serve(registry, port, host) as server,
+            serve_registry(registry, port, host) as server,
         ):
             shown = f"[{host}]" if ":" in host else host
             url = f"http://{shown}:{server.port}/metrics"

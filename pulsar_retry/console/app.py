@@ -25,7 +25,7 @@ from pulsar_retry.console.depth import Depths
 from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.gate import AccessMiddleware, address_of, retry_after
 from pulsar_retry.console.jobs import Jobs, RedriveRequest, where_of
-from pulsar_retry.console.payload import FORMS, shown
+from pulsar_retry.console.payload import FORMS, displayed
 from pulsar_retry.console.views import FILES, Views, link
 from pulsar_retry.errors import (
     AdminError,
@@ -142,7 +142,7 @@ class Console:
             topic=topic,
             facts=facts,
             forms=FORMS,
-            payload=None if payload is None else shown(payload, said.get("as")),
+            payload=None if payload is None else displayed(payload, said.get("as")),
         )
 
     # -- redriving --------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Shown:
     left_out: int
 
 
-def shown(payload: bytes, asked: str | None = None) -> Shown:
+def displayed(payload: bytes, asked: str | None = None) -> Shown:
     """Return a payload as it was asked for; where that cannot be, as what it is.
 
     Objects and lists are JSON, what else is UTF-8 is text, and all else is hex. JSON is shown only

@@ -15,7 +15,7 @@ from pulsar_retry.errors import PulsarRetryError
 _PATIENCE = 5
 
 
-def serve(console: Console, host: str, port: int, ready: Callable[[str], None]) -> None:
+def serve_console(console: Console, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serve, on the calling thread, which has to be the main one, until SIGINT or SIGTERM.
 
     Args:

@@ -34,7 +34,7 @@ INTERVAL = 1.0
 _Key = tuple[str, tuple[str, ...]]
 
 
-def register(registry: CollectorRegistry) -> None:
+def show_all_processes(registry: CollectorRegistry) -> None:
     """Have *registry* show the values of all processes.
 
     Raises:
@@ -130,7 +130,7 @@ _guard = threading.Lock()
 _mirror: Mirror | None = None
 
 
-def begin() -> None:
+def begin_copying() -> None:
     """Copy from now on, if that has not begun."""
     global _mirror  # noqa: PLW0603 - there is one a process
     with _guard:

@@ -90,7 +90,7 @@ def own_registry() -> CollectorRegistry:
     """Return a registry with the metrics of this package and nothing else."""
     registry = CollectorRegistry(auto_describe=False)
     if sharing.is_on():
-        multiprocess.register(registry)
+        multiprocess.show_all_processes(registry)
         return registry
     return register_metrics(registry)
 
@@ -122,10 +122,12 @@ def start_metrics_server(
     """
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MOST:
         raise ConfigError.bad("port", port, f"0 to {_MOST}")
-    return serve(own_registry() if registry is None else register_metrics(registry), port, addr)
+    return serve_registry(
+        own_registry() if registry is None else register_metrics(registry), port, addr
+    )
 
 
-def serve(registry: CollectorRegistry, port: int, addr: str) -> MetricsServer:
+def serve_registry(registry: CollectorRegistry, port: int, addr: str) -> MetricsServer:
     """Serve a registry.
 
     Raises:

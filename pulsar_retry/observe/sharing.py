@@ -14,9 +14,9 @@ def is_on() -> bool:
     return bool(os.environ.get(VARIABLE))
 
 
-def begin() -> None:
+def share_counts() -> None:
     """Share what this process counts from now on, if that is wanted and has not begun."""
     if is_on():
         from pulsar_retry.observe import multiprocess  # noqa: PLC0415 - see above
 
-        multiprocess.begin()
+        multiprocess.begin_copying()

@@ -110,7 +110,7 @@ class Watch:
         now: Callable[[], float] = time.time,
     ) -> Watch:
         """Return what watches a consumer of *topic*, which may be several or a pattern."""
-        sharing.begin()
+        sharing.share_counts()
         return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
 
     # -- what is done with messages ---------------------------------------------------------------

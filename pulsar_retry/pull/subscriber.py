@@ -159,7 +159,7 @@ class Subscriber:
             ConfigError: an argument is not acceptable.
             Exception: whatever has ended the subscription.
         """
-        checked(mode, timeout)
+        checked_mode(mode, timeout)
         with awaiting_signals(self._ended) as next_signal:
             self.start()
             requests = Requests()
@@ -188,7 +188,7 @@ class Subscriber:
         Raises:
             ConfigError: an argument is not acceptable.
         """
-        checked(mode, timeout)
+        checked_mode(mode, timeout)
         with self._lock:
             if self._thread is None:
                 return None
@@ -475,7 +475,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(error)}"
 
 
-def checked(mode: Any, timeout: Duration) -> None:
+def checked_mode(mode: Any, timeout: Duration) -> None:
     """Check how to stop.
 
     Raises:

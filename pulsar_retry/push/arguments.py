@@ -78,7 +78,7 @@ def deadline_of(value: Duration) -> float:
     return result
 
 
-def checked(name: str, value: Any, kind: type) -> Any:
+def checked_kind(name: str, value: Any, kind: type) -> Any:
     """Return *value*, which is a *kind*."""
     if not isinstance(value, kind):
         raise ConfigError.bad(name, value, f"a {kind.__name__}")
@@ -89,7 +89,7 @@ def checked_tls(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
     """Return *context*, which verifies whom it connects to."""
     if context is None:
         return None
-    checked("tls", context, ssl.SSLContext)
+    checked_kind("tls", context, ssl.SSLContext)
     if context.verify_mode is not ssl.CERT_REQUIRED or not context.check_hostname:
         raise ConfigError.bad("tls", context, "a context that verifies certificates and host names")
     return context

@@ -32,7 +32,7 @@ from pulsar_retry.pull.workers.loop import RETRIES_IN_PLACE
 from pulsar_retry.push.arguments import (
     USUAL,
     attribute_headers_of,
-    checked,
+    checked_kind,
     checked_tls,
     deadline_of,
     flow_control_for,
@@ -177,7 +177,7 @@ class Dispatcher:
         Raises:
             ConfigError: an argument is not acceptable. Nothing was opened.
         """
-        self._guard = checked("guard", guard, Guard)
+        self._guard = checked_kind("guard", guard, Guard)
         self._tls = checked_tls(tls)
         self._deadline = deadline_of(ack_deadline)
         for name, value in {
@@ -187,7 +187,7 @@ class Dispatcher:
             "http2": http2,
             "paused": paused,
         }.items():
-            checked(name, value, bool)
+            checked_kind(name, value, bool)
         if wrapped and write_metadata:
             raise ConfigError.bad("write_metadata", True, "wrapped=False beside it")  # noqa: FBT003 - a value
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():

@@ -24,7 +24,7 @@ from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import Progress
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
-from pulsar_retry.standalone.member import BookieMember, BrokerMember, Member, Runtime, run
+from pulsar_retry.standalone.member import BookieMember, BrokerMember, Member, Runtime, run_jvm
 
 __all__ = ["LocalCluster"]
 
@@ -271,7 +271,7 @@ class LocalCluster:
         folder = Folder.open(runtime.root / "setup")
         brokers = [(each.port, each.web_port) for each in self.brokers]
         arguments = conf.setup_arguments(self.metadata.port, brokers)
-        process = run(runtime, folder, _SETUP, *arguments)
+        process = run_jvm(runtime, folder, _SETUP, *arguments)
         try:
             code = process.wait(self._startup_timeout)
         finally:

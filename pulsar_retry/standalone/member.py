@@ -17,7 +17,7 @@ from pulsar_retry.standalone.data.folder import Folder
 from pulsar_retry.standalone.jvm import health, jvm
 from pulsar_retry.standalone.jvm.java import Java
 
-__all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run"]
+__all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run_jvm"]
 
 #: Seconds that a killed process's ports may stay taken: the system still tears it down.
 _RELEASE_PATIENCE = 10.0
@@ -119,7 +119,7 @@ class Member:
             raise StandaloneError(f"{self.name}: port {self.port} of {ports.LOOPBACK} is taken")
         folder = self._folder()
         folder.write_conf(self._settings)
-        self._process = run(self._runtime, folder, self._program, str(folder.conf))
+        self._process = run_jvm(self._runtime, folder, self._program, str(folder.conf))
 
     def await_ready(self) -> None:
         """Wait until it is ready.
@@ -199,7 +199,9 @@ class BookieMember(Member):
         super().launch()
 
 
-def run(runtime: Runtime, folder: Folder, program: Program, *arguments: str) -> jvm.GuardedProcess:
+def run_jvm(
+    runtime: Runtime, folder: Folder, program: Program, *arguments: str
+) -> jvm.GuardedProcess:
     """Start a JVM in *folder*, which ends with this process at the latest.
 
     Raises:

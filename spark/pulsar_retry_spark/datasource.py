@@ -60,15 +60,15 @@ class PulsarFailureSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch job; the only mode is append."""
-        from pulsar_retry_spark.sink.writers import FailureWriter, checked_options
+        from pulsar_retry_spark.sink.writers import FailureWriter, parsed_options
 
-        return FailureWriter(checked_options(self.options, schema, overwrite=overwrite))
+        return FailureWriter(parsed_options(self.options, schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
         """Return the writer of a stream; the only output mode is append."""
-        from pulsar_retry_spark.sink.writers import FailureStreamWriter, checked_options
+        from pulsar_retry_spark.sink.writers import FailureStreamWriter, parsed_options
 
-        return FailureStreamWriter(checked_options(self.options, schema, overwrite=overwrite))
+        return FailureStreamWriter(parsed_options(self.options, schema, overwrite=overwrite))
 
 
 def register(spark: SparkSession) -> None:

@@ -6,7 +6,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.cli.demo.account import Account, as_json, reckon
+from pulsar_retry.cli.demo.account import Account, account_as_json, reckon
 
 
 @attrs.frozen
@@ -100,7 +100,7 @@ def test_samples_differ_in_reason() -> None:
 
 def test_json_has_the_faults() -> None:
     """`--json` says what is wrong and shows samples with their properties."""
-    facts = as_json(account("ab", [], [invalid("a")]), samples=1)
+    facts = account_as_json(account("ab", [], [invalid("a")]), samples=1)
     assert facts["ok"] is False
     assert facts["missing"] == ["b"]
     sample = {"key": "a", "payload": "{}", "properties": {"FAILURE_REASON": "missing-city"}}

@@ -19,7 +19,7 @@ import pulsar
 
 import pulsar_retry as pr
 from pulsar_retry.cli.demo import airports, pipeline
-from pulsar_retry.cli.demo.account import Account, as_json, reckon
+from pulsar_retry.cli.demo.account import Account, account_as_json, reckon
 from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, RETRIES, Stage, WorkCount
 from pulsar_retry.cli.demo.report import Storyteller
 from pulsar_retry.testing.broker import running_broker
@@ -213,7 +213,7 @@ def _tell(report: Storyteller, account: Account, seconds: float) -> None:
 
 def _facts(url: str, stage: Stage, account: Account, seconds: float) -> dict[str, Any]:
     return {
-        **as_json(account, _SAMPLES),
+        **account_as_json(account, _SAMPLES),
         "seconds": round(seconds, 3),
         "records_per_second": round(len(account.published) / seconds, 1),
         "service_url": url,

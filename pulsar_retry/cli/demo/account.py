@@ -157,7 +157,7 @@ def reckon(
     return Account(frozenset(published), processed, dead, copies, retries)
 
 
-def as_json(account: Account, samples: int) -> dict[str, Any]:
+def account_as_json(account: Account, samples: int) -> dict[str, Any]:
     """Return the account as what `--json` prints."""
     return {
         "ok": account.is_balanced,

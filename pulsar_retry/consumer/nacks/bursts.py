@@ -64,7 +64,7 @@ def _ahead(count: int, cost: float) -> float:
     return min(max(LEAD, count * cost + _TICK), AHEAD)
 
 
-def decide(
+def plan_burst(
     now: float, upcoming: list[tuple[float, int]], cost: float, holds_until: float = 0.0
 ) -> Burst:
     """Decide what to hand over.

@@ -113,6 +113,6 @@ def expanded(ids: Iterable[Any], *others: Container[Entry]) -> list[Any]:
     return raw_ids
 
 
-def one_of(message_id: Any) -> Iterable[Any]:
+def ids_for_all(message_id: Any) -> Iterable[Any]:
     """Return the raw ids to nack where that has everything redelivered: not one for each chunk."""
     return message_id.at(message_id.last) if isinstance(message_id, ChunkedId) else (message_id,)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pulsar_retry.consumer.nacks.awaited import Awaited, State
-from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD, PAUSE, Burst, decide, first_look
-from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, one_of
+from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD, PAUSE, Burst, first_look, plan_burst
+from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, ids_for_all
 from pulsar_retry.consumer.nacks.pending import Entry, PendingNacks
 from pulsar_retry.runtime.timer import Timer
 
@@ -192,7 +192,7 @@ class NackQueue:
         with self._lock:
             self._looks = float("inf")
             self._looked_at = now = clock()
-            burst = decide(now, self._upcoming(now), self._cost, self._holds_until)
+            burst = plan_burst(now, self._upcoming(now), self._cost, self._holds_until)
             self._holds_until = burst.holds_until
             left = burst.count
         while left > 0 and clock() - now < _BURST:
@@ -238,7 +238,7 @@ class NackQueue:
     def _ask(self, ids: list[Any]) -> None:
         if self.redelivers_all:  # one for each topic does, and no two topics share a ledger
             ids = list({each.ledger_id(): each for each in ids}.values())
-            ids = [raw for each in ids for raw in one_of(each)]
+            ids = [raw for each in ids for raw in ids_for_all(each)]
         elif self._edges:
             with self._lock:
                 ids = expanded(ids, self.pending.entries, self._edges)

@@ -30,7 +30,7 @@ def checked_redact(redact: Callable[[str, str], str | None] | None) -> Redact | 
     return redact
 
 
-def published_at(message: Any) -> datetime:
+def first_published_at(message: Any) -> datetime:
     """Return when a message was first published; of other clients' letters, when the letter was."""
     return read_envelope(message.properties()).published or publish_time(message)
 

@@ -31,7 +31,7 @@ from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.origin import chain_key, origin_key, published_at
+from pulsar_retry.pull.engine.origin import chain_key, first_published_at, origin_key
 from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
@@ -412,7 +412,7 @@ def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
     return Failure(
         error,
         when=now,
-        age=now - published_at(work.message),
+        age=now - first_published_at(work.message),
         key=origin_key(work.message),
     )
 

@@ -13,7 +13,7 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.http1 import Http1
 from pulsar_retry.push.http.http2 import Http2
-from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial, tls_context
+from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial, push_tls_context
 
 #: Exactly these acknowledge.
 ACKS = frozenset({102, 200, 201, 202, 204})
@@ -82,7 +82,7 @@ class Poster:
         self.endpoint = endpoint
         self._deadline = deadline
         self._guard = guard
-        self._tls = tls_context(http2=http2, trust=trust) if endpoint.is_tls else None
+        self._tls = push_tls_context(http2=http2, trust=trust) if endpoint.is_tls else None
         self._idle: deque[HttpConnection] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._is_closed = False

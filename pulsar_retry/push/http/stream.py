@@ -207,7 +207,7 @@ class _Offer(ssl.SSLContext):
             return self._context.wrap_bio(*args, **options)
 
 
-def tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
+def push_tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
     """Return the context of connections: certificates and host names are verified."""
     if http2 and _HEADERS_LOG.level == logging.NOTSET:
         _HEADERS_LOG.setLevel(logging.INFO)

@@ -35,7 +35,7 @@ from pulsar_retry.replay.redriving.source import (
     find_subscription,
     keeping_subscription,
 )
-from pulsar_retry.replay.redriving.survey import Failures, survey
+from pulsar_retry.replay.redriving.survey import Failures, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.letter_topics import kind_of
@@ -203,7 +203,7 @@ class Redrive:
         judge = self._judge(admin, job="")
         partitions = admin.topics.partition_names(self._source)
         limit = self._limit or float("inf")
-        found = survey(
+        found = survey_redrive(
             client,
             admin,
             partitions,

@@ -24,7 +24,7 @@ _TICK = 0.5
 _PATIENCE_MS = 10_000
 
 
-def survey(
+def survey_redrive(
     client: pulsar.Client,
     admin: AdminClient,
     partitions: list[str],

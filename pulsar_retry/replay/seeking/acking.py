@@ -13,7 +13,7 @@ from pulsar import Client as BareClient
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import SeekError
 from pulsar_retry.replay.ack_state import EntryPlace
-from pulsar_retry.replay.seeking.survey import consumers_of, survey
+from pulsar_retry.replay.seeking.survey import consumers_of, survey_partition
 
 #: Seconds without any progress after which it has failed, and after which to send them again.
 _PATIENCE = 30.0
@@ -91,7 +91,7 @@ def _wait(
     """Wait for the broker to take acknowledgements; return those that it has not."""
     deadline = time.monotonic() + _AGAIN
     while True:
-        seen = survey(admin, topic, subscription)
+        seen = survey_partition(admin, topic, subscription)
         if seen is None:
             raise SeekError(f"{subscription!r} on {topic} was removed meanwhile; run it again")
         left = {place for place in places if not seen.acks.is_acknowledged(place)}

@@ -23,7 +23,7 @@ from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
 from pulsar_retry.replay.seeking.late import Late
 from pulsar_retry.replay.seeking.letters import Fate, Main, OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.report import Goal, LetterCounts
-from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
+from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.subscription import Subscription
 
@@ -94,7 +94,7 @@ class Mover:
         judge = make_judge([goal.main() for goal in mains])
         left = self._open(retries, letters)
         return LetterCounts.of(
-            judge.fates(letter for each in left for letter in read_letters(self.client, each))
+            judge.fates(letter for each in left for letter in read_open_letters(self.client, each))
         )
 
     def _reset(self, goals: Sequence[Goal]) -> None:
@@ -184,7 +184,7 @@ class Mover:
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])
         chunked: dict[EntryPlace, Any] = {}
         found: dict[str, list[OpenLetter]] = {
-            each.topic: read_letters(self.client, each, chunked) for each in letters
+            each.topic: read_open_letters(self.client, each, chunked) for each in letters
         }
         fates = judge.fates(letter for each in found.values() for letter in each)
         by_place = {letter.place: fate for letter, fate in fates}

@@ -30,7 +30,7 @@ _SEND_TIMEOUT = 30.0
 _BURST = 500
 
 
-def place_of(raw: Any) -> EntryPlace:
+def entry_place_of(raw: Any) -> EntryPlace:
     """Return the place of a raw message; of a chunked one that of its last chunk."""
     message_id = raw.message_id()
     return EntryPlace(message_id.ledger_id(), message_id.entry_id())
@@ -54,13 +54,13 @@ def read_unacknowledged(
                 raw = reader.read_next(_WAIT_MS)
             except _pulsar.Timeout:
                 return  # what is left is a part of a message whose rest never came
-            if (place := place_of(raw)) > last:
+            if (place := entry_place_of(raw)) > last:
                 return
             if place in left:
                 yield raw
 
 
-def read_letters(
+def read_open_letters(
     client: pulsar.Client, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
 ) -> list[OpenLetter]:
     """Return the letters of a retry partition that are not acknowledged, without their contents.
@@ -69,7 +69,7 @@ def read_letters(
     """
     letters = []
     for raw in read_unacknowledged(client, seen):
-        place = place_of(raw)
+        place = entry_place_of(raw)
         letters.append(OpenLetter.read(place, raw.publish_timestamp(), raw.properties()))
         if chunked is not None and ";" in str(raw.message_id()):
             chunked[place] = raw.message_id()
@@ -96,7 +96,7 @@ class Republisher:
         """
 
         def again(raw: Any) -> dict[str, str]:
-            return anew(raw.properties(), place_of(raw)) | self._properties
+            return anew(raw.properties(), entry_place_of(raw)) | self._properties
 
         self._publish(seen, places, topic, again)
 

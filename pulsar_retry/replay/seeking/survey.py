@@ -38,7 +38,7 @@ class Surveyed:
         return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
 
 
-def survey(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
+def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
     """Look at one partition; None: there is no such subscription on it."""
     facts = admin.topics.internal_stats(topic)
     cursor = cursor_of(facts, subscription)
@@ -66,7 +66,7 @@ def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list
     found: list[Surveyed] = []
     for topic in topics:
         try:
-            one = survey(admin, topic, subscription)
+            one = survey_partition(admin, topic, subscription)
         except AdminNotFoundError:
             raise SeekError(f"there is no topic {topic} at {admin.endpoint.admin_url}") from None
         if one is None:

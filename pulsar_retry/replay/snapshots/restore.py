@@ -17,7 +17,7 @@ from pulsar_retry.replay.ack_state import EntryPlace, Log
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
-from pulsar_retry.replay.seeking.republishing import Republisher, read_letters
+from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
 from pulsar_retry.replay.seeking.survey import Surveyed, cursor_of, survey_all
 from pulsar_retry.replay.seeking.warnings import what_to_know
@@ -59,7 +59,7 @@ class Restore:
         letters = letters_of(self.admin, self.subscription)
         retries = [self._goal(each) for each in letters] if own else []
         held = self._held()
-        restored = [letter for each in held for letter in read_letters(self.client, each)]
+        restored = [letter for each in held for letter in read_open_letters(self.client, each)]
         make_judge: MakeJudge = partial(
             SeekJudge, self.subscription.topic, before=self.manifest.created, restored=restored
         )

@@ -21,7 +21,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.report import SeekReport
 from pulsar_retry.replay.seeking.seek import GRACE, client_of, letters_of, survey_main
-from pulsar_retry.replay.seeking.survey import Surveyed, survey
+from pulsar_retry.replay.seeking.survey import Surveyed, survey_partition
 from pulsar_retry.replay.snapshots.policies import kept_for, oldest
 from pulsar_retry.replay.snapshots.restore import Restore
 from pulsar_retry.replay.snapshots.store import MAX_PROPERTY, Store
@@ -302,8 +302,8 @@ def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
 
 def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
     """Capture a partition that is pinned."""
-    pin = survey(admin, topic, manifest.pin)
-    now = survey(admin, topic, manifest.subscription)
+    pin = survey_partition(admin, topic, manifest.pin)
+    now = survey_partition(admin, topic, manifest.subscription)
     if pin is None or now is None or now.log.count(pin.acks.mark) < now.log.count(now.acks.mark):
         raise SnapshotError(f"{topic} was changed meanwhile; try again")
     return Capture(now.acks, now.log.last, now.acks.backlog(now.log))

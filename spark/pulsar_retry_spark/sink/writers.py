@@ -24,7 +24,7 @@ from pulsar_retry_spark.sink.sink import conclude, send_batches
 _log = logging.getLogger("pulsar_retry.spark")
 
 
-def checked_options(
+def parsed_options(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> SinkOptions:
     """Return the options of a sink for rows of *schema*. On the driver, before any task runs.

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.console.payload import MOST, as_hex, as_json, shown
+from pulsar_retry.console.payload import MOST, as_hex, as_json, displayed
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -57,28 +57,28 @@ def test_hex_shows_what_is_ascii() -> None:
 @given(st.binary(), st.sampled_from(["text", "json", "hex", None, "odd"]))
 def test_everything_can_be_shown(payload, asked) -> None:
     """In some form, and as text without what drives a terminal or turns lines around."""
-    found = shown(payload, asked)
+    found = displayed(payload, asked)
     assert (len(payload), 0) == (found.size, found.left_out)
     assert not set(found.content) & {"\x1b", "\u202e", "\x00", "\r"}
 
 
 def test_a_payload_is_shown_as_what_it_is() -> None:
     """Unless somebody asks for another form that it has."""
-    assert "json" == shown(b'{"a": 1}').form
-    assert "text" == shown(b"12").form
-    assert "json" == shown(b"12", "json").form
-    assert "text" == shown(b"{", "json").form
-    assert "hex" == shown(b"\xff").form
-    assert "text" == shown(b"\xff", "text").form
-    assert "hex" == shown(b'{"a": 1}', "hex").form
+    assert "json" == displayed(b'{"a": 1}').form
+    assert "text" == displayed(b"12").form
+    assert "json" == displayed(b"12", "json").form
+    assert "text" == displayed(b"{", "json").form
+    assert "hex" == displayed(b"\xff").form
+    assert "text" == displayed(b"\xff", "text").form
+    assert "hex" == displayed(b'{"a": 1}', "hex").form
 
 
 def test_of_a_large_payload_the_beginning_is_shown() -> None:
     """A page has to come to its end, and says what is missing."""
-    found = shown(b"x" * (MOST + 5))
+    found = displayed(b"x" * (MOST + 5))
     assert ("text", MOST, 5) == (found.form, len(found.content), found.left_out)
 
 
 def test_json_without_end_is_text() -> None:
     """What nests too deep to be read is no fault of the page."""
-    assert "text" == shown(b"[" * 50_000 + b"]" * 100).form
+    assert "text" == displayed(b"[" * 50_000 + b"]" * 100).form

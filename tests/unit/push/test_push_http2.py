@@ -20,7 +20,7 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.http2 import Frames
 from pulsar_retry.push.http.poster import Answer, Poster
-from pulsar_retry.push.http.stream import dial, tls_context
+from pulsar_retry.push.http.stream import dial, push_tls_context
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -389,7 +389,7 @@ def test_a_context_that_is_shared():
         listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=theirs)
         port = listening.sockets[0].getsockname()[1]
         endpoint = PushEndpoint.of(f"https://localhost:{port}/")
-        offers = {http2: tls_context(http2=http2, trust=ours) for http2 in (True, False)}
+        offers = {http2: push_tls_context(http2=http2, trust=ours) for http2 in (True, False)}
         dialling = (dial(endpoint, Guard(), offers[http2]) for http2 in wanted)
         streams = await asyncio.gather(*dialling)
         for each in streams:
