@@ -12,6 +12,7 @@ from pulsar_retry.consumer import client as consumer_client
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
+from pulsar_retry.policy.checks import positive, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -20,7 +21,6 @@ from pulsar_retry.pull.delivery import Delivery
 from pulsar_retry.pull.options import checked_options, checked_policy, effective, with_handler
 from pulsar_retry.pull.puller import Puller
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.checks import positive, whole
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease

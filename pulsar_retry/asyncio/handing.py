@@ -33,7 +33,7 @@ class Handing:
     def __init__(self, consumer: Consumer, bridge: Bridge) -> None:
         self._consumer = consumer
         self._bridge = bridge
-        # The router's own permits block. These are asked for first, so that it has one left.
+        # The hand-off's own permits block. These are asked for first, so that it has one left.
         self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)  # noqa: SLF001
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
@@ -139,6 +139,6 @@ class Handing:
 
 
 def _end_span(letter: Letter, error: BaseException) -> None:
-    """End the span of a hand-off that has not begun; the router ends those of the others."""
+    """End the span of a hand-off that has not begun; the hand-off ends those of the others."""
     if letter.span is not None:
         letter.span.end(error)

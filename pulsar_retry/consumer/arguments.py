@@ -12,6 +12,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan, topic_list
 from pulsar_retry.observe.hooks import checked_hooks
 from pulsar_retry.policy.backoff import Backoff, Fixed
+from pulsar_retry.policy.checks import flag, not_blank, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DelayLevels
@@ -49,8 +50,7 @@ def make_plan(
     Raises:
         ConfigError: one of them is not acceptable.
     """
-    if not isinstance(enable_retry, bool):
-        raise ConfigError.bad("enable_retry", enable_retry, "a bool")
+    flag("enable_retry", enable_retry)
     if not isinstance(consumer_type, pulsar.ConsumerType):
         raise ConfigError.bad("consumer_type", consumer_type, "a pulsar.ConsumerType")
     if not isinstance(schema, pulsar.schema.Schema):
@@ -59,14 +59,14 @@ def make_plan(
     if enable_retry and policy is None:
         policy = DeadLetterPolicy()
     dialect = Naming.of(naming)
-    _check_whole("max_pending_letters", max_pending_letters, 1)
-    _check_whole("dedupe_letters", dedupe_letters, 0)
-    _check_whole("max_unacked_messages", max_unacked_messages, 0)
+    whole("max_pending_letters", max_pending_letters)
+    whole("dedupe_letters", dedupe_letters, 0)
+    whole("max_unacked_messages", max_unacked_messages, 0)
     send_timeout = seconds("letter_send_timeout", letter_send_timeout)
     if send_timeout <= 0:
         raise ConfigError.bad("letter_send_timeout", letter_send_timeout, "more than 0 seconds")
-    if policy is not None and (not isinstance(subscription, str) or not subscription.strip()):
-        raise ConfigError.bad("subscription_name", subscription, "a name that is not blank")
+    if policy is not None:
+        not_blank("subscription_name", subscription, "a name that is not blank")
     topics = None
     if enable_retry and policy is not None:
         _check_retry(topic, receiver_queue_size)
@@ -102,8 +102,7 @@ def _encryption(
     policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
 ) -> Mapping[str, Any]:
     """Return the options by which letters are encrypted, as the messages they are made of are."""
-    if not isinstance(plain, bool):
-        raise ConfigError.bad("plain_letters", plain, "a bool")
+    flag("plain_letters", plain)
     if key is not None and (not isinstance(key, str) or not key):
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
     if key is not None and plain:
@@ -124,11 +123,6 @@ def _encryption(
             "or say plain_letters=True, and letters are readable at the broker",
         )
     return {"encryption_key": key, "crypto_key_reader": reader}
-
-
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError.bad(name, value, f"{least} or more")
 
 
 def _check_retry(topic: Any, receiver_queue_size: Any) -> None:

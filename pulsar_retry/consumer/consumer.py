@@ -70,9 +70,9 @@ class Consumer(SettlingConsumer):
         self._letters = LetterMaker(plan, self._clock)
         self._worker = Worker("pulsar-retry-dead-letters", self._clock)
         self._kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
-        self._router: HandOff | None = None
+        self._hand_off: HandOff | None = None
         if plan.policy is not None:
-            self._router = HandOff(
+            self._hand_off = HandOff(
                 client,
                 schema,
                 max_pending=plan.max_pending_letters,
@@ -85,7 +85,7 @@ class Consumer(SettlingConsumer):
                 new_message=client._new_message,  # noqa: SLF001
                 producer_options=plan.letter_options,
             )
-        fork.guard(self, "_consumer", "_router", "_timer", "_nacks")
+        fork.guard(self, "_consumer", "_hand_off", "_timer", "_nacks")
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class Consumer(SettlingConsumer):
         return message_of(raw, self._schema)
 
     def _is_free(self) -> bool:
-        in_flight = len(self._kept) + (len(self._router.flights) if self._router else 0)
+        in_flight = len(self._kept) + (len(self._hand_off.flights) if self._hand_off else 0)
         return not in_flight and super()._is_free()
 
     # -- handing on ---------------------------------------------------------------------------
@@ -281,16 +281,16 @@ class Consumer(SettlingConsumer):
         Where its letter cannot be published the message comes back; with *keep* the letter is
         published again, later and later, until that works or the consumer is closed.
         """
-        return self._handed_on(self._open_router().hand_on, raw, letter, keep=keep)
+        return self._handed_on(self._open_hand_off().hand_on, raw, letter, keep=keep)
 
     def _hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Hand *raw* on if that does not block; else return None."""
-        return self._handed_on(self._open_router().hand_on_now, raw, letter, keep=keep)
+        return self._handed_on(self._open_hand_off().hand_on_now, raw, letter, keep=keep)
 
-    def _open_router(self) -> HandOff:
-        if self._closed or self._router is None:
+    def _open_hand_off(self) -> HandOff:
+        if self._closed or self._hand_off is None:
             raise ConsumerClosedError("the consumer is closed")
-        return self._router
+        return self._hand_off
 
     def _handed_on(
         self, hand_on: Callable[..., Handed], raw: Any, letter: Letter, *, keep: bool
@@ -401,8 +401,8 @@ class Consumer(SettlingConsumer):
             pulsar.PulsarException: the broker refused, for example because of other consumers; the
                 consumer goes on as before.
         """
-        if self._router is not None:
-            self._router.drain()
+        if self._hand_off is not None:
+            self._hand_off.drain()
         self._unsubscribe_raw()
         self._settle()
 
@@ -435,8 +435,8 @@ class Consumer(SettlingConsumer):
         self._closed = True
         self._ledger.detach(self._gauges)
         self._kept.close()
-        if self._router is not None:
-            self._router.give_up()
+        if self._hand_off is not None:
+            self._hand_off.give_up()
 
     def _settle(self) -> None:
         """Wait for letters in flight, then close what they needed."""
@@ -444,11 +444,11 @@ class Consumer(SettlingConsumer):
         self._ledger.detach(self._gauges)
         self._kept.close()
         self._worker.close()
-        if self._router is not None:
-            self._router.stop()
-            if left := self._router.drain():
+        if self._hand_off is not None:
+            self._hand_off.stop()
+            if left := self._hand_off.drain():
                 _log.warning("%d letters have no receipt; their originals will come back", left)
-            self._router.producers.close()
+            self._hand_off.producers.close()
 
     def __enter__(self) -> Self:
         return self

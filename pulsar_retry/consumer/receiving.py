@@ -150,7 +150,7 @@ class RetryConsumer(CountingConsumer):
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
         fork.guard(
-            self, "_consumer", "_router", "_timer", "_nacks", "_letter_nacks", "_retry", "_inbox"
+            self, "_consumer", "_hand_off", "_timer", "_nacks", "_letter_nacks", "_retry", "_inbox"
         )
 
     # -- opening --------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe import multiprocess, sharing
 from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.observe.metrics import LedgerCollector
+from pulsar_retry.policy.checks import whole
 
 _COLLECTOR = LedgerCollector()
 _registered: weakref.WeakSet[CollectorRegistry] = weakref.WeakSet()
@@ -120,8 +121,7 @@ def start_metrics_server(
         ConfigError: *port* or *registry* is none.
         PulsarRetryError: it cannot listen there.
     """
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MOST:
-        raise ConfigError.bad("port", port, f"0 to {_MOST}")
+    whole("port", port, 0, _MOST, accepted=f"0 to {_MOST}")
     return serve_registry(
         own_registry() if registry is None else register_metrics(registry), port, addr
     )

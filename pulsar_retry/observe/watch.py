@@ -110,7 +110,10 @@ class Watch:
         now: Callable[[], float] = time.time,
     ) -> Watch:
         """Return what watches a consumer of *topic*, which may be several or a pattern."""
-        sharing.share_counts()
+        if sharing.is_on():
+            from pulsar_retry.observe import multiprocess  # noqa: PLC0415 - it is slow to import
+
+            multiprocess.begin_copying()
         return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
 
     # -- what is done with messages ---------------------------------------------------------------

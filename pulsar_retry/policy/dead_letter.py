@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import whole
 
 #: How often a message is retried when nothing else is said (Java, Go and TDMQ agree).
 DEFAULT_MAX_REDELIVER_COUNT = 16
@@ -53,9 +54,7 @@ class DeadLetterPolicy:
 
     def __attrs_post_init__(self) -> None:
         """Refuse a count that is none, and names that are no text."""
-        count = self.max_redeliver_count
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-            raise ConfigError.bad("max_redeliver_count", count, "a whole number, 0 or more")
+        whole("max_redeliver_count", self.max_redeliver_count, 0)
         for name in ("retry_letter_topic", "dead_letter_topic", "initial_subscription_name"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -85,11 +84,11 @@ class DeadLetterPolicy:
         Raises:
             ConfigError: *max_delivery_attempts* is out of range.
         """
-        count = max_delivery_attempts
-        whole = isinstance(count, int) and not isinstance(count, bool)
-        if not whole or not _PUBSUB_LEAST <= count <= _PUBSUB_MOST:
-            accepted = f"a whole number from {_PUBSUB_LEAST} to {_PUBSUB_MOST}"
-            raise ConfigError.bad("max_delivery_attempts", count, accepted)
+        least, most = _PUBSUB_LEAST, _PUBSUB_MOST
+        accepted = f"a whole number from {least} to {most}"
+        count = whole(
+            "max_delivery_attempts", max_delivery_attempts, least, most, accepted=accepted
+        )
         return cls(count - 1, retry_letter_topic, dead_letter_topic, initial_subscription_name)
 
     @classmethod

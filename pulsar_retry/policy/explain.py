@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import DeadLetter, RetryLater
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.decide import retry_or_dead
 from pulsar_retry.policy.retry import RetryPolicy
 
@@ -69,8 +69,8 @@ def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
     """
     if attempts is None:
         attempts = _MOST_STEPS if policy.has_end else _STEPS_WITHOUT_END
-    elif not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
-        raise ConfigError.bad("attempts", attempts, "a whole number, 1 or more")
+    else:
+        whole("attempts", attempts)
     steps: list[Step] = []
     shortest = longest = 0.0
     for attempt in range(1, attempts + 1):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Backoff, Exponential
+from pulsar_retry.policy.checks import whole
 
 NONE, FULL, DECORRELATED = "none", "full", "decorrelated"
 
@@ -19,9 +21,7 @@ def _spread(value: str) -> str:
 
 
 def _seed(value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError.bad("seed", value, "an int")
-    return value
+    return whole("seed", value, -math.inf, accepted="an int")
 
 
 @attrs.frozen

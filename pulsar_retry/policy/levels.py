@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, text_of, with_unit
 
 #: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
@@ -29,9 +30,7 @@ def checked_level(level: int) -> int:
     Raises:
         ConfigError: it is negative or no whole number.
     """
-    if not isinstance(level, int) or isinstance(level, bool) or level < 0:
-        raise ConfigError.bad("level", level, "0 (no delay) or a level counted from 1")
-    return level
+    return whole("level", level, 0, accepted="0 (no delay) or a level counted from 1")
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.policy.levels import checked_level
 
@@ -100,9 +101,7 @@ class Defer(Outcome):
 
 
 def _text(reason: str) -> str:
-    if not isinstance(reason, str) or not reason.strip():
-        raise ConfigError.bad("reason", reason, "a text that is not blank")
-    return reason
+    return not_blank("reason", reason)
 
 
 def outcome_of(result: Any) -> Outcome | None:

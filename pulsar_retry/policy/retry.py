@@ -13,6 +13,7 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import RetryLater
 from pulsar_retry.policy.backoff import Backoff, Exponential, Levels, backoff_of
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
 from pulsar_retry.policy.jitter import Jitter
@@ -47,10 +48,8 @@ Kinds = type[Exception] | Iterable[type[Exception]]
 def _max_attempts(value: float | None) -> float | None:
     if value is None or value == math.inf:
         return value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        accepted = "a whole number, 1 or more, or math.inf for no limit"
-        raise ConfigError.bad("max_attempts", value, accepted)
-    return value
+    accepted = "a whole number, 1 or more, or math.inf for no limit"
+    return whole("max_attempts", value, accepted=accepted)
 
 
 def _max_age(value: Duration | None) -> float | None:

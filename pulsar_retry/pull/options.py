@@ -14,6 +14,7 @@ import pulsar
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
+from pulsar_retry.policy.checks import not_blank, one_of, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -22,7 +23,6 @@ from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.engine.origin import checked_redact
 from pulsar_retry.pull.rules.breaker import Breaker
-from pulsar_retry.pull.rules.checks import one_of, whole
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -91,8 +91,8 @@ def checked_options(**arguments: Any) -> Options:
     for name in ("topic", "subscription"):
         value = arguments[name]
         listed = name == "topic" and isinstance(value, list) and value
-        if not listed and (not isinstance(value, str) or not value.strip()):
-            raise ConfigError.bad(name, value, "a name that is not blank")
+        if not listed:
+            not_blank(name, value, "a name that is not blank")
     for name, kind, optional in _KINDS:
         value = arguments.get(name)
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):

@@ -16,6 +16,7 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Watch, topic_label
+from pulsar_retry.policy.checks import one_of
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
@@ -31,7 +32,6 @@ from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, 
 from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
 from pulsar_retry.pull.rules.breaker import BreakerState
-from pulsar_retry.pull.rules.checks import one_of
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.pull.workers.crew import Crew
 

@@ -15,6 +15,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.retry import RetryPolicy
@@ -191,8 +192,8 @@ class Dispatcher:
         if wrapped and write_metadata:
             raise ConfigError.bad("write_metadata", True, "wrapped=False beside it")  # noqa: FBT003 - a value
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
-            if text is not None and (not isinstance(text, str) or not text.strip()):
-                raise ConfigError.bad(name, text, "a text that is not blank, or None")
+            if text is not None:
+                not_blank(name, text, "a text that is not blank, or None")
         signers = signers_of(sign)
         if audience is not None and all(isinstance(each, Hmac) for each in signers):
             raise ConfigError.bad(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.standalone import config, ports, tokens
 from pulsar_retry.standalone.data import journal
 from pulsar_retry.standalone.data.folder import Folder, check_folder
@@ -319,9 +320,8 @@ def _program(folder: Folder) -> list[str]:
 
 def _checked_ports(broker: int | None, web: int | None) -> tuple[int | None, int | None]:
     for name, port in (("broker_port", broker), ("web_port", web)):
-        # A bool is an int to Python, but no port.
-        if port is not None and (isinstance(port, bool) or not 1 <= port <= _MAX_PORT):
-            raise ConfigError.bad(name, port, f"a port, 1 to {_MAX_PORT}, or None")
+        if port is not None:
+            whole(name, port, 1, _MAX_PORT, accepted=f"a port, 1 to {_MAX_PORT}, or None")
     if broker is not None and broker == web:
         raise ConfigError.bad("web_port", web, "a port other than broker_port")
     return broker, web

@@ -10,6 +10,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.wire.names import TopicName, logical
 
 #: What becomes of a send.
@@ -137,9 +138,8 @@ class Faults:
             return hit
 
     def _add(self, kind: Kind, topic: Any, nth: Any, times: Any, error: Any) -> None:
-        for name, value in (("nth", nth), ("times", times)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError.bad(name, value, "a whole number, 1 or more")
+        whole("nth", nth)
+        whole("times", times)
         if not (isinstance(error, type) and issubclass(error, pulsar.PulsarException)):
             raise ConfigError.bad("error", error, "an exception of pulsar-client's")
         if not hasattr(_pulsar.Result, error.__name__):

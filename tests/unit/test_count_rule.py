@@ -31,13 +31,13 @@ LIMITS = st.integers(0, 60)
 
 
 def life(
-    plan: Plan, request: DelayRequest, carried: dict[str, str] | None = None
+    plan: Plan, asked: DelayRequest, carried: dict[str, str] | None = None
 ) -> Iterator[Letter]:
     """Deliver a message and reconsume it until it is dead; yield each letter."""
     carried, topic, entry = carried or {}, MAIN, 0
     while True:
         origin = Origin(topic, f"1:{entry}:-1", plan.subscription)
-        letter = reconsumed(plan, request, carried, origin, None)
+        letter = reconsumed(plan, asked, carried, origin, None)
         yield letter
         if letter.dead:
             return
@@ -106,7 +106,7 @@ def test_the_automatic_level_is_the_number_of_the_retry(plan_of: Callable[..., P
 
 
 @pytest.mark.parametrize(
-    ("request", "expected"),
+    ("asked", "expected"),
     [
         ({"delay": 0}, ("-1", 0)),
         ({"delay": 2.5}, ("-1", 2.5)),
@@ -117,11 +117,11 @@ def test_the_automatic_level_is_the_number_of_the_retry(plan_of: Callable[..., P
     ],
 )
 def test_tdmq_writes_the_level_and_minus_one_for_a_delay(
-    plan_of: Callable[..., Plan], request: dict, expected: tuple[str, float]
+    plan_of: Callable[..., Plan], asked: dict, expected: tuple[str, float]
 ) -> None:
     """DELAY is the level that took effect."""
     plan = plan_of(naming=pr.Naming.TDMQ_2_9_2, delay_levels="1s 5s 10s")
-    letter = next(life(plan, DelayRequest.of(plan, request.get("delay"), request.get("level"))))
+    letter = next(life(plan, DelayRequest.of(plan, asked.get("delay"), asked.get("level"))))
     assert expected == (letter.properties["DELAY"], letter.delay)
 
 

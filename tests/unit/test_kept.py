@@ -15,10 +15,10 @@ ERROR = LetterPublishError("orders-billing-DLQ", RuntimeError("refused"))
 
 
 class Letter:
-    """A flight whose letter was refused, and the router that publishes it again."""
+    """A flight whose letter was refused, and the hand_off that publishes it again."""
 
     def __init__(self, size: int = 1, *, closed: bool = False) -> None:
-        self.size, self.failures, self.router = size, 0, self
+        self.size, self.failures, self.hand_off = size, 0, self
         self.closed, self.again_count, self.ended = closed, 0, 0
 
     def again(self, _flight: Letter) -> None:

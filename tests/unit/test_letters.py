@@ -83,12 +83,12 @@ class World:
 
 
 class Rig:
-    """A router with room for two letters."""
+    """A hand_off with room for two letters."""
 
     def __init__(self) -> None:
         self.world = World()
         self.back: list[tuple[Any, bool]] = []
-        self.router = HandOff(
+        self.hand_off = HandOff(
             self.world,  # type: ignore[arg-type]
             pulsar.schema.BytesSchema(),
             max_pending=2,
@@ -110,20 +110,20 @@ class Rig:
         self, raw: Any = None, letter: Letter = LETTER, *, was_letter: bool = False
     ) -> Future[None]:
         """Hand a message on."""
-        return self.router.hand_on(raw or original(), self.world, letter, was_letter=was_letter)
+        return self.hand_off.hand_on(raw or original(), self.world, letter, was_letter=was_letter)
 
     def hand_on_now(self) -> Future[None] | None:
         """Hand a message on, if that does not block."""
-        return self.router.hand_on_now(original(), self.world, LETTER, was_letter=False)
+        return self.hand_off.hand_on_now(original(), self.world, LETTER, was_letter=False)
 
     def permits(self) -> int:
         """Return how many more letters may be sent."""
-        return self.router.permits._free
+        return self.hand_off.permits._free
 
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    """Give a router whose producers are fakes."""
+    """Give a hand_off whose producers are fakes."""
     rig = Rig()
     monkeypatch.setattr(
         "pulsar_retry.consumer.handoff.producers.BareClient.create_producer", rig.world
@@ -261,7 +261,7 @@ def test_letters_in_flight_are_bounded(
     assert 0 == rig.permits()
     third = threading.Thread(target=rig.hand_on, daemon=True)
     third.start()
-    wait_until(lambda: rig.router.permits._waiting)
+    wait_until(lambda: rig.hand_off.permits._waiting)
     rig.world.answer("receipt")
     assert ["publish", "publish"] == [each for each in rig.world.events if each == "publish"]
     rig.world.asked.append(rig.world.asked.pop(0))  # the second receipt can wait
@@ -282,7 +282,7 @@ def test_what_must_not_block_is_handed_on_with_a_producer_and_room(rig: Rig) -> 
 
 def test_a_stopped_router_takes_nothing_more(rig: Rig) -> None:
     """And keeps no room for it."""
-    rig.router.stop()
+    rig.hand_off.stop()
     with pytest.raises(pr.ConsumerClosedError):
         rig.hand_on()
     assert (2, []) == (rig.permits(), rig.world.events)
@@ -302,12 +302,12 @@ def test_stopping_wakes_whoever_waits_for_room(rig: Rig) -> None:
 
     thread = threading.Thread(target=third, daemon=True)
     thread.start()
-    rig.router.stop()
+    rig.hand_off.stop()
     rig.world.answer("receipt")
     rig.world.answer("receipt")
     rig.world.answer("acknowledged")
     rig.world.answer("acknowledged")
-    rig.router.drain()
+    rig.hand_off.drain()
     thread.join(20)
     assert [pr.ConsumerClosedError] == [type(error) for error in errors]
 
@@ -317,7 +317,7 @@ def test_draining_waits_for_letters_in_flight(rig: Rig) -> None:
     future = rig.hand_on()
     rig.world.answer("receipt")
     drained: list[int] = []
-    thread = threading.Thread(target=lambda: drained.append(rig.router.drain()), daemon=True)
+    thread = threading.Thread(target=lambda: drained.append(rig.hand_off.drain()), daemon=True)
     thread.start()
     rig.world.answer("acknowledged")
     thread.join(20)
@@ -329,7 +329,7 @@ def test_draining_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPat
     rig.hand_on()
     now = iter([0.0, *[100.0] * 10])
     monkeypatch.setattr(Clock, "monotonic", lambda _: next(now))
-    assert (1, 1) == (rig.router.drain(), rig.permits())
+    assert (1, 1) == (rig.hand_off.drain(), rig.permits())
 
 
 # -- letters without a receipt --------------------------------------------------------------------
@@ -343,7 +343,7 @@ def test_giving_up_before_there_is_a_producer(rig: Rig, monkeypatch: pytest.Monk
         with monkeypatch.context() as late:
             late.setattr(Clock, "monotonic", lambda _: 1e12)
             try:
-                rig.router._check()
+                rig.hand_off._check()
             except Exception as error:
                 checks.append(error)
             else:
@@ -368,7 +368,7 @@ def test_a_slow_acknowledgement_is_not_a_lost_producer(
     rig.world.answer("receipt")
     monkeypatch.setattr(Clock, "monotonic", lambda _: 1e12)
     rig.world.close_async = lambda _callback: rig.world.events.append("close")
-    rig.router._check()
+    rig.hand_off._check()
     assert pr.AcknowledgeError is type(future.exception(0))
     assert "close" not in rig.world.events
 
@@ -392,7 +392,7 @@ def test_trouble_with_the_redelivery_cannot_reach_pulsar_client(
     def refuse(_raw: Any, _was_letter: bool) -> None:
         raise RuntimeError("can't start new thread")
 
-    rig.router.come_back = refuse
+    rig.hand_off.come_back = refuse
     future = rig.hand_on()
     for what, result in answers:
         rig.world.answer(what, getattr(_pulsar.Result, result))
@@ -424,7 +424,7 @@ def land(rig: Rig, told: Any) -> list[Future[None]]:
             callback(told)
 
     rig.world.acknowledge_async = acknowledge_async  # type: ignore[method-assign]
-    rig.router.landed(list(rig.router.flights))
+    rig.hand_off.landed(list(rig.hand_off.flights))
     return futures
 
 
@@ -433,7 +433,7 @@ def test_a_burst_of_receipts_ends_its_flights(rig: Rig) -> None:
     futures = land(rig, OK)
     assert ["publish", "publish", "ack", "ack"] == rig.world.events
     assert [True, True] == [future.done() for future in futures]
-    assert (2, {}) == (rig.permits(), rig.router.flights)
+    assert (2, {}) == (rig.permits(), rig.hand_off.flights)
 
 
 def test_a_burst_calls_back(rig: Rig) -> None:
@@ -442,7 +442,7 @@ def test_a_burst_calls_back(rig: Rig) -> None:
     future = rig.hand_on()
     future.add_done_callback(called.append)
     rig.world.acknowledge_async = lambda _, callback: callback(OK)  # type: ignore[method-assign]
-    rig.router.landed(list(rig.router.flights))
+    rig.hand_off.landed(list(rig.hand_off.flights))
     assert [future] == called
 
 
@@ -463,7 +463,7 @@ def test_a_burst_that_is_not_acknowledged_at_once_is_asked_for_one_by_one(
 
 def test_a_burst_leaves_what_was_given_up(rig: Rig) -> None:
     """Its original was asked back."""
-    flight = InFlightLetter(rig.router, original(), rig.world, LETTER, was_letter=False)
-    rig.router.landed([flight])
+    flight = InFlightLetter(rig.hand_off, original(), rig.world, LETTER, was_letter=False)
+    rig.hand_off.landed([flight])
     assert [] == rig.world.events
     assert not flight.future.done()

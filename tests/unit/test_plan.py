@@ -100,12 +100,18 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
             {"negative_ack_backoff": 10},
             "negative_ack_backoff=10: expected a backoff such as Exponential(10, 600)",
         ),
-        ({"max_pending_letters": 0}, "max_pending_letters=0: expected 1 or more"),
-        ({"max_pending_letters": 1.5}, "max_pending_letters=1.5: expected 1 or more"),
-        ({"max_pending_letters": True}, "max_pending_letters=True: expected 1 or more"),
-        ({"dedupe_letters": -1}, "dedupe_letters=-1: expected 0 or more"),
-        ({"dedupe_letters": True}, "dedupe_letters=True: expected 0 or more"),
-        ({"dedupe_letters": None}, "dedupe_letters=None: expected 0 or more"),
+        ({"max_pending_letters": 0}, "max_pending_letters=0: expected a whole number, 1 or more"),
+        (
+            {"max_pending_letters": 1.5},
+            "max_pending_letters=1.5: expected a whole number, 1 or more",
+        ),
+        (
+            {"max_pending_letters": True},
+            "max_pending_letters=True: expected a whole number, 1 or more",
+        ),
+        ({"dedupe_letters": -1}, "dedupe_letters=-1: expected a whole number, 0 or more"),
+        ({"dedupe_letters": True}, "dedupe_letters=True: expected a whole number, 0 or more"),
+        ({"dedupe_letters": None}, "dedupe_letters=None: expected a whole number, 0 or more"),
         (
             {"crypto_key_reader": READER},
             (

@@ -8,31 +8,34 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from _pulsar import PulsarException
 
-from pulsar_retry import cli
 from pulsar_retry._version import __version__
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 
 __all__ = ["run"]
+
+_VERBS = Path(__file__).parents[1]
+_PACKAGE = "pulsar_retry.cli"
 
 _FAILED = 1
 _WRONG_USAGE = 2
 
 
 class _Verbs(click.Group):
-    """A group whose commands are the public modules of this package."""
+    """A group whose commands are the public modules of the package above."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        modules = (module.name for module in pkgutil.iter_modules(cli.__path__))
+        modules = (module.name for module in pkgutil.iter_modules([str(_VERBS)]))
         return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"{cli.__name__}.{cmd_name.replace('-', '_')}")
+        module = importlib.import_module(f"{_PACKAGE}.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
 

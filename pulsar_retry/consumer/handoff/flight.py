@@ -6,17 +6,18 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import _pulsar
 
+from pulsar_retry.consumer.handoff.permits import Permits
+from pulsar_retry.consumer.handoff.producers import LetterProducers
 from pulsar_retry.errors import AcknowledgeError, LetterPublishError, SettleError
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
-
-if TYPE_CHECKING:
-    from pulsar_retry.consumer.handoff.handoff import HandOff
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -26,6 +27,23 @@ _OK = _pulsar.Result.Ok
 #: Takes a flight whose letter was not published, and tells whether it will be tried again. Then
 #: the message neither comes back nor is its caller told anything yet.
 Keep = Callable[["InFlightLetter", LetterPublishError], bool]
+
+
+class HandOffState(Protocol):
+    """What a letter on its way asks of the hand-off that sends it."""
+
+    clock: Clock
+    come_back: Callable[[Any, bool], None]
+    flights: dict[InFlightLetter, bool]
+    permits: Permits
+    producers: LetterProducers
+    watch: Watch | None
+
+    def again(self, flight: InFlightLetter) -> None:
+        """Publish a letter once more that could not be published."""
+
+    def landed(self, flights: list[Any]) -> None:
+        """Take the receipts of letters that are published."""
 
 
 class InFlightLetter:
@@ -40,13 +58,13 @@ class InFlightLetter:
         "ended",
         "failures",
         "future",
+        "hand_off",
         "is_out",
         "keep",
         "key",
         "letter",
         "producer",
         "raw",
-        "router",
         "size",
         "source",
         "was_letter",
@@ -54,7 +72,7 @@ class InFlightLetter:
 
     def __init__(
         self,
-        router: HandOff,
+        hand_off: HandOffState,
         raw: Any,
         source: Any,
         letter: Letter,
@@ -62,7 +80,7 @@ class InFlightLetter:
         was_letter: bool,
         future: LetterFuture | None = None,
     ) -> None:
-        self.router = router
+        self.hand_off = hand_off
         self.raw = raw
         self.size = raw.length()
         self.source = source
@@ -75,19 +93,19 @@ class InFlightLetter:
         self.keep: Keep | None = None
         self.deadline = math.inf  # until it is sent
         self.ended: Callable[[], None] | None = None
-        self.future = LetterFuture(router.clock.condition) if future is None else future
+        self.future = LetterFuture(hand_off.clock.condition) if future is None else future
 
     def published(self, result: _pulsar.Result) -> None:
         """Take the receipt of the letter."""
         try:
-            if self not in self.router.flights:
+            if self not in self.hand_off.flights:
                 return  # given up: its original was asked back
             if result == _OK:
                 self.is_out = True
                 self.source.acknowledge_async(self.raw, self.acknowledged)
                 return
             if result in PRODUCER_GONE or self.producer.is_given_up:
-                self.router.producers.lost(self.letter.topic, self.key, self.producer)
+                self.hand_off.producers.lost(self.letter.topic, self.key, self.producer)
             self.fail(error_of(result))
         except BaseException as error:  # noqa: BLE001 - never into the C++ library
             self.fail(error)
@@ -97,7 +115,7 @@ class InFlightLetter:
         if result != _OK:
             self.fail(error_of(result))
         elif self._is_first_end():
-            if (watch := self.router.watch) is not None:
+            if (watch := self.hand_off.watch) is not None:
                 self._resolve(partial(watch.handed_on, self.raw, self.letter))
             self.succeed()
 
@@ -115,9 +133,9 @@ class InFlightLetter:
         if self._is_kept(error):
             return
         try:
-            self.router.come_back(self.raw, self.was_letter)
+            self.hand_off.come_back(self.raw, self.was_letter)
         except Exception:  # noqa: BLE001 - C++ may be the caller
-            watch = self.router.watch
+            watch = self.hand_off.watch
             _log.exception(
                 "a message could not be asked back; it comes when the consumer closes",
                 extra=None if watch is None else watch.facts(self.raw),
@@ -126,7 +144,7 @@ class InFlightLetter:
 
     def end(self, error: Exception) -> None:
         """Tell those who want to know that it has failed. Never raises."""
-        if (watch := self.router.watch) is not None:
+        if (watch := self.hand_off.watch) is not None:
             self._resolve(partial(watch.failed, self.raw, self.letter, error))
         self._resolve(partial(self.future.set_exception, error))
 
@@ -159,14 +177,14 @@ class InFlightLetter:
         time-out, and nothing behind it is ever sent.
         """
         if not self.is_out and self.producer is not None:  # else it goes alone
-            self.router.producers.lost(self.letter.topic, self.key, self.producer)
+            self.hand_off.producers.lost(self.letter.topic, self.key, self.producer)
             self.producer.raw.close_async(lambda _: None)
         self.fail(error_of(_pulsar.Result.Timeout))
 
     def _is_first_end(self) -> bool:
         """End the flight; tell whether no other thread has ended it before."""
-        if self.router.flights.pop(self, False):
-            self.router.permits.release(1, self.size)
+        if self.hand_off.flights.pop(self, False):
+            self.hand_off.permits.release(1, self.size)
             return True
         return False
 

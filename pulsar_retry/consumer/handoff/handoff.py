@@ -101,7 +101,7 @@ class HandOff:
         watch: Watch | None = None,
         producer_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the router of one consumer.
+        """Make the hand_off of one consumer.
 
         Args:
             client: See `LetterProducers`.
@@ -492,6 +492,6 @@ def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
 
 
 def _landed(flights: list[InFlightLetter]) -> None:
-    """Take receipts: `HandOff.landed` of their one router, which nothing else holds alive."""
+    """Take receipts: `HandOff.landed` of their one hand_off, which nothing else holds alive."""
     if flights:
-        flights[0].router.landed(flights)
+        flights[0].hand_off.landed(flights)

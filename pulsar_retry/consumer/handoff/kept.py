@@ -88,7 +88,7 @@ class KeptLetters:
     def _publish(self, flight: InFlightLetter) -> None:
         self._room.release(1, flight.size)  # before, for it may fail and be kept anew
         try:
-            flight.router.again(flight)
+            flight.hand_off.again(flight)
         except ConsumerClosedError:
             flight.end(_closed())
 

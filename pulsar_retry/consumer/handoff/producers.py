@@ -336,7 +336,7 @@ class LetterProducers:
             "producer_name": new_producer_name() if named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
-            "max_pending_messages": 0,  # it counts chunks; the router bounds the letters
+            "max_pending_messages": 0,  # it counts chunks; the hand-off bounds the letters
             "batching_enabled": False,
             "chunking_enabled": True,
         }

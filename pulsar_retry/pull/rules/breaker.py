@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import positive, whole
 from pulsar_retry.policy.durations import Duration, number
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.rules.checks import positive, whole
 
 #: Into how many parts the window is cut: what is older than it is forgotten a part at a time.
 _PARTS = 10

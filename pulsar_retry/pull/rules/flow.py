@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from pulsar_retry.pull.rules.checks import whole
+from pulsar_retry.policy.checks import whole
 
 #: At this load nothing more is received (python-pubsub's numbers) …
 PAUSE = 1.0

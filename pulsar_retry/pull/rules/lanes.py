@@ -10,9 +10,9 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 
+from pulsar_retry.policy.checks import one_of, positive, whole
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.rules.checks import one_of, positive, whole
 
 Item = TypeVar("Item")
 

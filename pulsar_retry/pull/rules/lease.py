@@ -10,9 +10,9 @@ from typing import Any, Literal
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import flag, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.rules.checks import one_of, positive, whole
 
 #: Which of all handling times a lease is to outlast (python-pubsub's).
 _PERCENTILE = 0.99
@@ -31,9 +31,7 @@ def _max_total(value: Duration) -> float:
 
 
 def _extend(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError.bad("extend", value, "a bool")
-    return value
+    return flag("extend", value)
 
 
 def _max_abandoned(value: Any) -> int | None:

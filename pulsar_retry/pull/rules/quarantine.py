@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.rules.checks import whole
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 
 #: The reason of a dead letter that was never given to a handler again.

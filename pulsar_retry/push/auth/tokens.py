@@ -19,6 +19,7 @@ from jwt.algorithms import RSAAlgorithm
 from jwt.utils import base64url_encode
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.body import Header
 
@@ -75,8 +76,7 @@ class ServiceAccount:
             ConfigError: an argument is not acceptable. It never shows the key.
         """
         for name, value in {"email": email, "issuer": issuer}.items():
-            if not isinstance(value, str) or not value.strip():
-                raise ConfigError.bad(name, value, "a text that is not blank")
+            not_blank(name, value)
         self._lifetime = seconds("lifetime", lifetime)
         if not _MARGIN < self._lifetime <= _LIFETIME:
             raise ConfigError.bad("lifetime", lifetime, "more than 300 seconds, up to 3600")

@@ -9,6 +9,7 @@ from typing import Any
 import jwt
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import not_blank
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.auth.jwks import Fetched, KeyCache, by_id, fetcher
 from pulsar_retry.push.auth.middleware import RequestVerifier, VerificationError
@@ -51,8 +52,7 @@ class Verifier(RequestVerifier):
             ConfigError: an argument is not acceptable.
         """
         for name, value in {"audience": audience, "email": email}.items():
-            if not isinstance(value, str) or not value.strip():
-                raise ConfigError.bad(name, value, "a text that is not blank")
+            not_blank(name, value)
         self._audience, self._email = audience, email
         self._issuers = [issuer] if isinstance(issuer, str) else list(issuer)
         if not self._issuers:

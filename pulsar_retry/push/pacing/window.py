@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.pull.rules.checks import whole
 
 #: "The system starts with a small single-digit window size."
 INITIAL = 4

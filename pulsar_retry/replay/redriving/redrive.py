@@ -19,6 +19,7 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import ConfigError, RedriveError
+from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -136,10 +137,10 @@ class Redrive:
         self._dlq_subscription = dlq_subscription
         self._naming = Naming.of(naming)
         self._where = where
-        self._limit = None if limit is None else _whole("limit", limit, 1)
+        self._limit = None if limit is None else whole("limit", limit, 1)
         self._pace = RedriveRate.of(rate, ramp, ramp_step)
         self._max_failure_ratio = _ratio(max_failure_ratio, self._pace)
-        self._max_redrives = _whole("max_redrives", max_redrives, 0)
+        self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._any_topic = any_topic
         self._dry_run = dry_run
@@ -243,10 +244,10 @@ class Redrive:
             failures = stack.enter_context(
                 contextlib.closing(Failures(client, watched, checkpoint))
             )
-            router = stack.enter_context(_router(client))
+            hand_off = stack.enter_context(_hand_off(client))
             work = RedriveWork(
                 consumer=consumer,
-                router=router,
+                hand_off=hand_off,
                 judge=judge,
                 checkpoint=checkpoint,
                 pace=self._pace,
@@ -333,9 +334,9 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _router(client: Client) -> Iterator[HandOff]:
+def _hand_off(client: Client) -> Iterator[HandOff]:
     """Give what hands letters on; what is under way at the end fails."""
-    router = HandOff(
+    hand_off = HandOff(
         client,
         pulsar.schema.BytesSchema(),
         max_pending=_IN_FLIGHT,
@@ -346,10 +347,10 @@ def _router(client: Client) -> Iterator[HandOff]:
         keep_writer_schema=True,
     )
     try:
-        yield router
+        yield hand_off
     finally:
-        router.give_up()
-        router.producers.close()
+        hand_off.give_up()
+        hand_off.producers.close()
 
 
 def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
@@ -360,12 +361,6 @@ def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: C
     ledger, entry = map(int, cursor["readPosition"].split(":"))
     end = checkpoint.ends[topic]
     return (ledger, entry) > (end.ledger, end.entry)
-
-
-def _whole(argument: str, value: int, minimum: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-        raise ConfigError.bad(argument, value, f"a whole number, {minimum} or more")
-    return value
 
 
 def _ratio(value: float | None, pace: RedriveRate) -> float | None:

@@ -68,7 +68,7 @@ class RedriveWork:
 
     Attributes:
         consumer: The raw consumer of the dead-letter topic.
-        router: Hands letters on.
+        hand_off: Hands letters on.
         judge: Decides about them.
         checkpoint: Where the job is.
         pace: How fast it may be.
@@ -81,7 +81,7 @@ class RedriveWork:
     """
 
     consumer: Any
-    router: HandOff
+    hand_off: HandOff
     judge: RedriveJudge
     checkpoint: Checkpoint
     pace: RedriveRate
@@ -106,7 +106,7 @@ class _Hand(LetterFuture):
         self.run.landed(self)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        assert exception is not None  # noqa: S101 - a router's failures have one
+        assert exception is not None  # noqa: S101 - a hand_off's failures have one
         self.run.failed(self, exception)
 
 
@@ -165,7 +165,7 @@ class Run:
         if self.stopped not in {CANCELLED, REFUSED}:
             return None
         begun = self._work.checkpoint
-        exact = begun.exact and not self._work.router.flights
+        exact = begun.exact and not self._work.hand_off.flights
         return attrs.evolve(begun, redriven=self.redriven, exact=exact)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ class Run:
     def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
         """Hand a letter on; *first*: when that was tried first, if it was."""
         hand = _Hand(self, raw, number, letter, first)
-        router, consumer = self._work.router, self._work.consumer
-        router.hand_on(raw, consumer, letter, was_letter=False, future=hand)
+        hand_off, consumer = self._work.hand_off, self._work.consumer
+        hand_off.hand_on(raw, consumer, letter, was_letter=False, future=hand)
 
     def landed(self, hand: _Hand) -> None:
         """Count a letter that is out. Any thread."""
@@ -311,14 +311,14 @@ class Run:
         """Wait for what is under way; what fails now is tried again unless the run was stopped."""
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
-            self._work.router.flights
+            self._work.hand_off.flights
             or not self._back.empty()
             or (self._returned and self._goes_on())
         ):
             self._take_back()
             self._look_around()
             time.sleep(0.005)
-        if self._goes_on() and (late := len(self._work.router.flights) + len(self._returned)):
+        if self._goes_on() and (late := len(self._work.hand_off.flights) + len(self._returned)):
             self.left[REFUSED] += late
             self.stopped = REFUSED
 

@@ -27,7 +27,7 @@ from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 from pulsar_retry.testing.memory.message import Builder, Content, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
-from pulsar_retry.testing.memory.subscription import MemorySubscription
+from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World
 from pulsar_retry.wire.names import Naming, TopicName
 

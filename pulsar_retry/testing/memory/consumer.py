@@ -13,9 +13,8 @@ from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.later import later
-from pulsar_retry.testing.memory.message import RawMessage
-from pulsar_retry.testing.memory.subscription import MemorySubscription
-from pulsar_retry.testing.memory.topic import MemoryEntry
+from pulsar_retry.testing.memory.message import MemoryEntry, RawMessage
+from pulsar_retry.testing.memory.topic import MemorySubscription
 
 _log = logging.getLogger("pulsar_retry")
 _Result = _pulsar.Result

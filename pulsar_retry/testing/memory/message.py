@@ -202,3 +202,24 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
         return f"<{self._stored.topic} {self._stored.message_id}: {self._stored.content.data!r}>"
 
     __str__ = __repr__
+
+
+@attrs.define(eq=False)
+class MemoryEntry:
+    """What the broker stores, delivers and redelivers as one: a message, or a batch.
+
+    Attributes:
+        number: Its number in the topic.
+        messages: The messages.
+        due: When it is to be delivered, by the clock's `time`; 0: at once.
+    """
+
+    number: int
+    messages: list[StoredMessage]
+    due: float
+
+    @property
+    def key(self) -> str:
+        """What Key_Shared goes by; what has no key has one of its own."""
+        content = self.messages[0].content
+        return content.ordering_key or content.key or f"\0{self.number}"

@@ -6,7 +6,7 @@ import itertools
 import zlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import _pulsar
 
@@ -14,18 +14,26 @@ from pulsar_retry.runtime.results import error_of
 from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.message import Content
 from pulsar_retry.testing.memory.topic import Topic
-
-if TYPE_CHECKING:
-    from pulsar_retry.testing.memory.raw_client import RawClient
+from pulsar_retry.testing.memory.world import World
 
 _Result = _pulsar.Result
 _Callback = Callable[[Any, Any], object]
 
 
+class ProducerOwner(Protocol):
+    """The client as its producers see it."""
+
+    world: World
+    is_eager: bool
+
+    def lose(self) -> None:
+        """Lose the connection."""
+
+
 class RawProducer:
     """Writes to a topic, or to the partitions of one. Thread-safe."""
 
-    def __init__(self, client: RawClient, topic: str, topics: list[Topic], conf: Any) -> None:
+    def __init__(self, client: ProducerOwner, topic: str, topics: list[Topic], conf: Any) -> None:
         self._client = client
         self._world = client.world
         self._topic = topic

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import _pulsar
 
 from pulsar_retry.runtime.results import error_of
+from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.memory.guard import QuietLock
 from pulsar_retry.testing.memory.later import later
 from pulsar_retry.testing.memory.message import RawMessage
 from pulsar_retry.testing.memory.topic import Topic
 
-if TYPE_CHECKING:
-    from pulsar_retry.testing.memory.world import World
-
 _Result = _pulsar.Result
+
+
+class ReaderWorld(Protocol):
+    """The broker as its readers see it."""
+
+    clock: VirtualClock
+    guard: QuietLock
+    readers: list[RawReader]
 
 
 class RawReader:
     """Reads a topic from a position of its own, and acknowledges nothing. Thread-safe."""
 
-    def __init__(self, world: World, topic: Topic, start: Any, conf: Any) -> None:
+    def __init__(self, world: ReaderWorld, topic: Topic, start: Any, conf: Any) -> None:
         self._world = world
         self._topic = topic
         self._inclusive = conf.start_message_id_inclusive()

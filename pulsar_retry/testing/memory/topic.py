@@ -1,37 +1,291 @@
-"""The topics of the in-memory broker and what they store."""
+"""A topic, its subscriptions, and which consumer gets what."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import zlib
+from collections import Counter
+from typing import Any, Protocol
 
 import _pulsar
 import attrs
 
-from pulsar_retry.testing.memory.message import Content, StoredMessage
+from pulsar_retry.runtime.results import error_of
+from pulsar_retry.testing.clock import VirtualClock
+from pulsar_retry.testing.memory.guard import QuietLock
+from pulsar_retry.testing.memory.message import Content, MemoryEntry, RawMessage, StoredMessage
 
-if TYPE_CHECKING:
-    from pulsar_retry.testing.memory.subscription import MemorySubscription
+Type = _pulsar.ConsumerType
+_SHARED = {Type.Shared, Type.KeyShared}
 
 
-@attrs.define(eq=False)
-class MemoryEntry:
-    """What the broker stores, delivers and redelivers as one: a message, or a batch.
+@attrs.frozen
+class PendingDelivery:
+    """A message that was given to a consumer.
 
     Attributes:
-        number: Its number in the topic.
-        messages: The messages.
-        due: When it is to be delivered, by the clock's `time`; 0: at once.
+        at: When, in seconds since 1970.
+        message: The `pulsar.Message`'s raw one.
+        consumer: The consumer's name.
     """
 
-    number: int
-    messages: list[StoredMessage]
-    due: float
+    at: float
+    message: RawMessage
+    consumer: str
+
+
+class Connected(Protocol):
+    """A consumer as its subscriptions see it."""
+
+    name: str
+    permits: int
+
+    def take(
+        self, subscription: MemorySubscription, entry: MemoryEntry, messages: list[RawMessage]
+    ) -> None:
+        """Take delivered messages into the queue."""
+
+    def drop(self, subscription: MemorySubscription) -> None:
+        """Forget what waits in the queue."""
+
+
+class MemorySubscription:
+    """One subscription of one topic. To be used under the broker's lock.
+
+    Attributes:
+        topic: The topic.
+        name: Its name.
+        type: The type that its consumers have.
+        consumers: Those, in the order in which they came.
+        deliveries: Everything that was delivered.
+    """
+
+    def __init__(
+        self, topic: Topic, name: str, start: int, clock: VirtualClock, guard: QuietLock
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.type = Type.Exclusive
+        self.consumers: list[Connected] = []
+        self.deliveries: list[PendingDelivery] = []
+        self._clock = clock
+        self._guard = guard
+        self._turn = 0
+        self._is_asked = False
+        self._is_dispatching = False
+        self._set(start)
+
+    def _set(self, position: int) -> None:
+        """Begin at *position*: what is before is acknowledged, what is behind is not."""
+        self._begin = position
+        self._next = position
+        self._done: set[int] = set()
+        self._done_in: dict[int, set[int]] = {}
+        self._replay: set[int] = set()
+        self._delayed: set[int] = set()
+        self._pending: dict[int, Connected] = {}
+        self._counts: Counter[int] = Counter()
 
     @property
-    def key(self) -> str:
-        """What Key_Shared goes by; what has no key has one of its own."""
-        content = self.messages[0].content
-        return content.ordering_key or content.key or f"\0{self.number}"
+    def is_shared(self) -> bool:
+        """Whether messages are delivered and counted one by one."""
+        return self.type in _SHARED
+
+    def left(self) -> list[MemoryEntry]:
+        """Return what is not acknowledged."""
+        return [e for e in self.topic.entries[self._begin :] if not self._is_done(e.number)]
+
+    def _is_done(self, number: int) -> bool:
+        return number < self._begin or number in self._done
+
+    def backlog(self) -> int:
+        """Return how many messages are not acknowledged."""
+        return sum(len(e.messages) - len(self._done_in.get(e.number, ())) for e in self.left())
+
+    def is_held(self, number: int, consumer: Connected) -> bool:
+        """Tell whether *consumer* has an entry and has not acknowledged it."""
+        return self._pending.get(number) is consumer
+
+    # -- consumers ------------------------------------------------------------------------------
+
+    def add(self, consumer: Connected, consumer_type: Any) -> None:
+        """Connect a consumer.
+
+        Raises:
+            pulsar.ConsumerBusy: not beside those that are there.
+        """
+        if self.consumers and (self.type != consumer_type or consumer_type == Type.Exclusive):
+            raise error_of(_pulsar.Result.ConsumerBusy)
+        self.type = consumer_type
+        self.consumers.append(consumer)
+
+    def remove(self, consumer: Connected) -> None:
+        """Disconnect a consumer: what it holds goes to others."""
+        was_active = self.consumers[:1] == [consumer]
+        self.consumers.remove(consumer)
+        held = [number for number, holder in self._pending.items() if holder is consumer]
+        for number in held:
+            del self._pending[number]
+            self._replay.add(number)  # which counts as no redelivery
+        if not self.consumers:
+            self._counts.clear()  # the broker's memory of them ends with the last consumer
+        if not self.is_shared and was_active:
+            self._next = self._begin
+            self._replay.clear()
+        self.dispatch()
+
+    # -- acknowledgements -----------------------------------------------------------------------
+
+    def acknowledge(self, number: int) -> None:
+        """Acknowledge an entry."""
+        if not self._is_done(number):
+            self._done.add(number)
+        while self._begin in self._done:  # so that what is done costs nothing any more
+            self._done.discard(self._begin)
+            self._begin += 1
+        for known in (self._done_in, self._pending, self._counts):
+            known.pop(number, None)
+        self._replay.discard(number)
+        self.dispatch()  # a key may be free
+
+    def acknowledge_index(self, number: int, index: int) -> None:
+        """Acknowledge one message of a batch."""
+        done = self._done_in.setdefault(number, set())
+        done.add(index)
+        if len(done) == len(self.topic.entries[number].messages):
+            self.acknowledge(number)
+
+    def acknowledge_up_to(self, number: int) -> None:
+        """Acknowledge every entry up to this one."""
+        for earlier in range(self._begin, number + 1):
+            self.acknowledge(earlier)
+
+    def redeliver(self, consumer: Connected, numbers: set[int] | None = None) -> None:
+        """Deliver again what *consumer* holds, or of that these entries alone."""
+        if not self.is_shared:
+            consumer.drop(self)
+            self._pending.clear()
+            self._next = self._begin
+            self.dispatch()
+            return
+        held = {n for n, holder in self._pending.items() if holder is consumer}
+        if numbers is None:
+            consumer.drop(self)
+        for number in held if numbers is None else held & numbers:
+            del self._pending[number]
+            self._counts[number] += 1
+            self._replay.add(number)
+        self.dispatch()
+
+    def seek(self, position: int) -> None:
+        """Set the subscription to *position*."""
+        self._set(position)
+        for consumer in self.consumers:
+            consumer.drop(self)
+        self.dispatch()
+
+    # -- dispatching ----------------------------------------------------------------------------
+
+    def dispatch(self) -> None:
+        """Deliver what can be delivered."""
+        self._is_asked = True
+        if self._is_dispatching:
+            return  # a consumer takes messages at once, and has room for more: see below
+        self._is_dispatching = True
+        try:
+            while self._is_asked and self.consumers:
+                self._is_asked = False
+                if self.is_shared:
+                    self._dispatch_shared()
+                else:
+                    self._dispatch_in_order(self.consumers[0])
+        finally:
+            self._is_dispatching = False
+
+    def _dispatch_in_order(self, active: Connected) -> None:
+        entries = self.topic.entries
+        while active.permits > 0 and self._next < len(entries):
+            entry = entries[self._next]
+            self._next += 1
+            if not self._is_done(entry.number):
+                self._deliver(entry, active)
+
+    def _dispatch_shared(self) -> None:
+        """What is redelivered comes first; of a key, nothing passes what came before it."""
+        blocked: set[str] = set()
+        for number in sorted(self._replay):
+            self._try(self.topic.entries[number], blocked)
+            if not self._has_room():
+                return
+        while self._next < len(self.topic.entries):
+            entry = self.topic.entries[self._next]
+            if entry.due > self._clock.time():
+                self._delay(entry)
+            elif not self._is_done(entry.number):
+                if not self._has_room():
+                    return
+                # A message whose key waits is taken later, and others pass it.
+                self._replay.add(entry.number)
+                self._try(entry, blocked)
+            self._next += 1
+
+    def _has_room(self) -> bool:
+        return any(consumer.permits > 0 for consumer in self.consumers)
+
+    def _try(self, entry: MemoryEntry, blocked: set[str]) -> None:
+        if self._is_done(entry.number):
+            self._replay.discard(entry.number)
+            return
+        consumer = self._choose(entry, blocked)
+        if consumer is not None:
+            self._replay.discard(entry.number)
+            self._deliver(entry, consumer)
+
+    def _choose(self, entry: MemoryEntry, blocked: set[str]) -> Connected | None:
+        """Return who is to get *entry*; None: nobody can now."""
+        if self.type == Type.KeyShared:
+            return self._choose_by_key(entry.key, blocked)
+        for _ in self.consumers:
+            self._turn = (self._turn + 1) % len(self.consumers)
+            if (consumer := self.consumers[self._turn]).permits > 0:
+                return consumer
+        return None
+
+    def _choose_by_key(self, key: str, blocked: set[str]) -> Connected | None:
+        consumer = self.consumers[zlib.crc32(key.encode()) % len(self.consumers)]
+        holders = [c for n, c in self._pending.items() if self.topic.entries[n].key == key]
+        # Who had the key before must be through with it.
+        is_drained = all(holder is consumer for holder in holders)
+        if key in blocked or consumer.permits <= 0 or not is_drained:
+            blocked.add(key)
+            return None
+        return consumer
+
+    def _delay(self, entry: MemoryEntry) -> None:
+        self._delayed.add(entry.number)
+        delayed = self._delayed
+
+        def come() -> None:
+            with self._guard:
+                if entry.number in delayed and delayed is self._delayed:
+                    delayed.discard(entry.number)
+                    self._replay.add(entry.number)
+                    self.dispatch()
+
+        wait = entry.due - self._clock.time()
+        self._clock.call_at(self._clock.monotonic() + wait, come)
+
+    def _deliver(self, entry: MemoryEntry, consumer: Connected) -> None:
+        count = self._counts[entry.number] if self.is_shared else 0
+        done = self._done_in.get(entry.number, set())
+        messages = [
+            RawMessage.of(stored, count)
+            for index, stored in enumerate(entry.messages)
+            if index not in done
+        ]
+        self._pending[entry.number] = consumer
+        now = self._clock.time()
+        self.deliveries += [PendingDelivery(now, message, consumer.name) for message in messages]
+        consumer.take(self, entry, messages)
 
 
 @attrs.define(eq=False)

@@ -8,10 +8,9 @@ from typing import Any
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.faults import Faults
 from pulsar_retry.testing.memory.guard import QuietLock
-from pulsar_retry.testing.memory.message import Content
+from pulsar_retry.testing.memory.message import Content, MemoryEntry
 from pulsar_retry.testing.memory.reader import RawReader
-from pulsar_retry.testing.memory.subscription import MemorySubscription
-from pulsar_retry.testing.memory.topic import MemoryEntry, Topic
+from pulsar_retry.testing.memory.topic import MemorySubscription, Topic
 from pulsar_retry.wire.names import TopicName
 
 

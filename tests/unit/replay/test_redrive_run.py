@@ -78,7 +78,7 @@ def published(letter: str, cause: Exception) -> pr.LetterPublishError:
 
 
 @attrs.define
-class Router:
+class HandOffDouble:
     """Ends hand-offs as it is told: None is a success, and so is everything that is not said."""
 
     ends: list[Exception | None] = attrs.field(factory=list)
@@ -103,7 +103,7 @@ class Everything:
 
 
 @pytest.fixture
-def carry_out(monkeypatch) -> Callable[..., tuple[Run, Router, Consumer]]:
+def carry_out(monkeypatch) -> Callable[..., tuple[Run, HandOffDouble, Consumer]]:
     """Return a function that redrives letters by their entries, without any pause."""
     monkeypatch.setattr(redrive_run, "_PAUSE", 0.0)
     monkeypatch.setattr(redrive_run, "_LULL", 0.0)
@@ -111,11 +111,11 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, Router, Consumer]]:
 
     def carry_out(
         entries: list[int], *ends: Exception | None, **changes: Any
-    ) -> tuple[Run, Router, Consumer]:
-        consumer, router = Consumer([Raw(each) for each in entries]), Router(list(ends))
+    ) -> tuple[Run, HandOffDouble, Consumer]:
+        consumer, hand_off = Consumer([Raw(each) for each in entries]), HandOffDouble(list(ends))
         work = {
             "consumer": consumer,
-            "router": router,
+            "hand_off": hand_off,
             "judge": Everything(),
             "checkpoint": Checkpoint("command", "job", {DLQ: Position(1, 9)}),
             "pace": RedriveRate.of(None, (), 0),
@@ -129,7 +129,7 @@ def carry_out(monkeypatch) -> Callable[..., tuple[Run, Router, Consumer]]:
         }
         run = Run(RedriveWork(**work), threading.Event())
         run.run()
-        return run, router, consumer
+        return run, hand_off, consumer
 
     return carry_out
 
@@ -138,11 +138,11 @@ def test_what_was_not_published_is_tried_again(carry_out) -> None:
     """Until it is; it counts once."""
     lost = published("retry", pulsar.Timeout())
 
-    run, router, _ = carry_out([0, 1], lost, None, lost)
+    run, hand_off, _ = carry_out([0, 1], lost, None, lost)
 
     assert (2, {}, None) == (run.redriven, dict(run.left), run.stopped)
-    assert [0, 1] == sorted(set(router.handed))
-    assert 4 == len(router.handed)
+    assert [0, 1] == sorted(set(hand_off.handed))
+    assert 4 == len(hand_off.handed)
 
 
 def test_what_is_kept_while_it_runs_is_no_exact_count(carry_out) -> None:
@@ -169,9 +169,9 @@ def test_what_is_kept_while_it_runs_is_no_exact_count(carry_out) -> None:
 
 def test_what_was_published_is_never_published_again(carry_out) -> None:
     """If its acknowledgement fails, that alone is tried again."""
-    run, router, consumer = carry_out([0], pr.AcknowledgeError("the letter is out"))
+    run, hand_off, consumer = carry_out([0], pr.AcknowledgeError("the letter is out"))
 
-    assert (1, [0], [Raw(0)]) == (run.redriven, router.handed, consumer.acknowledged)
+    assert (1, [0], [Raw(0)]) == (run.redriven, hand_off.handed, consumer.acknowledged)
 
 
 def test_what_a_topic_refuses_for_good_stays(carry_out) -> None:
@@ -197,17 +197,17 @@ def test_what_cannot_be_published_at_all_ends_it(carry_out, monkeypatch) -> None
 
 def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
     """After a restart of the broker, whose memory of acknowledgements may be older than ours."""
-    run, router, consumer = carry_out([0, 1, 0, 1, 2])
+    run, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
 
-    assert (3, [0, 1, 2]) == (run.redriven, router.handed)
+    assert (3, [0, 1, 2]) == (run.redriven, hand_off.handed)
     assert [Raw(0), Raw(1)] == consumer.acknowledged
 
 
 def test_later_letters_are_no_part_of_it(carry_out) -> None:
     """The job ends where it was when it began."""
-    run, router, _ = carry_out([8, 9, 10, 11])
+    run, hand_off, _ = carry_out([8, 9, 10, 11])
 
-    assert (2, [8, 9]) == (run.redriven, router.handed)
+    assert (2, [8, 9]) == (run.redriven, hand_off.handed)
 
 
 def test_a_rest_api_that_is_away_stops_nothing(carry_out) -> None:
