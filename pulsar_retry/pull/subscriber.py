@@ -20,6 +20,7 @@ from pulsar_retry.policy.checks import one_of
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
+from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.gauges import Gauges
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
@@ -33,7 +34,6 @@ from pulsar_retry.pull.options import Options, effective, origins
 from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
-from pulsar_retry.pull.workers.crew import Crew
 
 if TYPE_CHECKING:
     import asyncio
