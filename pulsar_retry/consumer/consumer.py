@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import pulsar
 
@@ -34,8 +34,6 @@ _log = logging.getLogger("pulsar_retry")
 
 #: Seconds in which a consumer is disconnected whose subscription was moved.
 _CUT = 0.25
-
-Handed = TypeVar("Handed", bound=Future[None] | None)
 
 
 class Consumer(SettlingConsumer):
@@ -275,43 +273,43 @@ class Consumer(SettlingConsumer):
         handed_on(message, future)
         return future
 
+    def _open_hand_off(self) -> HandOff:
+        if self._closed or self._hand_off is None:
+            raise ConsumerClosedError("the consumer is closed")
+        return self._hand_off
+
     def _hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
         """Hand *raw* on.
 
         Where its letter cannot be published the message comes back; with *keep* the letter is
         published again, later and later, until that works or the consumer is closed.
         """
-        return self._handed_on(self._open_hand_off().hand_on, raw, letter, keep=keep)
+        hand_off = self._open_hand_off()
+        source, options = self._leaving(raw, keep=keep)
+        return hand_off.hand_on(raw, source, letter, **options)
 
     def _hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Hand *raw* on if that does not block; else return None."""
-        return self._handed_on(self._open_hand_off().hand_on_now, raw, letter, keep=keep)
+        hand_off = self._open_hand_off()
+        source, options = self._leaving(raw, keep=keep)
+        handed = hand_off.hand_on_now(raw, source, letter, **options)
+        if handed is None:
+            self._settled -= 1
+        return handed
 
-    def _open_hand_off(self) -> HandOff:
-        if self._closed or self._hand_off is None:
-            raise ConsumerClosedError("the consumer is closed")
-        return self._hand_off
-
-    def _handed_on(
-        self, hand_on: Callable[..., Handed], raw: Any, letter: Letter, *, keep: bool
-    ) -> Handed:
+    def _leaving(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
+        """Take note that *raw* is handed on; return its raw consumer, and what `hand_on` needs."""
         was_letter = self._is_letter(raw)
         ended = self._leaves(raw) if was_letter else None
         if self._queue(letter=was_letter).pending.entries:
             self._take_back(raw)
         self._settled += 1  # where that fails, it comes back
-        source = self._source(letter=was_letter)
-        handed = hand_on(
-            raw,
-            source,
-            letter,
-            was_letter=was_letter,
-            ended=ended,
-            keep=self._kept.keep if keep else None,
-        )
-        if handed is None:
-            self._settled -= 1
-        return handed
+        kept = self._kept.keep if keep else None
+        return self._source(letter=was_letter), {
+            "was_letter": was_letter,
+            "ended": ended,
+            "keep": kept,
+        }
 
     def _leaves(self, raw: Any) -> Callable[[], None] | None:  # noqa: ARG002 - as `_source`
         """Take note that the letter *raw* is handed on; return what to call when that is done."""

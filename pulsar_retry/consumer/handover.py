@@ -142,7 +142,8 @@ class Handover:
             self._plan, action, carried, origin, failures=failures, details=details, custom=custom
         )
         letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
-        return self._hand_on(message, raw, letter, keep)
+        letter = settling(letter, message, self._plan.subscription)
+        return self._consumer._hand_on(raw, letter, keep=keep)
 
     def dead(
         self,
@@ -162,9 +163,6 @@ class Handover:
             letter = dead_lettered(
                 self._plan, carried, origin, reason=action.reason, details=details
             )
-        return self._hand_on(message, raw, letter, keep)
-
-    def _hand_on(self, message: Any, raw: Any, letter: Letter, keep: bool) -> Future[None]:
         letter = settling(letter, message, self._plan.subscription)
         return self._consumer._hand_on(raw, letter, keep=keep)
 

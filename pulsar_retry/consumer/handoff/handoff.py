@@ -223,7 +223,7 @@ class HandOff:
         self.flights[flight] = True
         try:
             if not self._watched:
-                self._watch(self._pause)
+                self._schedule_check(self._pause)
             most = most_bytes(letter.properties)
             key = self._producer_key(raw, letter)
             producer = self._ready(flight, key)
@@ -382,7 +382,7 @@ class HandOff:
         self._watched = False
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
-            self._watch(min(first - now, pause))
+            self._schedule_check(min(first - now, pause))
 
     def _look(self, now: float) -> float:
         """Look for producers whose connection is closed again and again, because of one letter.
@@ -454,7 +454,7 @@ class HandOff:
         except Exception as error:  # noqa: BLE001 - its neighbours go on
             flight.fail(error)
 
-    def _watch(self, delay: float) -> None:
+    def _schedule_check(self, delay: float) -> None:
         if not self._watched:
             self._timer.check_later(self, min(delay, self.patience))
             self._watched = True
