@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.asyncio.failing import failure, translating_errors
 from pulsar_retry.asyncio.handing import Handing
 from pulsar_retry.consumer import consumer as threaded
+from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
@@ -46,18 +46,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         pool: Pool,
         batch_limits: tuple[int, int, int],
     ) -> None:
-        super().__init__(consumer._consumer, consumer._schema)  # noqa: SLF001 - one consumer in two
-        self._inner = consumer
+        inside = Inside(consumer)
+        super().__init__(inside.raw, inside.schema)  # one consumer in two
+        self._inner, self._inside = consumer, inside
         self._pool = pool
         self._batch_limits = batch_limits
         self._bridge = Bridge()
         self._arrivals = Arrivals(inbox, self._bridge)
-        self._handing = Handing(consumer, self._bridge)
-        if inbox not in (inboxes := consumer._inboxes):  # noqa: SLF001
-            inboxes.append(inbox)
-        # Up to this redelivery count a message of the topic is wanted, as the consumer says too.
-        limit = consumer._plan.limit  # noqa: SLF001
-        self._limit = sys.maxsize if limit is None else limit
+        self._handing = Handing(inside, self._bridge)
+        inside.reads_by(inbox)
         fork.guard(self, "_consumer")
 
     # -- receiving ------------------------------------------------------------------------------
@@ -77,15 +74,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inner, fast_receive = self._inner, self._arrivals.fast_receive
+        inside, fast_receive = self._inside, self._arrivals.fast_receive
         if fast_receive is not None:
             try:
                 raw = fast_receive(0)
             except _pulsar.PulsarException:
                 pass  # it is asked again below
             else:
-                if raw.redelivery_count() <= self._limit or not inner._is_surplus(raw):  # noqa: SLF001
-                    inner._took((raw,))  # noqa: SLF001
+                if raw.redelivery_count() <= inside.limit or not inside.is_surplus(raw):
+                    inside.took((raw,))
                     return message_of(raw, self._schema, letter=False)
         if timeout_millis is None:
             timeout = None
@@ -95,10 +92,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
-        inner._is_asking = True  # noqa: SLF001
-        while inner._is_surplus(raw := await self._arrivals.receive(timeout)):  # noqa: SLF001
+        inside.asks()
+        while inside.is_surplus(raw := await self._arrivals.receive(timeout)):
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        return inner._wrap(raw)  # noqa: SLF001
+        return inside.wrap(raw)
 
     async def batch_receive(self) -> list[Any]:
         """Return as many messages as the batch receive policy says, less the dead-lettered.
@@ -109,10 +106,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inner = self._inner
-        inner._is_asking = True  # noqa: SLF001
+        inside = self._inside
+        inside.asks()
         batch = await self._arrivals.receive_batch(self._batch_limits)
-        return [inner._wrap(raw) for raw in batch if not inner._is_surplus(raw)]  # noqa: SLF001
+        return [inside.wrap(raw) for raw in batch if not inside.is_surplus(raw)]
 
     def __aiter__(self) -> Self:
         return self
@@ -181,9 +178,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         or has the message redelivered.
         """
         if isinstance(message, list | tuple):
-            self._letters.delay_request(delay, level)
+            self._inside.letters.delay_request(delay, level)
             await self._handing.all(
-                [(each, delay, level, properties) for each in message], self._letters.retry
+                [(each, delay, level, properties) for each in message], self._inside.letters.retry
             )
         else:
             await (
@@ -209,7 +206,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             dropped: then nobody is told of the error, and the message comes back.
         """
         self._bridge.check()
-        letter = self._letters.retry(message, delay, level, properties)
+        letter = self._inside.letters.retry(message, delay, level, properties)
         return await self._handing.hand_on(message, *letter)
 
     async def reconsume_later_cumulative(
@@ -225,7 +222,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         See `pulsar_retry.Consumer.reconsume_later_cumulative`. Cancelled, it acknowledges nothing
         before *message*.
         """
-        acknowledge = self._inner._cumulatively(message)  # noqa: SLF001
+        acknowledge = self._inside.cumulatively(message)
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
         with translating_errors():
             acknowledge()
@@ -257,12 +254,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        letter = self._letters.dead(message, reason, error, properties)
+        letter = self._inside.letters.dead(message, reason, error, properties)
         return await self._handing.hand_on(message, *letter)
-
-    @property
-    def _letters(self) -> Any:
-        return self._inner._letters  # noqa: SLF001
 
     @property
     def dropped_duplicates(self) -> int:

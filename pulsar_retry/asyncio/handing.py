@@ -13,8 +13,8 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, fail, finish
 from pulsar_retry.asyncio.failing import failure
-from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.making import handed_on
+from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.consumer.lists import raise_failures
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
@@ -24,17 +24,17 @@ Ended = asyncio.Future[None]
 
 
 class Handing:
-    """Hands messages of *consumer* on, as many at a time as may be in flight. On its loop only.
+    """Hands messages of a consumer on, as many at a time as may be in flight. On its loop only.
 
     What is asked for is either done, whether its caller still waits or not, or the message comes
     back.
     """
 
-    def __init__(self, consumer: Consumer, bridge: Bridge) -> None:
-        self._consumer = consumer
+    def __init__(self, inside: Inside, bridge: Bridge) -> None:
+        self._inside = inside
         self._bridge = bridge
         # The hand-off's own permits block. These are asked for first, so that it has one left.
-        self._room = asyncio.Semaphore(consumer._plan.max_pending_letters)  # noqa: SLF001
+        self._room = asyncio.Semaphore(inside.max_pending_letters)
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
@@ -45,16 +45,15 @@ class Handing:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        consumer = self._consumer
         try:
             await self._room.acquire()
         except asyncio.CancelledError as error:
             _end_span(letter, error)
-            self.ask_back(raw)
+            self._inside.ask_back(raw)
             raise
         ended: Ended = self._bridge.loop.create_future()
         try:
-            flight = consumer._hand_on_now(raw, letter)  # noqa: SLF001
+            flight = self._inside.hand_on_now(raw, letter)
             if flight is None:
                 placed = self._hand_on_elsewhere(raw, letter, ended)
             else:
@@ -91,7 +90,7 @@ class Handing:
         except asyncio.CancelledError:
             for message, *_ in requests[len(started) + 1 :]:
                 with contextlib.suppress(ConfigError):  # it is no message
-                    self.ask_back(whole_of(message))
+                    self._inside.ask_back(whole_of(message))
             raise
         if futures := [each for each in started if isinstance(each, asyncio.Future)]:
             await asyncio.wait(futures)
@@ -99,31 +98,25 @@ class Handing:
             [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
         )
 
-    def ask_back(self, raw: Any) -> None:
-        """Have a message redelivered that was to be handed on and was not."""
-        consumer = self._consumer
-        if not consumer._closed:  # noqa: SLF001 - else it comes anyway
-            consumer._come_back(raw, consumer._is_letter(raw))  # noqa: SLF001
-
     def _hand_on_elsewhere(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
         """Hand on where it may block, as it does while the first producer is made.
 
         Returns:
             A future that ends when the letter is in flight, or has failed.
         """
-        consumer, bridge, end = self._consumer, self._bridge, partial(self._end, ended)
+        inside, bridge, end = self._inside, self._bridge, partial(self._end, ended)
         placed: asyncio.Future[None] = bridge.loop.create_future()
 
         def hand_on() -> None:
             try:
-                flight = consumer._hand_on(raw, letter)  # noqa: SLF001
+                flight = inside.hand_on(raw, letter)
             except Exception as error:  # noqa: BLE001 - the caller is told
                 flight = Future()
                 flight.set_exception(error)
             bridge.post(partial(finish, placed))
             bridge.follow(flight, end)
 
-        if not consumer._worker.submit(hand_on):  # noqa: SLF001
+        if not inside.submit(hand_on):
             raise ConsumerClosedError("the consumer is closed")
         return placed
 

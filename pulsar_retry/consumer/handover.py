@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -12,6 +13,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
+from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
@@ -180,3 +182,52 @@ class Handover:
             redact=self._redact,
         )
         return raw, raw.properties(), self._consumer._letters.origin(raw), details
+
+
+class Inside:
+    """What the consumer for asyncio needs of the consumer that it stands on.
+
+    Attributes:
+        raw: pulsar-client's own consumer.
+        schema: What values are read with.
+        limit: Up to this redelivery count a message of the topic is wanted.
+        max_pending_letters: Letters in flight at most.
+        letters: Makes letters.
+        is_surplus: Tells whether nobody is to handle a raw message; then it is settled.
+        took: Counts raw messages that are handed out.
+        wrap: Returns the message that is handed out for a raw one, and counts it.
+        hand_on: Hands a raw message on; may block.
+        hand_on_now: Hands a raw message on if that does not block, else returns None.
+        cumulatively: Returns what acknowledges everything up to a message.
+        submit: Runs what may block on the consumer's own thread; False: the consumer is closed.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        plan = consumer._plan
+        self.raw, self.schema = consumer._consumer, consumer._schema
+        self.limit = sys.maxsize if plan.limit is None else plan.limit
+        self.max_pending_letters = plan.max_pending_letters
+        self.letters = consumer._letters
+        # Bound once, because some of them are called for each message.
+        self.is_surplus = consumer._is_surplus
+        self.took = consumer._took
+        self.wrap = consumer._wrap
+        self.hand_on = consumer._hand_on
+        self.hand_on_now = consumer._hand_on_now
+        self.cumulatively = consumer._cumulatively
+        self.submit = consumer._worker.submit
+
+    def reads_by(self, inbox: Inbox) -> None:
+        """Take note that messages wait in *inbox*, so that a seek reaches them."""
+        if inbox not in self._consumer._inboxes:
+            self._consumer._inboxes.append(inbox)
+
+    def asks(self) -> None:
+        """Take note that the application waits for a message."""
+        self._consumer._is_asking = True
+
+    def ask_back(self, raw: Any) -> None:
+        """Have a message redelivered that was to be handed on and was not."""
+        if not self._consumer._closed:  # else it comes anyway
+            self._consumer._come_back(raw, self._consumer._is_letter(raw))
