@@ -17,12 +17,12 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
-from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.publishing import hand_off_of
 from pulsar_retry.replay.redriving.judge import RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import Redriven, first_of_each
@@ -47,7 +47,7 @@ from pulsar_retry.wire.redrive import RedriveProperties
 MAX_REDRIVES = 5
 
 #: Letters under way at a time, and seconds until one that has no receipt counts as failed.
-_IN_FLIGHT, _SEND_TIMEOUT = 1000, 30.0
+_IN_FLIGHT = 1000
 #: Seconds in which a consumer that was killed has to be gone.
 _BUSY_PATIENCE = 10.0
 
@@ -244,7 +244,7 @@ class Redrive:
             failures = stack.enter_context(
                 contextlib.closing(Failures(client, watched, checkpoint))
             )
-            hand_off = stack.enter_context(_hand_off(client))
+            hand_off = stack.enter_context(hand_off_of(client, max_pending=_IN_FLIGHT))
             work = RedriveWork(
                 consumer=consumer,
                 hand_off=hand_off,
@@ -331,26 +331,6 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
         yield bare._consumer  # noqa: SLF001 - raw messages cost less
     finally:
         bare.close()
-
-
-@contextlib.contextmanager
-def _hand_off(client: Client) -> Iterator[HandOff]:
-    """Give what hands letters on; what is under way at the end fails."""
-    hand_off = HandOff(
-        client,
-        pulsar.schema.BytesSchema(),
-        max_pending=_IN_FLIGHT,
-        send_timeout=_SEND_TIMEOUT,
-        dead_letter_subscription=None,
-        come_back=lambda _raw, _was_letter: None,  # the run keeps it and tries again
-        timer=client._timer,  # noqa: SLF001 - one per client
-        keep_writer_schema=True,
-    )
-    try:
-        yield hand_off
-    finally:
-        hand_off.give_up()
-        hand_off.producers.close()
 
 
 def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.client import Client
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import InTheWayError, acknowledge
@@ -51,7 +51,7 @@ class Mover:
         grace: Seconds to wait for messages to be dispatched again that consumers were given before.
     """
 
-    client: pulsar.Client
+    client: Client
     admin: AdminClient
     subscription: Subscription
     grace: float

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -10,24 +12,22 @@ from typing import Any, Self
 import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.handoff.making import build_letter
-from pulsar_retry.consumer.handoff.producers import LetterProducers
-from pulsar_retry.consumer.handoff.written import WrittenSchemas
-from pulsar_retry.errors import LetterPublishError
-from pulsar_retry.letters import letter as consumer_letter
+from pulsar_retry.client import Client
+from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.publishing import AcknowledgedLater, hand_off_of
 from pulsar_retry.replay.reading import reader_of
 from pulsar_retry.replay.seeking.letters import OpenLetter, anew
 from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
-from pulsar_retry.runtime.results import error_of
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
 #: Milliseconds to wait for an entry that the broker says is there.
 _WAIT_MS = 5000
-_SEND_TIMEOUT = 30.0
-#: Letters in flight before their receipts are waited for.
-_BURST = 500
+#: Letters in flight at most.
+_IN_FLIGHT = 500
+
+_LATER = AcknowledgedLater()
 
 
 def entry_place_of(raw: Any) -> EntryPlace:
@@ -79,14 +79,11 @@ def read_open_letters(
 class Republisher:
     """Publishes letters once more, without their counts and delays, and waits for each receipt."""
 
-    def __init__(self, client: pulsar.Client, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, client: Client, properties: Mapping[str, str] | None = None) -> None:
         """Open nothing yet; *properties* replace what letters carry."""
         self._client = client
         self._properties = dict(properties or {})
-        self._written = WrittenSchemas(client)
-        self._producers = LetterProducers(
-            client, send_timeout=_SEND_TIMEOUT, prepare_dead_letters=_nothing
-        )
+        self._open = contextlib.ExitStack()
 
     def publish(self, seen: Surveyed, places: Collection[EntryPlace], topic: str) -> None:
         """Publish the letters of a partition at *places* to *topic*; return when all are stored.
@@ -130,25 +127,19 @@ class Republisher:
         properties: Callable[[Any], dict[str, str]],
     ) -> int:
         count = 0
-        receipts: list[Future[_pulsar.Result]] = []
+        under_way: deque[Future[None]] = deque()
         for raw in read_unacknowledged(self._client, seen, places) if places else ():
-            letter = consumer_letter.Letter(topic, properties(raw))
-            receipt: Future[_pulsar.Result] = Future()
-            self._producer(raw, topic).send_async(build_letter(raw, letter), _into(receipt))
-            receipts.append(receipt)
+            letter = Letter(topic, properties(raw))
+            under_way.append(self._hand_off.hand_on(raw, _LATER, letter, was_letter=True))
             count += 1
-            if len(receipts) >= _BURST:
-                _wait_for(receipts, topic)
-        _wait_for(receipts, topic)
+            if len(under_way) >= _IN_FLIGHT:
+                under_way.popleft().result()
+        for each in under_way:
+            each.result()
         return count
 
-    def _producer(self, raw: Any, topic: str) -> Any:
-        schema = self._written.of(raw)
-        return self._producers.get(
-            topic, schema, schema or pulsar.schema.BytesSchema(), dead=False
-        ).raw
-
     def __enter__(self) -> Self:
+        self._hand_off = self._open.enter_context(hand_off_of(self._client, max_pending=_IN_FLIGHT))
         return self
 
     def __exit__(
@@ -157,24 +148,4 @@ class Republisher:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._producers.close()
-
-
-def _into(receipt: Future[_pulsar.Result]) -> Callable[[_pulsar.Result, Any], None]:
-    return lambda result, _message_id: receipt.set_result(result)
-
-
-def _wait_for(receipts: list[Future[_pulsar.Result]], topic: str) -> None:
-    """Wait until all are stored, and forget them."""
-    for receipt in receipts:
-        try:
-            result = receipt.result(_SEND_TIMEOUT + 1)
-        except TimeoutError as error:
-            raise LetterPublishError(topic, error) from error
-        if result != _pulsar.Result.Ok:
-            raise LetterPublishError(topic, error_of(result))
-    receipts.clear()
-
-
-def _nothing(_topic: str) -> None:
-    """Make no subscription: nothing goes to a dead-letter topic here."""
+        self._open.close()

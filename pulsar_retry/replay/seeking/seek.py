@@ -12,6 +12,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminNotFoundError,
     PulsarRetryError,
@@ -158,7 +159,7 @@ def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]
 
 
 @contextlib.contextmanager
-def client_of(cluster: Cluster) -> Iterator[pulsar.Client]:
+def client_of(cluster: Cluster) -> Iterator[Client]:
     """Give a client; what pulsar-client raises meanwhile is an error of ours.
 
     Raises:

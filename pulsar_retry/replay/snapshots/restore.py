@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import attrs
-import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
+from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace, Log
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
@@ -39,7 +39,7 @@ class Restore:
         grace: See `seek`.
     """
 
-    client: pulsar.Client
+    client: Client
     admin: AdminClient
     manifest: Manifest
     captures: Mapping[str, Capture]

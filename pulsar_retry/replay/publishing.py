@@ -1,0 +1,49 @@
+"""The hand-off of consumers, for those who publish letters without a consumer of their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import _pulsar
+import pulsar
+
+from pulsar_retry.client import Client
+from pulsar_retry.consumer.handoff.handoff import HandOff
+
+#: Seconds until a letter without a receipt has failed.
+SEND_TIMEOUT = 30.0
+
+
+class AcknowledgedLater:
+    """Stands for the consumer of messages that are acknowledged when all letters are stored."""
+
+    def acknowledge_async(self, _raw: Any, done: Callable[[_pulsar.Result], object]) -> None:
+        """Leave the message as it is."""
+        done(_pulsar.Result.Ok)
+
+
+@contextlib.contextmanager
+def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
+    """Give what hands letters on; what is under way at the end fails.
+
+    Args:
+        client: Publishes them.
+        max_pending: Letters in flight at most.
+    """
+    hand_off = HandOff(
+        client,
+        pulsar.schema.BytesSchema(),
+        max_pending=max_pending,
+        send_timeout=SEND_TIMEOUT,
+        dead_letter_subscription=None,
+        come_back=lambda _raw, _was_letter: None,  # nothing is in hand that could come back
+        timer=client._timer,  # noqa: SLF001 - one per client
+        keep_writer_schema=True,
+    )
+    try:
+        yield hand_off
+    finally:
+        hand_off.give_up()
+        hand_off.producers.close()
