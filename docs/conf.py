@@ -56,9 +56,10 @@ linkcheck_ignore = [r"http://(localhost|127\.0\.0\.1)"]
 def _readable_defaults(
     _app: Sphinx, _kind: str, _name: str, _object: Any, _options: Any, text: str, returns: str
 ) -> tuple[str, str] | None:
-    """Show a default that has no text of its own by its class, without its address."""
+    """Show a default as users write it: enums by name, objects by their class."""
     if text is None:
         return None
+    text = re.sub(r"<(\w+\.\w+): [^<>]+>", r"\1", text)
     return re.sub(r"<(?:\w+\.)*(\w+) object at 0x\w+>", r"\1()", text), returns
 
 
