@@ -7,7 +7,7 @@ import asyncio
 import pulsar
 import pytest
 from encrypting import key_files
-from reading import SOON, SUBSCRIPTION
+from reading import RETRYING, SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
@@ -54,13 +54,7 @@ def test_letters_of_encrypted_messages_are_encrypted(client, topic, key_reader):
     """Retry letters and dead letters; the first of a delay, which is proved alone; chunked ones."""
     publish(client, topic, key_reader, SMALL, LARGE)
     consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
-        crypto_key_reader=key_reader,
-        enable_retry=True,
-        letter_encryption_key=KEY,
+        topic, SUBSCRIPTION, **RETRYING, crypto_key_reader=key_reader, letter_encryption_key=KEY
     )
     for payload in (SMALL, LARGE):
         message = consumer.receive(SOON)
@@ -119,13 +113,7 @@ def test_a_key_that_cannot_be_read_loses_nothing(client, topic, key_reader, tmp_
     publish(client, topic, key_reader, SMALL)
     unable = pulsar.CryptoKeyReader(str(tmp_path / "none.pem"), str(tmp_path / "private.pem"))
     consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
-        crypto_key_reader=unable,
-        enable_retry=True,
-        letter_encryption_key=KEY,
+        topic, SUBSCRIPTION, **RETRYING, crypto_key_reader=unable, letter_encryption_key=KEY
     )
     with pytest.raises(pr.LetterPublishError):
         consumer.reconsume_later(consumer.receive(SOON), delay=1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION
+from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 
@@ -26,12 +26,7 @@ KEEPER = "pulsar-retry"
 def by_retries(client: pr.Client, topic: str) -> None:
     """The retries of a letter are used up."""
     consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        SHARED,
-        initial_position=EARLIEST,
-        enable_retry=True,
-        dead_letter_policy=pr.DeadLetterPolicy(0),
+        topic, SUBSCRIPTION, **RETRYING, dead_letter_policy=pr.DeadLetterPolicy(0)
     )
     consumer.reconsume_later(consumer.receive(SOON))
 
@@ -39,11 +34,7 @@ def by_retries(client: pr.Client, topic: str) -> None:
 def by_nacks(client: pr.Client, topic: str) -> None:
     """pulsar-client's own policy, the nack path."""
     consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        SHARED,
-        initial_position=EARLIEST,
-        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1),
+        topic, SUBSCRIPTION, **FROM_START, dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1)
     )
     for _ in range(2):
         consumer.negative_acknowledge(consumer.receive(SOON), delay=0)
@@ -54,9 +45,7 @@ def by_a_listener(client: pr.Client, topic: str) -> None:
     client.subscribe(
         topic,
         SUBSCRIPTION,
-        SHARED,
-        initial_position=EARLIEST,
-        enable_retry=True,
+        **RETRYING,
         message_listener=lambda consumer, message: consumer.dead_letter_async(message),
     )
 
@@ -75,9 +64,7 @@ def by_asyncio(client: pr.Client, topic: str, url: str) -> None:
 
     async def run() -> None:
         async with pr.asyncio.Client(url) as own:
-            consumer = await own.subscribe(
-                topic, SUBSCRIPTION, SHARED, initial_position=EARLIEST, enable_retry=True
-            )
+            consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
             await consumer.dead_letter(await consumer.receive())
 
     asyncio.run(run())

@@ -13,7 +13,7 @@ from typing import Any
 import pulsar
 import pytest
 from encrypting import key_files
-from reading import SOON, SUBSCRIPTION, eventually
+from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
@@ -153,8 +153,7 @@ def test_dead_letters_of_a_batch(client, topic, admin, refuse):
     consumer = client.subscribe(
         topic,
         SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
+        **FROM_START,
         dead_letter_policy=pr.DeadLetterPolicy(1, dead_letter_topic=dead),
     )
     refuse(dead)
@@ -202,17 +201,9 @@ def test_a_delay_above_the_namespaces_limit(client, namespace, topic, admin):
     limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 60_000}
     admin.set_namespace_policy(namespace, "delayedDelivery", limit)
     send(client, topic, 20)
-    bystander = client.subscribe(
-        topic, "bystander", pulsar.ConsumerType.Shared, initial_position=EARLIEST
-    )
+    bystander = client.subscribe(topic, "bystander", **FROM_START)
     held = [bystander.receive(SOON) for _ in range(20)]
-    consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
-        enable_retry=True,
-    )
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     first, bad, *rest = [consumer.receive(SOON) for _ in range(20)]
     consumer.reconsume_later(first, delay=30)
     futures = [consumer.reconsume_later_async(each, delay=30) for each in rest]
@@ -301,9 +292,7 @@ def test_a_message_that_could_not_be_decrypted(client, topic, admin, tmp_path):
     consumer = client.subscribe(
         topic,
         SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
-        enable_retry=True,
+        **RETRYING,
         crypto_failure_action=pulsar.ConsumerCryptoFailureAction.CONSUME,
     )
     for hand_on in (consumer.dead_letter, consumer.reconsume_later):

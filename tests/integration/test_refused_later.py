@@ -7,7 +7,7 @@ import threading
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually
+from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 
@@ -58,9 +58,7 @@ def is_refused(url, topic, delay):
 @pytest.fixture
 def held(client, topic):
     """Return a consumer of the same client that holds all messages and acknowledges none."""
-    consumer = client.subscribe(
-        topic, "bystander", pulsar.ConsumerType.Shared, initial_position=EARLIEST
-    )
+    consumer = client.subscribe(topic, "bystander", **FROM_START)
     producer = client.create_producer(topic)
     for number in range(COUNT):
         producer.send(b"x" * 100_000 if number == BAD else b"%d" % number)
@@ -73,13 +71,7 @@ def held(client, topic):
 def test_a_limit_that_is_set_later(client, broker, namespace, topic, admin, held, limit):
     """Only what is above it fails, clearly; others' messages stay, and neighbours are published."""
     retry = f"{topic}-{SUBSCRIPTION}-RETRY"
-    consumer = client.subscribe(
-        topic,
-        SUBSCRIPTION,
-        pulsar.ConsumerType.Shared,
-        initial_position=EARLIEST,
-        enable_retry=True,
-    )
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     first, *rest = [consumer.receive(SOON) for _ in range(COUNT)]
     consumer.reconsume_later(first, delay=limit.delay)  # which proves the delay
     limit.begin(admin, namespace, retry)

@@ -19,6 +19,13 @@ SOON = 20_000
 #: Milliseconds to wait for a message that must not come.
 NEVER = 1_000
 
+#: Arguments of `subscribe`: Shared, from the first message on; and with retries.
+FROM_START: dict[str, Any] = {
+    "consumer_type": pulsar.ConsumerType.Shared,
+    "initial_position": pulsar.InitialPosition.Earliest,
+}
+RETRYING = FROM_START | {"enable_retry": True}
+
 
 def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[pulsar.Message]:
     """Read *count* messages of *topic* from its start, and see that there are no more."""
