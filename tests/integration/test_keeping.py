@@ -17,8 +17,6 @@ from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 
-SHARED = pulsar.ConsumerType.Shared
-EARLIEST = pulsar.InitialPosition.Earliest
 #: The subscription that is made by default.
 KEEPER = "pulsar-retry"
 

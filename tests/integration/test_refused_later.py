@@ -11,7 +11,6 @@ from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 
-EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 20
 BAD = 7
 
