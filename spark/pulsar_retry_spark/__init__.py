@@ -1,6 +1,7 @@
-"""Failed rows of Spark jobs to Pulsar retry and dead-letter topics, and back.
+"""Write the failed rows of Spark jobs to Pulsar retry and dead-letter topics, and read them back.
 
-What is here is imported when it is first used: the parts that need no Spark work without PySpark.
+Each public name is imported when it is first used, so the parts that do not need Spark work
+without PySpark.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ def when_free(
     patience: float,
     backoff: Exponential,
 ) -> _T:
-    """Return what *take* returns, tried again as long as it raises *busy*.
+    """Return what *take* returns; call it again while it raises *busy*.
 
     Args:
         take: Takes the name.
-        busy: What it raises while somebody else has it.
-        patience: Seconds after which there is no other try.
-        backoff: What tells how long to wait before each.
+        busy: The error that *take* raises while another process has the name.
+        patience: Seconds after which *take* is not called again.
+        backoff: How long to wait before each further call.
 
     Raises:
-        pulsar.PulsarException: *busy*, in the end; or what else *take* raises, at once.
+        pulsar.PulsarException: *busy*, after *patience*; any other error of *take*, at once.
     """
     give_up_at = time.monotonic() + patience
     tries = 0

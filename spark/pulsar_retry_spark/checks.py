@@ -1,4 +1,4 @@
-"""Is everything there that a job needs? `doctor` looks before a job finds out."""
+"""`doctor` checks that a session has what a job needs, before the job fails without it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _Answer = TypeVar("_Answer")
 
 @attrs.frozen
 class Finding:
-    """What one check found out. As text it is a line, and a second one if something is to be done.
+    """What one check found. As text it is one line, or two lines if something has to be done.
 
     Attributes:
-        check: What was looked at.
-        level: Whether it is as it should be.
+        check: What was checked.
+        level: `ok`, `warning` or `error`.
         text: What was found.
-        remedy: What to do about it; None: nothing.
+        remedy: What to do about it; None if nothing has to be done.
     """
 
     check: str
@@ -52,13 +52,17 @@ class Finding:
 def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> list[Finding]:
     """Check that this session can write and read failed rows.
 
-    Runs one or two Spark jobs of a second, on a few workers. Sends nothing, creates nothing and
-    shows no secret. What is wrong is a finding, not an exception. To see all, print each.
+    It runs one or two Spark jobs, of about a second each, on a few workers. It sends nothing,
+    creates nothing and shows no secret. A problem is a finding, not an exception. Print each
+    finding to see them all.
 
     Args:
-        spark: The session, also of Spark Connect.
-        options: Those of the sink. With them the broker is looked at, from here and from the
-            workers; with `admin.url` among them, its settings too.
+        spark: The session. It may be one of Spark Connect.
+        options: The sink's options. With them, the broker is checked too, from here and from the
+            workers. If they have `admin.url`, the broker's settings are also checked.
+
+    Returns:
+        The findings, in the order of the checks. If Spark is too old, only that one.
     """
     version = _version(spark)
     if version.level == "error":
@@ -87,7 +91,7 @@ def _version(spark: SparkSession) -> Finding:
 
 def _data_source(spark: SparkSession) -> Iterator[Finding]:
     check = "data source"
-    # Nothing is read: Spark asks for the columns, and these are always the same.
+    # Nothing is read: Spark only asks for the columns, which are always the same.
     any_topic = {"service.url": "pulsar://localhost:6650", "topic": "t", "subscription": "s"}
     try:
         spark.read.format(_NAME).options(**any_topic).load().schema  # noqa: B018 - it is what asks
@@ -121,7 +125,7 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _is_ours(name: str, value: str) -> bool:
-    """Tell whether a setting looks like a secret for Pulsar; Spark's own are not our business."""
+    """Return whether a setting looks like a secret for Pulsar; Spark's own secrets are ignored."""
     return value.startswith("eyJ") or ("pulsar" in name.lower() and bool(_SECRET.search(name)))
 
 
@@ -190,7 +194,7 @@ def _reached(check: str, whence: str, error: str | None) -> Finding:
 
 
 def _settings(options: SinkOptions, seen: BrokerView) -> Iterator[Finding]:
-    """Look at the cluster's settings, where somebody said where to ask."""
+    """Check the cluster's settings, if the options name the REST API."""
     once = options.effectively_once is not None
     if options.connection.admin_url is None:
         if once:
@@ -223,7 +227,7 @@ def _cluster(connection: ClusterConnection) -> Cluster:
 
 
 def _found(ask: Callable[[], _Answer]) -> _Answer | None:
-    """Return what *ask* returns; None: there is no such thing, or not yet."""
+    """Return what *ask* returns; None if the thing does not exist, or does not exist yet."""
     try:
         return ask()
     except AdminNotFoundError:
@@ -243,9 +247,10 @@ def _deduplication(admin: AdminClient, topic: str) -> Finding:
 
 
 def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterator[Finding]:
-    """Look whether the broker deletes what nobody is to read, or keeps it for nobody.
+    """Check whether the broker deletes messages that nobody reads, or keeps them for nobody.
 
-    *keeper* is what the sink is to subscribe to a dead-letter topic; None: nothing, or to another.
+    *keeper* is the subscription that the sink makes on a dead-letter topic; None if it makes none
+    there.
     """
     check = "subscriptions"
     names = _found(lambda: admin.subscriptions.names(topic)) or []

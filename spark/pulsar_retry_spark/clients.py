@@ -1,8 +1,9 @@
-"""One client for each process and connection, with its producers, kept from task to task.
+"""One client for each process and connection. It and its producers are kept from task to task.
 
-A Spark worker runs one task after the other in one process; what a task opened, the next one uses.
-Workers end without a word, so nothing may be left unsent when a task is done. In any other process
-(the driver's) clients are closed at exit, for pulsar-client aborts a process that leaves one open.
+A Spark worker runs one task after another in one process, and each task uses what earlier tasks
+have opened. Spark ends workers without notice, so nothing may be left unsent when a task is done.
+In any other process (the driver's), clients are closed at exit, because pulsar-client aborts a
+process that leaves one open.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
-#: Seconds for which a client that nobody uses stays open.
+#: Seconds after which an unused client is closed.
 IDLE = 60.0
 
-#: Seconds after which a subscription is made again where it is gone: less than the minute after
-#: which a broker deletes what nobody has subscribed to.
+#: Seconds after which a subscription is made again if it is gone. This is less than the minute
+#: after which a broker deletes a topic without a subscription.
 _KEPT = 30.0
 
-#: Seconds in which a named producer becomes free: a broker finds out that a worker's host has
-#: gone when two keep-alives of 30 s are not answered.
+#: Seconds in which a producer's name becomes free: a broker notices that a worker's host has gone
+#: when two keep-alives of 30 s are not answered.
 _BUSY_FOR = 90.0
 _BUSY_BACKOFF = Exponential(0.1, 5)
 
@@ -46,13 +47,13 @@ _cached: dict[ClusterConnection, CachedClient] = {}
 
 @attrs.define(eq=False)
 class CachedClient:
-    """A client with its unnamed producers. For one task at a time; `lease` gives it.
+    """A client with its unnamed producers. Only one task at a time may use it; see `lease`.
 
     Attributes:
         client: The client.
-        leases: How many use it; only this module counts.
-        timer: Closes it when nobody has used it for a while.
-        proven: By topic, the longest delay in seconds that it has taken.
+        leases: The number of its users; only this module changes it.
+        timer: Closes the client when it was not used for a while.
+        proven: By topic, the longest delay in seconds that the topic has accepted.
     """
 
     client: pulsar.Client
@@ -64,9 +65,9 @@ class CachedClient:
     proven: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def letter_topics(self, plan: Plan) -> LetterTopics:
-        """Return the topics of a subscription, by their old-style names where those exist.
+        """Return the topics of a subscription, by their old-style names if those exist.
 
-        Looked up once, then remembered as long as the client is open.
+        They are looked up once, and remembered while the client is open.
         """
         if plan not in self._letter_topics:
             topics = with_old_names(plan, self.client).topics
@@ -75,13 +76,14 @@ class CachedClient:
         return self._letter_topics[plan]
 
     def partitions(self, topic: str) -> list[str]:
-        """Return the topic's partitions by their full names, or the topic alone."""
+        """Return the full names of the topic's partitions, or the topic itself if it has none."""
         return list(self.client.get_topic_partitions(topic))
 
     def keep(self, topic: str, subscription: str) -> None:
-        """Make the durable *subscription*, without which the broker may delete what is written.
+        """Make the durable *subscription*; without one, the broker may delete what is written.
 
-        It starts at the earliest message. Remembered for a while; one that exists stays as it is.
+        It starts at the earliest message. An existing one is not changed. The result is remembered
+        for a while.
 
         Raises:
             pulsar.PulsarException: the broker refuses.
@@ -89,8 +91,8 @@ class CachedClient:
         if time.monotonic() < self._kept_until.get((topic, subscription), 0.0):
             return
         for partition in self.partitions(topic):
-            # The broker gives nothing to a consumer without a queue, so none of the letters of a
-            # consumer that is busy comes here first.
+            # The broker delivers nothing to a consumer without a queue, so this consumer takes no
+            # letters away from the others.
             with contextlib.suppress(pulsar.ConsumerBusy):  # it exists, and has a consumer
                 self.client.subscribe(
                     partition,
@@ -104,8 +106,8 @@ class CachedClient:
     def producer(self, topic: str, **arguments: Any) -> Any:
         """Return the raw producer of *topic*, a partition or an unpartitioned topic.
 
-        One without a name is kept for the next task. One with a name has to be closed when its
-        task ends, for the task that needs the name next may run in another process.
+        A producer without a name is kept for the next task. A producer with a name has to be closed
+        when its task ends, because the next task that needs the name may run in another process.
 
         Raises:
             PulsarFailuresError: the name stays in use.
@@ -130,7 +132,7 @@ class CachedClient:
             raise PulsarFailuresError("PRODUCER_BUSY", text) from None
 
     def forget_producers(self) -> None:
-        """Close the producers: after a failure nobody knows what is still under way in them."""
+        """Close the producers after a failure: nobody knows what they are still sending."""
         producers = list(self._producers.values())
         self._producers.clear()
         self._letter_topics.clear()
@@ -140,7 +142,7 @@ class CachedClient:
             raw.close_async(_ignore)
 
     def close(self) -> None:
-        """Close the client and with it everything that it has opened."""
+        """Close the client and everything that it has opened."""
         self._producers.clear()
         keep_until_exit(self.client)
         with contextlib.suppress(pulsar.PulsarException):
@@ -148,18 +150,17 @@ class CachedClient:
 
 
 def _ignore(_result: Any) -> None:
-    """Take a result that changes nothing."""
+    """Ignore the result of closing."""
 
 
 @contextlib.contextmanager
 def lease(connection: ClusterConnection) -> Iterator[CachedClient]:
-    """Give the process's client for *connection*, opened if need be, closed some time afterwards.
+    """Give the process's client for *connection*; it is opened if necessary, and closed later.
 
-    Thread-safe, but what is leased is not: two threads that send use connections of their own.
+    Thread-safe, but the leased client is not: two threads that send need different connections.
 
     Raises:
-        PulsarFailuresError: there is no token where there should be one, or pulsar-client does
-            not like what it gets.
+        PulsarFailuresError: the token is missing, or pulsar-client refuses the configuration.
     """
     client = _acquire(connection)
     try:
@@ -212,7 +213,7 @@ def close_all() -> None:
 
 
 def _forget_inherited() -> None:
-    """Leave the parent's clients alone: their threads are not in this process."""
+    """Leave the parent's clients alone: their threads do not exist in this process."""
     global _lock  # noqa: PLW0603 - a thread of the parent may have held it
     _lock = threading.Lock()
     for client in _cached.values():

@@ -17,7 +17,7 @@ from pulsar_retry.runtime.token import authentication
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer, unknown_name
 
-#: Arguments of `pulsar.Client` that options of their own stand for, or that no text can give.
+#: Arguments of `pulsar.Client` that have separate options here, or that no text can express.
 _NOT_PASSED_ON = frozenset(
     {
         "self",
@@ -46,20 +46,20 @@ _Argument = str | int | bool
 
 @attrs.frozen
 class ClusterConnection:
-    """Where the cluster is and who we are. Hashable and picklable; no `repr` shows a token.
+    """The cluster's address and our credentials. Hashable and picklable; `repr` shows no token.
 
     Attributes:
-        service_url: What `pulsar.Client` connects to.
+        service_url: The URL that `pulsar.Client` connects to.
         token_env: The environment variable *of the worker* that holds the token.
-        token_file: A file on the worker that holds it. Read again at each reconnection, so a token
-            that is renewed in place keeps working.
-        token: The token itself, for tests: Spark keeps options in places of its own.
-        trust_certs_file: The certificates that are trusted; None: certifi's.
-        allow_insecure: Whether any certificate will do.
-        validate_hostname: Whether the broker's certificate has to be for its host.
-        log_level: From when on pulsar-client writes to the worker's standard output.
-        arguments: Further arguments of `pulsar.Client`.
-        admin_url: The REST API, where something needs it.
+        token_file: A file on the worker that holds the token. It is read again at each
+            reconnection, so a token that is renewed in place keeps working.
+        token: The token itself, for tests only: Spark stores options in several places.
+        trust_certs_file: The certificates to trust; None for certifi's.
+        allow_insecure: True to accept any certificate.
+        validate_hostname: True to require that the broker's certificate is for its host name.
+        log_level: The lowest level that pulsar-client writes to the worker's standard output.
+        arguments: More arguments of `pulsar.Client`.
+        admin_url: The URL of the REST API, if something needs it.
     """
 
     service_url: str
@@ -75,10 +75,10 @@ class ClusterConnection:
 
     @classmethod
     def parse(cls, options: OptionReader) -> ClusterConnection:
-        """Take the options of a connection.
+        """Read the options of a connection.
 
         Raises:
-            ConfigError: one is not acceptable, there is no ``service.url``, or more than one
+            ConfigError: an option is invalid, ``service.url`` is missing, or there is more than one
                 ``auth.*``.
         """
         service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
@@ -107,10 +107,10 @@ class ClusterConnection:
         )
 
     def read_token(self) -> str | None:
-        """Return the token, from wherever it is kept.
+        """Return the token from the place that the options name; None if they name none.
 
         Raises:
-            PulsarFailuresError: it is not there, or is empty.
+            PulsarFailuresError: the token is missing or empty.
         """
         if self.token_env is not None:
             token = os.environ.get(self.token_env, "").strip()
@@ -128,11 +128,10 @@ class ClusterConnection:
         return token
 
     def open(self) -> pulsar.Client:
-        """Open a client. Whoever opens it closes it; tasks share one (see `clients.lease`).
+        """Open a client. The caller has to close it; tasks share one (see `clients.lease`).
 
         Raises:
-            PulsarFailuresError: there is no token where there should be one, or pulsar-client
-                does not like what it gets.
+            PulsarFailuresError: the token is missing, or pulsar-client refuses the configuration.
         """
         known_by = authentication(self.read_token, renew=self.token_file is not None)
         try:
@@ -151,9 +150,10 @@ class ClusterConnection:
 
 
 def _is_url(text: str, schemes: str) -> bool:
-    """Tell whether *text* is a URL of hosts, with commas between, that pulsar-client can open.
+    """Return whether *text* is a URL of one or more hosts that pulsar-client can open.
 
-    It knows no IPv6 addresses in URLs. No user and password either, which would be a secret.
+    Hosts are separated by commas. pulsar-client does not support IPv6 addresses in URLs. A URL with
+    a user and password is refused as well, because it would contain a secret.
     """
     found = re.fullmatch(rf"(?:{schemes})://([^/\s]+)(?:/\S*)?", text)
     return found is not None and all(map(_is_host, found[1].split(",")))
@@ -172,7 +172,7 @@ def _logger(level: str) -> Any:
 
 @cache
 def _kinds() -> dict[str, type]:
-    """Return what can be passed on to the installed `pulsar.Client`, and the type of each."""
+    """Return the arguments that the installed `pulsar.Client` accepts, and the type of each."""
     parameters = inspect.signature(pulsar.Client.__init__).parameters
     return {
         name: str if each.default is None else type(each.default)

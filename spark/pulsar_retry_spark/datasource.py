@@ -1,8 +1,8 @@
-"""The data source `pulsar-failures`: what Spark calls to write failed rows, and to read them.
+"""The data source `pulsar-failures`: Spark calls it to write and to read failed rows.
 
-Spark looks this class up by itself (see the package `pyspark_pulsar_failures`), in a process that
-fails for every Python data source if a module can't be imported. So nothing is imported here but
-PySpark until something is written or read.
+Spark finds this class by itself (see the package `pyspark_pulsar_failures`). It does so in a
+process that fails for every Python data source if one module can't be imported. So this module
+imports only PySpark until something is written or read.
 """
 
 # ruff: noqa: PLC0415 - see above
@@ -31,17 +31,17 @@ _NAME = "pulsar-failures"
 class PulsarFailureSource(DataSource):
     """Failed rows in Pulsar retry and dead-letter topics.
 
-    `spark.read` and `spark.readStream` give them, `df.write` and `df.writeStream` take them. All
+    `spark.read` and `spark.readStream` read them; `df.write` and `df.writeStream` write them. All
     options and columns are checked on the driver, before any task runs.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format()` takes."""
+        """Return the name to pass to `format()`."""
         return _NAME
 
     def schema(self) -> StructType:
-        """Return the columns of a row that was read."""
+        """Return the columns of the rows that the source reads."""
         from pulsar_retry_spark.source.source import schema
 
         return schema()
@@ -74,10 +74,10 @@ class PulsarFailureSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make `format("pulsar-failures")` known to *spark*.
 
-    Where this package is installed for the driver's `PYSPARK_PYTHON`, Spark finds it by itself, but
+    If this package is installed for the driver's `PYSPARK_PYTHON`, Spark finds it by itself, but
     only in the main thread: `df.write` and `df.writeStream` look for Python data sources in the
-    session that is active in their thread, and there is none in others. This makes *spark* the
-    active one of the thread that calls it, so call it in each thread that writes.
+    active session of their thread, and other threads have none. This function also makes *spark*
+    the active session of the calling thread. So call it in each thread that writes.
     """
     spark.dataSource.register(PulsarFailureSource)
     jvm = getattr(spark, "_jvm", None) if hasattr(spark, "_jsparkSession") else None

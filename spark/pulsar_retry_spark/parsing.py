@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from pulsar_retry.errors import ConfigError
 
-#: What Spark itself puts among the options of a source or sink.
+#: Options that Spark itself adds to those of a source or sink.
 SPARK_OPTIONS = frozenset(
     {
         "asyncprogresstrackingcheckpointintervalms",
@@ -18,16 +18,16 @@ SPARK_OPTIONS = frozenset(
     }
 )
 
-#: An int of the JVM's, and of pulsar-client's.
+#: The largest int of the JVM and of pulsar-client.
 MAX_INT = 2**31 - 1
 
 _FLAGS = {"true": True, "false": False}
 
 
 class OptionReader:
-    """Takes options one by one and knows in the end which ones nobody wanted.
+    """Reads options one by one, and knows at the end which ones nobody has read.
 
-    Every method raises `ConfigError` for a value that is not acceptable.
+    Every method raises `ConfigError` for an invalid value.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -43,11 +43,11 @@ class OptionReader:
         return value or None
 
     def text(self, key: str) -> str | None:
-        """Return a text; None when it is absent or blank."""
+        """Return a text; None if it is absent or blank."""
         return self._take(key)
 
     def text_or_none(self, key: str, default: str) -> str | None:
-        """Return a text; *default* when it is absent, None when it is blank or ``none``."""
+        """Return a text; *default* if it is absent, None if it is blank or ``none``."""
         given = key in self._left
         value = self._take(key)
         if value is None:
@@ -55,7 +55,7 @@ class OptionReader:
         return None if value.lower() == "none" else value
 
     def needed(self, key: str, accepted: str) -> str:
-        """Return a text that has to be there."""
+        """Return a text that must be present."""
         value = self._take(key)
         if value is None:
             raise ConfigError.bad(key, None, accepted)
@@ -74,12 +74,12 @@ class OptionReader:
         return default if value is None else as_flag(key, value)
 
     def integer(self, key: str, *, minimum: int, maximum: int = MAX_INT) -> int | None:
-        """Return a whole number from *minimum* to *maximum*; None when it is absent."""
+        """Return a whole number from *minimum* to *maximum*; None if it is absent."""
         value = self._take(key)
         return None if value is None else as_integer(key, value, minimum, maximum)
 
     def number(self, key: str, accepted: str) -> float | None:
-        """Return a finite number; None when it is absent."""
+        """Return a finite number; None if it is absent."""
         value = self._take(key)
         if value is None:
             return None
@@ -92,20 +92,20 @@ class OptionReader:
         return number
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the options whose keys start with *prefix*, without it."""
+        """Return the options whose keys start with *prefix*, by their keys without it."""
         self._known.append(f"{prefix}<name>")
         keys = [key for key in self._left if key.startswith(prefix)]
         return {key.removeprefix(prefix): self._left.pop(key).strip() for key in keys}
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Refuse options that others have, saying why; those that end in a dot are prefixes."""
+        """Refuse options that other sinks have, and say why; names ending in a dot are prefixes."""
         for key in self._left:
             for name, why in reasons.items():
                 if key == name or (name.endswith(".") and key.startswith(name)):
                     raise ConfigError(f"{key}: expected no such option: {why}")
 
     def finish(self) -> None:
-        """Refuse what nobody has taken. Values are not shown: one may be a misspelt secret."""
+        """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
         if path := self._left.get("path"):  # of `save`, `start` and `load`
             accepted = "none: the option topic names a topic, with subscription"
             raise ConfigError.bad("path", path, accepted)
@@ -115,7 +115,7 @@ class OptionReader:
 
 
 def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:
-    """Return the text of an error about a name that is not known, with a close one if any."""
+    """Return the text of an error about an unknown name, with a similar known name if any."""
     accepted = sorted(accepted)
     close = difflib.get_close_matches(name, accepted, 1)
     hint = f"did you mean {close[0]}? " if close else ""

@@ -1,4 +1,4 @@
-"""What `doctor` asks Spark's workers and the broker."""
+"""The questions of `doctor` to Spark's workers and to the broker."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
 
-#: pulsar-client waits for half a minute otherwise. What the user's options say wins.
+#: Without these, pulsar-client waits for half a minute. The user's own options win over them.
 _IMPATIENT = {"connection_timeout_ms": 5_000, "operation_timeout_seconds": 10}
 
 
 @attrs.frozen
 class Machine:
-    """A Python that is to run this package.
+    """A Python interpreter that will run this package.
 
     Attributes:
         host: The name of its machine.
         python: Its version, such as 3.11.7.
-        versions: The version of each distribution that is needed; None: it is missing.
+        versions: The version of each distribution that is needed; None if it is missing.
     """
 
     host: str
@@ -41,8 +41,8 @@ class BrokerView:
     """What a process sees of the broker.
 
     Attributes:
-        topics: Whether each of the topics exists.
-        error: Why it sees nothing; None: it does.
+        topics: For each topic, whether it exists.
+        error: Why the process sees nothing; None if there was no error.
     """
 
     topics: dict[str, bool] = attrs.field(factory=dict)
@@ -50,12 +50,12 @@ class BrokerView:
 
 
 def this_machine() -> Machine:
-    """Return the Python that runs this."""
+    """Return the Python interpreter that runs this function."""
     return Machine(**json.loads(_inspection()(None)))
 
 
 def workers(spark: SparkSession) -> list[Machine]:
-    """Return the Pythons of a few workers; raises what Spark raises when the job fails."""
+    """Return the Python interpreters of a few workers; raise Spark's error if the job fails."""
     return [Machine(**json.loads(each)) for each in _ask(spark, _inspection(), tasks=16)]
 
 
@@ -78,15 +78,15 @@ def look(options: SinkOptions) -> BrokerView:
 def unreached(
     spark: SparkSession, connection: ClusterConnection, topic: str, there: str | None
 ) -> list[str]:
-    """Return why workers do not reach the broker; nothing if they do.
+    """Return the errors of workers that do not reach the broker; empty if all reach it.
 
     Args:
         spark: The session.
         connection: The cluster.
-        topic: What is looked for, whether it exists or not.
-        there: A topic that exists, if one is known; looking for it makes no noise in the log.
+        topic: The topic to look for, whether it exists or not.
+        there: A topic that exists, if one is known. Looking for it logs no errors.
 
-    Raises what Spark raises when the job fails.
+    If the job fails, Spark's error is raised.
     """
     connection = _impatient(connection)
 
@@ -114,17 +114,17 @@ def _shown(error: Exception) -> str:
 
 
 def _ask(spark: SparkSession, question: Callable[[object], str], *, tasks: int) -> list[str]:
-    """Return the different answers of Spark's workers, sorted."""
+    """Return the distinct answers of Spark's workers, sorted."""
     answer = F.udf(question, "string", useArrow=False)  # pyarrow may be what is missing
     rows = spark.range(0, tasks, 1, tasks).select(answer("id").alias("answer")).collect()
     return sorted({row.answer for row in rows})
 
 
 def _inspection() -> Callable[[object], str]:
-    """Return a function that describes the Python that runs it, as JSON.
+    """Return a function that describes the Python interpreter that runs it, as JSON.
 
-    Functions within functions are pickled by their code, others by their names. This one is to run
-    where our package may be missing, so it uses nothing but what Python brings.
+    A nested function is pickled by its code, other functions by their names. This one has to run
+    where our package may be missing, so it uses only the standard library.
     """
 
     def inspect(_: object) -> str:

@@ -1,6 +1,6 @@
-"""Is there a Pulsar at `service.url`, and does it take our token? Asked once, on the driver.
+"""Check once, on the driver, that a Pulsar answers at `service.url` and accepts the token.
 
-Otherwise each task and each of its attempts would find out, by pulsar-client's time-outs.
+Otherwise each attempt of each task would find the problem, after pulsar-client's time-outs.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pulsar_retry.replay.reaching import check_broker
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
-#: Seconds in which it has to be there: a broker that restarts may take a while.
+#: Seconds in which the broker has to answer: one that restarts may take a while.
 PATIENCE = 5.0
 #: Seconds between two tries.
 _PAUSE = 0.2
 
-#: What was reached: a process asks once.
+#: The clusters that were reached: a process checks each only once.
 _reached: set[ClusterConnection] = set()
 
 
 @attrs.frozen
 class _Endpoint:
-    """A connection as `check_broker` takes it."""
+    """A connection in the form that `check_broker` takes."""
 
     connection: ClusterConnection
     admin_url: str = ""
@@ -45,13 +45,13 @@ class _Endpoint:
 def reach(
     connection: ClusterConnection, kind: type[PulsarFailuresError] = PulsarFailuresError
 ) -> None:
-    """See that the cluster can be reached. Takes milliseconds, and 10 seconds at most.
+    """Check that the cluster can be reached. Takes milliseconds, and at most 10 seconds.
 
-    Where only workers have the token, nothing can be asked here.
+    If only the workers have the token, nothing is checked here.
 
     Raises:
-        PulsarFailuresError: of *kind*, ``CONNECT_ERROR``: no broker answers at any of the hosts, or
-            it refuses the token. The text names the URL and the cause.
+        PulsarFailuresError: of type *kind*, with the slug ``CONNECT_ERROR``: no broker answers at
+            any of the hosts, or it refuses the token. The text names the URL and the cause.
     """
     if connection in _reached:
         return
@@ -60,7 +60,7 @@ def reach(
     while True:
         try:
             check_broker(connection.service_url, endpoint, validate_hostname=validate)
-        except PulsarFailuresError:  # there is no token
+        except PulsarFailuresError:  # there is no token on this machine
             break
         except (ConfigError, UnreachableError) as error:
             if time.monotonic() + _PAUSE > give_up_at:

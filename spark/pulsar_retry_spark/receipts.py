@@ -14,18 +14,19 @@ _OK = _pulsar.Result.Ok
 
 
 class Receipts:
-    """Counts the rows of a task that are under way, and the receipts for them.
+    """Counts the rows of a task that wait for receipts, and the receipts that have come.
 
-    pulsar-client puts receipts in the queue on its own thread; everything else is the task's.
+    pulsar-client puts receipts in the queue on its own thread; everything else runs in the task's
+    thread.
 
     Attributes:
         pending: Rows without a receipt.
-        acked: Rows with one.
-        duplicates: Rows among those that the broker had stored before and did not store again.
+        acked: Rows with a receipt.
+        duplicates: Rows in `acked` that the broker had stored before and did not store again.
     """
 
     def __init__(self, timeout: float) -> None:
-        """Start with no rows; *timeout* is seconds to wait for the next receipt, whichever."""
+        """Start with no rows; *timeout* is how many seconds to wait for any next receipt."""
         self._timeout = timeout
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.pending = 0
@@ -34,15 +35,15 @@ class Receipts:
 
     @property
     def of_row(self) -> Any:
-        """What pulsar-client is to call with the result of one row, for any topic.
+        """The callback for pulsar-client with the result of one row, for any topic.
 
-        It is a method written in C, so no Python runs on pulsar-client's thread. Nor can it raise,
-        which would stop that thread.
+        It is a method written in C, so no Python code runs in pulsar-client's thread. It can't
+        raise either; an exception would stop that thread.
         """
         return self._queue.put
 
     def of_batch(self, topic: str, rows: int) -> Callable[[Any, Any], None]:
-        """Return the same for the last one of *rows* rows that are one batch."""
+        """Return the callback for the last row of a batch of *rows* rows."""
         put = self._queue.put
 
         def receipt(result: Any, message_id: Any) -> None:
@@ -51,10 +52,10 @@ class Receipts:
         return receipt
 
     def wait(self, pending: int = 0) -> None:
-        """Wait until *pending* rows or fewer have no receipt.
+        """Wait until at most *pending* rows have no receipt.
 
         Raises:
-            PulsarFailuresError: a row was refused, or no receipt came for as long as may be.
+            PulsarFailuresError: a row was refused, or no receipt came within the time-out.
         """
         while self.pending > pending:
             try:
@@ -75,8 +76,8 @@ class Receipts:
         topic, rows, result, message_id = receipt
         if result != _OK:
             raise refused(result.name, f"{rows} rows for {topic}")
-        if max(message_id.batch_index(), 0) != rows - 1:  # -1: no batch
-            # Only its last row asked for a receipt, which vouches for the others of its batch.
+        if max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
+            # Only the last row of a batch asks for a receipt, which has to cover the whole batch.
             raise PulsarFailuresError(
                 "BATCH_BROKEN", f"{rows} rows for {topic} did not travel in one batch"
             )
@@ -87,5 +88,5 @@ class Receipts:
 
 
 def refused(result: str, what: str) -> PulsarFailuresError:
-    """Return the error for one of pulsar-client's results."""
+    """Return the error for the name of one of pulsar-client's results."""
     return PulsarFailuresError(slug_of(result), f"{what} not written: pulsar-client says {result}")

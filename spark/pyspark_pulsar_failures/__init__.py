@@ -1,7 +1,7 @@
 """Registers the data source `pulsar-failures`: Spark looks for packages named `pyspark_*`.
 
-Spark imports every such package when it looks for any Python data source, and one that raises
-hides them all. So nothing is imported here that is not PySpark's own.
+Spark imports every such package when it looks for any Python data source. If one of them raises,
+no data source is found. So this module imports nothing but PySpark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what `format` calls it."""
+        """Return the name to pass to `format()`."""
         return "pulsar-failures"
 
     def __new__(cls, options: dict[str, str]) -> Any:

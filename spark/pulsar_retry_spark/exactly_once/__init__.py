@@ -1,1 +1,1 @@
-"""Effectively once: the same rows under the same numbers, whenever a job is run."""
+"""Effectively once: each run of a job sends the same rows with the same numbers."""

@@ -1,9 +1,9 @@
-"""Effectively once: which rows a stream's last micro-batch had, kept on the broker.
+"""Effectively once: a fingerprint of the rows of a stream's last micro-batch, on the broker.
 
-A micro-batch that is done again has the same numbers. With other rows than before, as after a
-repair of the code that judges them, rows would be lost. So what tells its rows from others is
-written to a topic of the query's before the first of them is sent. A durable subscription keeps the
-last message.
+A micro-batch that is repeated has the same numbers. If its rows are different, for example after a
+repair of the code that judges them, rows would be lost. So before the first row is sent, a
+fingerprint of the rows is written to a topic that belongs to the query. A durable subscription
+keeps the last message of that topic.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pulsar_retry_spark.receipts import refused
 
 
 def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
-    """See that a micro-batch has the rows that it had before, if it was sent before.
+    """Check that a micro-batch that was sent before has the same rows as before.
 
     Args:
-        options: As `manifest.claimed` returns them.
+        options: The options that `manifest.claimed` returns.
         query: The id of the streaming query.
         batch: The number of the micro-batch.
-        rows: What tells its rows from others.
+        rows: The fingerprint of its rows.
 
     Raises:
-        ConfigError: it has others. Nothing was sent.
+        ConfigError: it has different rows. Nothing was sent.
         PulsarFailuresError: the broker can't be asked.
     """
     topic = sibling_topic(options, f"{query}-pulsar-failures-batch")
@@ -52,7 +52,7 @@ def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
 
 
 def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:
-    """Return what was written last, with its message id."""
+    """Return the last content that was written, with its message id."""
     reader = client.client.create_reader(
         topic, pulsar.MessageId.latest, start_message_id_inclusive=True
     )
@@ -68,7 +68,7 @@ def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:
 def _replace(
     client: CachedClient, topic: str, last: dict[str, Any] | None, content: dict[str, Any]
 ) -> None:
-    """Write *content*, and let the broker delete what was written *last*."""
+    """Write *content*, and acknowledge the *last* message, so that the broker may delete it."""
     keeper = client.client.subscribe(
         topic,
         KEEPER,

@@ -1,8 +1,9 @@
-"""Effectively once: what a `sink.id` was first used with, kept on the broker.
+"""Effectively once: the options that a `sink.id` was first used with, kept on the broker.
 
 The manifest is the first message of a topic beside the dead-letter topic. A durable subscription
-that never acknowledges keeps it. Each use writes it again under the same number, which shows
-whether the namespace deduplicates: then it is not stored again.
+that never acknowledges keeps it. Each use of the `sink.id` writes the manifest again with the same
+number. If the namespace deduplicates, the broker does not store it again; so this shows whether it
+does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pulsar_retry_spark.clients import CachedClient, lease
 from pulsar_retry_spark.options import Claim, SinkOptions, SinkTargets
 from pulsar_retry_spark.receipts import refused
 
-#: Changes whenever this package ends batches or numbers rows in another way.
+#: Increased when this package changes how it ends batches or numbers rows.
 LAYOUT = 1
 
 #: The subscription that keeps a topic's messages, and never acknowledges them.
@@ -37,9 +38,9 @@ def claimed(options: SinkOptions, batch: int | None, rows: str | None) -> SinkOp
 
     Args:
         options: With `delivery=effectively-once`.
-        batch: The number of the micro-batch; None: no stream.
-        rows: What tells the rows of a batch job from those of another; None for a stream, whose
-            micro-batches are numbered.
+        batch: The number of the micro-batch; None if the job is not a stream.
+        rows: A fingerprint of the rows of a batch job; None for a stream, whose micro-batches are
+            numbered.
 
     Raises:
         ConfigError: the `sink.id` was used with other options, topics or rows before, the namespace
@@ -56,7 +57,7 @@ def claimed(options: SinkOptions, batch: int | None, rows: str | None) -> SinkOp
 def _settled(
     options: SinkOptions, rows: str | None
 ) -> tuple[SinkOptions, frozenset[tuple[str, int]]]:
-    """Find the topics and their partitions, and see that the manifest says the same."""
+    """Find the topics and their partitions, and check them against the manifest."""
     topic = sibling_topic(options, "pulsar-failures-manifest")
     try:
         with lease(options.connection) as client:
@@ -78,10 +79,10 @@ def _targets(client: CachedClient, targets: SinkTargets) -> SinkTargets:
 
 
 def sibling_topic(options: SinkOptions, name: str) -> str:
-    """Return a topic of the `sink.id`, in the namespace that all its topics are in.
+    """Return a topic of the `sink.id`, in the namespace of all its topics.
 
     Raises:
-        ConfigError: they are in several, or are not persistent.
+        ConfigError: the topics are in several namespaces, or are not persistent.
     """
     assert options.effectively_once is not None  # noqa: S101 - the caller has looked
     targets = options.targets
@@ -98,10 +99,10 @@ def sibling_topic(options: SinkOptions, name: str) -> str:
 def manifest(
     options: SinkOptions, partitions: Mapping[str, int], rows: str | None
 ) -> dict[str, Any]:
-    """Return all that decides which row gets which number and travels in which batch.
+    """Return everything that decides about the number of each row and about its batch.
 
-    *partitions* is how many partitions each topic has. Keys are the names of options, if they are
-    any's.
+    *partitions* are the numbers of partitions of the topics. A key that is the name of an option
+    has that option's value.
     """
     once, batching, targets = options.effectively_once, options.batching, options.targets
     assert once is not None  # noqa: S101 - the caller has looked
@@ -126,7 +127,7 @@ def manifest(
 
 
 def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
-    """Write the manifest if there is none, and compare it if there is one."""
+    """Write the manifest if there is none yet; compare it with the existing one otherwise."""
     topic = client.partitions(topic)[0]  # where the cluster makes new topics partitioned
     client.client.subscribe(
         topic,
@@ -156,7 +157,7 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
 
 
 def _is_stored(client: CachedClient, topic: str, content: dict[str, Any]) -> bool:
-    """Write the manifest; tell whether the broker has stored it, not having seen it before."""
+    """Write the manifest; return True if the broker has stored it, False for a duplicate."""
     raw = client.producer(topic, producer_name="manifest", send_timeout_millis=TIMEOUT_MS)
     try:
         message = MessageBuilder().content(json.dumps(content).encode()).sequence_id(1).build()

@@ -1,14 +1,15 @@
-"""Effectively once: by which names and numbers the broker knows rows again. Pure.
+"""Effectively once: the names and numbers by which the broker recognizes rows. Pure.
 
-A broker with deduplication drops a message whose number is not above the last one of its producer's
-name. Of a batch it looks at the first number alone. So a task that runs again has to send the same
-batches: the same rows in the same order, ended at the same places. If it does not, *new* rows are
-taken for old ones and are lost, which is worse than duplicates. Hence:
+A broker with deduplication drops a message whose number is not above the last number of the
+producer with that name. For a batch, the broker looks only at the first number. So a task that runs
+again has to send the same batches: the same rows in the same order, and the same number of rows in
+each batch. Otherwise the broker takes *new* rows for old ones and they are lost, which is worse
+than duplicates. Hence:
 
-- `stable.in_stable_order` distributes and sorts the rows, and the sink looks that they are sorted;
+- `stable.in_stable_order` distributes and sorts the rows, and the sink checks their order;
 - batches end by number and size, never by time (see `lanes`);
-- a producer's name says what its numbers depend on, and `manifest` refuses to change that;
-- numbers start at 1 and grow from micro-batch to micro-batch, which are numbered by Spark.
+- a producer's name contains what its numbers depend on, and `manifest` refuses to change that;
+- numbers start at 1 and grow from micro-batch to micro-batch; Spark numbers the micro-batches.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Numbering:
     """The numbers and names of one task.
 
     Attributes:
-        prefix: What every name starts with.
-        number: The number of the row before.
+        prefix: The start of every name.
+        number: The number of the last row.
     """
 
     prefix: str
@@ -39,11 +40,11 @@ class Numbering:
 
     @classmethod
     def of(cls, options: SinkOptions, task: Task) -> Numbering | None:
-        """Return the numbering of a task; None: delivery=at-least-once.
+        """Return the numbering of a task; None with delivery=at-least-once.
 
         Raises:
-            PulsarFailuresError: the rows are distributed otherwise than they should, or a stream
-                does not say which it is.
+            PulsarFailuresError: the rows are not distributed as they should be, or Spark does not
+                tell the id of the streaming query.
         """
         once = options.effectively_once
         if once is None:
@@ -64,18 +65,18 @@ class Numbering:
         return cls(prefix, 0 if batch is None else (batch + 1) * _ROWS)
 
     def next(self) -> int:
-        """Return the number of the next row, from 1: pulsar-client takes 0 for none."""
+        """Return the number of the next row, from 1, because 0 means no number to pulsar-client."""
         self.number += 1
         return self.number
 
     def name(self, how: str, partitions: int) -> str:
-        """Return a producer's name for a topic of so many partitions."""
+        """Return the name of a producer for a topic with *partitions* partitions."""
         return f"{self.prefix}-t{partitions}-{how}"
 
 
 @attrs.define
 class OrderCheck:
-    """Looks that the rows of a task come in the order of their ids.
+    """Checks that the rows of a task come in the order of their ids.
 
     Attributes:
         last: The greatest id so far.
@@ -87,7 +88,7 @@ class OrderCheck:
         """Check the ids of the next rows.
 
         Raises:
-            PulsarFailuresError: they are not sorted, or one is missing.
+            PulsarFailuresError: the ids are not sorted, or one is missing.
         """
         sorted_ = pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py() if len(ids) > 1 else True
         if ids.null_count or not sorted_ or ids[0].as_py() < self.last:

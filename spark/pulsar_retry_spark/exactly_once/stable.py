@@ -1,4 +1,4 @@
-"""Effectively once: the same rows in the same tasks, in the same order, whenever they are sent."""
+"""Effectively once: the same rows in the same tasks, in the same order, each time they are sent."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from pulsar_retry_spark.options import SinkOptions
 def in_stable_order(
     failed: DataFrame, options: SinkOptions, batch: int | None = None
 ) -> tuple[DataFrame, SinkOptions]:
-    """Return the rows and the options to send them with; with at-least-once, both as they are.
+    """Return the rows and the options to send them with; with at-least-once, both are unchanged.
 
-    For effectively once, rows go to tasks by their `dedupe_id` and are sorted by it there; those
-    that have none get one. Rows with equal ids are sorted by their other columns. All that decides
-    about batches and numbers is compared with what it was when the `sink.id` was first used, and
-    the rows themselves with those of the same job, or micro-batch, before: it takes one pass over
-    them.
+    For effectively once, each row without a `dedupe_id` gets one. This id decides the row's task,
+    and the rows of a task are sorted by it; rows with equal ids are sorted by their other columns.
+    Everything that decides about batches and numbers is compared with the first use of the
+    `sink.id`. The rows themselves are compared with the earlier rows of the same job or
+    micro-batch, which takes one pass over them.
 
-    Whether the rows are the same each time is up to whoever makes them. A random number or the time
-    of day makes new rows, and new rows under old numbers are lost.
+    The caller has to make sure that the rows are the same each time. A random number or the time of
+    day makes new rows, and new rows with old numbers are lost.
 
     Args:
         failed: Rows for the sink, checked by `columns.check_schema`.
-        options: As parsed.
-        batch: The number of the micro-batch; None: no stream.
+        options: The sink's options.
+        batch: The number of the micro-batch; None if the job is not a stream.
 
     Raises:
-        ConfigError: as `manifest.claimed`. Nothing was sent.
-        PulsarFailuresError: likewise.
+        ConfigError: as for `manifest.claimed`, or a repeated micro-batch has different rows.
+            Nothing was sent.
+        PulsarFailuresError: the broker can't be asked, or Spark does not tell the id of the query.
     """
     once = options.effectively_once
     if once is None:
@@ -50,7 +51,7 @@ def in_stable_order(
 
 
 def _query_of(rows: DataFrame) -> str:
-    """Return the id of the streaming query that this thread runs."""
+    """Return the id of the streaming query that runs in this thread."""
     context = getattr(
         rows.sparkSession, "sparkContext", None
     )  # Spark Connect raises a RuntimeError
@@ -61,9 +62,10 @@ def _query_of(rows: DataFrame) -> str:
 
 
 def _digest(rows: DataFrame) -> str:
-    """Return what differs for other rows, whatever their order.
+    """Return a fingerprint of the rows, which does not depend on their order.
 
-    Every column counts: each may decide about a row's topic, its number or where a batch ends.
+    It includes every column, because each may decide about a row's topic, its number or where a
+    batch ends.
     """
     every = [_comparable(field) for field in sorted(rows.schema, key=lambda field: field.name)]
     count, digest = rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*every))).collect()[0]
@@ -71,7 +73,7 @@ def _digest(rows: DataFrame) -> str:
 
 
 def _comparable(field: StructField) -> Column:
-    """Return a column as what Spark can sort and hash; it does neither with maps and variants."""
+    """Return a column in a form that Spark can sort and hash; maps and variants become JSON."""
     column = F.col(f"`{field.name}`")
     kind = field.dataType.simpleString()
     return F.to_json(column) if "map<" in kind or "variant" in kind else column

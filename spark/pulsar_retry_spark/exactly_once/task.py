@@ -1,4 +1,4 @@
-"""Which task this is: what is known of the Spark job from within."""
+"""The running task: what its process knows about the Spark job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ class Task:
     """One attempt of one task.
 
     Attributes:
-        partition: Which partition of the job's last stage, from 0.
-        attempt: How often it was tried before.
+        partition: The number of the partition in the job's last stage, from 0.
+        attempt: How many times the task was tried before.
         app: The id of the Spark application.
-        run: The id of this execution: of the query's run for a stream, else of the SQL execution.
-        query: The id of the streaming query, the same after a restart; None: no stream.
-        batch: The number of the micro-batch; None: no stream.
+        run: The id of this execution: for a stream, the id of the query's run; else the id of the
+            SQL execution.
+        query: The id of the streaming query, which a restart does not change; None if the job is
+            not a stream.
+        batch: The number of the micro-batch; None if the job is not a stream.
     """
 
     partition: int = 0
@@ -33,14 +35,14 @@ class Task:
 
     @classmethod
     def current(cls) -> Task:
-        """Return the task that runs in this Python worker; outside of one, a task of nothing."""
+        """Return the task that runs in this Python worker; outside of one, a task without ids."""
         from pyspark import TaskContext  # noqa: PLC0415 - the rest of this package needs no Spark
 
         context = TaskContext.get()
         if context is None:
             return cls()
         batch = context.getLocalProperty("streaming.sql.batchId")
-        # A query's jobs are one group, by its run.
+        # The jobs of a query are one group, whose id is that of the run.
         run = "spark.jobGroup.id" if batch else "spark.sql.execution.id"
         return cls(
             partition=context.partitionId(),
@@ -52,7 +54,7 @@ class Task:
         )
 
     def properties(self) -> dict[str, str]:
-        """Return the properties by which a message tells who wrote it, and when."""
+        """Return the properties of a message that say which task wrote it, and when."""
         fields = {**attrs.asdict(self), "version": __version__}
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {FAILURE_TASK: to_json(fields), FAILURE_TIME: now}

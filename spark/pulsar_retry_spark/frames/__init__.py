@@ -1,1 +1,1 @@
-"""Frames, rows and columns. Pure, but for what Spark is asked."""
+"""Frames, rows and columns. Pure, except where Spark is asked."""

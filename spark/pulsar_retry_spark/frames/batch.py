@@ -1,4 +1,4 @@
-"""A batch of rows as lists, one for each thing that routing asks of a row. Pure."""
+"""A batch of rows as lists, one for each thing that routing needs to know of a row. Pure."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pulsar_retry_spark.frames import decoding
 from pulsar_retry_spark.frames.columns import KAFKA, Columns
 from pulsar_retry_spark.frames.json_values import json_values, to_json
 
-#: action, retryable, attempt and topic: what decides about a row.
+#: action, retryable, attempt and topic: these decide where a row goes.
 Decision = tuple[str | None, bool | None, int | None, str | None]
 
-#: Topic, message id, and what else tells where a row came from.
+#: The topic, the message id and the source (JSON) of a row.
 Origin = tuple[str | None, str | None, str | None]
 
-#: Milliseconds to wait, and milliseconds since 1970 to wait for.
+#: Milliseconds to wait, and the time to wait for in milliseconds since 1970.
 Wait = tuple[int | None, int | None]
 
-#: The columns that are properties as they are.
+#: The columns that become properties without a change.
 _TEXTS = {
     "reason": FAILURE_REASON,
     "error": FAILURE_ERROR,
@@ -43,25 +43,25 @@ _TEXTS = {
 
 @attrs.frozen
 class Frame:
-    """Rows, column by column: None stands for a null.
+    """Rows, column by column. None stands for a null.
 
     Attributes:
         names: The names of the properties in `texts`.
-        texts: Their values.
-        decisions: What decides about each row.
-        payloads: The payloads; None: a tombstone.
+        texts: The values of these properties.
+        decisions: For each row, the values that decide where it goes.
+        payloads: The payloads; None for a tombstone.
         keys: The keys.
-        ordering_keys: The ordering keys, in bytes.
+        ordering_keys: The ordering keys, as bytes.
         headers: The rows' own properties.
-        origins: Topic, message id and source (JSON) of each row; None: there are no such columns.
-        dedupe_ids: What tells duplicates.
-        waits: Milliseconds after which a row is to come back, and the time (ms since 1970) before
-            which it is not to; None: there are no such columns.
+        origins: Topic, message id and source (JSON) of each row; None without such columns.
+        dedupe_ids: The ids that show duplicates.
+        waits: Milliseconds of delay, and the delivery time (ms since 1970); None without such
+            columns.
         event_times: Milliseconds since 1970.
         sizes: Bytes of each row's payload, keys and texts.
         payload_bytes: Bytes of all payloads.
         reasons: The reasons alone.
-        letters: Topic and id of the letter that each row was; None: they were not read back.
+        letters: Topic and id of the letter that each row was; None if rows were not read back.
     """
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
     Args:
         batch: The rows.
         columns: Which column is which.
-        extra: What becomes of further columns: "properties" or "json".
+        extra: What happens to further columns: "properties" or "json".
     """
     read = _Reader(batch, columns)
     properties = {name: read.texts(ours) for ours, name in _TEXTS.items() if read.has(ours)}
@@ -138,7 +138,7 @@ def _letter(topic: str | None, message_id: str | None) -> str | None:
 
 
 class _Reader:
-    """Reads the columns of one batch, and adds up what texts and payloads take on the wire."""
+    """Reads the columns of one batch, and adds up the bytes of texts and payloads on the wire."""
 
     def __init__(self, batch: pa.RecordBatch, columns: Columns) -> None:
         self._batch = batch
@@ -147,7 +147,7 @@ class _Reader:
         self.sizes = pa.array([0] * batch.num_rows, pa.int64())
 
     def has(self, *names: str) -> bool:
-        """Tell whether one of these columns is there."""
+        """Return whether the frame has one of these columns."""
         return not self._columns.known.keys().isdisjoint(names)
 
     def values(self, name: str, decode: Callable[[pa.Array], list[Any]]) -> list[Any]:
@@ -156,13 +156,13 @@ class _Reader:
         return self.nulls if at is None else decode(self._batch.column(at))
 
     def plain(self, name: str) -> list[Any]:
-        """Return a column as Arrow does."""
+        """Return a column as a list, as Arrow converts it."""
         return self.values(name, pa.Array.to_pylist)
 
     def strings(
         self, name: str, decode: Callable[[pa.Array], pa.Array] = decoding.strings
     ) -> list[str | None]:
-        """Return a column of texts or payloads as a list; its bytes count."""
+        """Return a column of texts or payloads as a list; its bytes are counted."""
         return self.values(name, lambda column: self._measured(decode(column)))
 
     def texts(self, name: str) -> list[str | None]:
@@ -170,7 +170,7 @@ class _Reader:
         return self.strings(name, decoding.texts)
 
     def binaries(self, name: str) -> list[bytes | None]:
-        """Return a column of bytes, untouched; they count."""
+        """Return a column of bytes, unchanged; its bytes are counted."""
         return self.values(name, lambda column: self._measured(decoding.binaries(column)))
 
     def kafkas(self) -> list[str | None]:
@@ -180,7 +180,7 @@ class _Reader:
         return self._measured(decoding.json_texts(structs))
 
     def further(self, form: str) -> dict[str, list[str | None]]:
-        """Return the further columns as properties: each by its name, or all in one as JSON."""
+        """Return the further columns as properties: one for each, or all in one as JSON."""
         columns = {name: self._batch.column(at) for name, at in self._columns.extra.items()}
         if not columns:
             return {}

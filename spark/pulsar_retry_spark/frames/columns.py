@@ -1,27 +1,25 @@
 """The columns of failed rows: their names, other systems' names for them, and their types. Pure.
 
-Only ``payload`` is needed. A null says nothing: the row is treated as if it had no such column.
+Only ``payload`` is required. For any other column, a null is the same as no such column.
 
-| column | type | what it is |
+| column | type | meaning |
 |---|---|---|
-| payload | binary, string | the message; null: a tombstone |
-| key | string, binary | its key |
-| ordering_key | string, binary | its ordering key, which Key_Shared subscriptions go by |
-| action | string | ``retry`` or ``dead_letter``; null: by ``retryable`` and ``attempt`` |
-| target_topic | string | where it goes instead of the subscription's topics |
-| reason, stage | string | why and where it failed, in a word |
-| error, details | string | the error's type or condition, and its text |
-| rule | string, array of string | the rules that it broke |
-| retryable | boolean | false: to the dead-letter topic |
-| attempt | integer | which attempt failed, from 1; 0: it starts anew |
-| delay_ms, not_before | integer, timestamp | when it comes back (``not_before`` wins) |
-| event_time | timestamp, integer | when it happened (an integer: ms since 1970) |
-| origin_topic, origin_message_id | string | where it came from |
-| source | struct | the same for files, tables and other systems |
-| headers | map of string, Kafka's array | the message's own properties |
-| dedupe_id | string | equal for equal rows |
+| payload | binary, string | the payload of the message; null for a tombstone |
+| key | string, binary | the message's key |
+| ordering_key | string, binary | its ordering key, which Key_Shared subscriptions prefer to the key
+| | action | string | ``retry`` or ``dead_letter``; null: ``retryable`` and ``attempt`` decide | |
+target_topic | string | the topic to write to, instead of the subscription's topics | | reason,
+stage | string | why and where the row failed, in a word | | error, details | string | the error's
+type or condition, and its text | | rule | string, array of string | the rules that the row broke |
+| retryable | boolean | false sends the row to the dead-letter topic | | attempt | integer | the
+attempt that failed, from 1; with 0, a row starts again | | delay_ms, not_before | integer,
+timestamp | when a retried row is delivered (``not_before`` wins) | | event_time | timestamp,
+integer | when the event happened (an integer is ms since 1970) | | origin_topic, origin_message_id
+| string | the topic and message that the row came from | | source | struct | its origin in files,
+tables and other systems | | headers | map of string, Kafka's array | the message's properties | |
+dedupe_id | string | equal for equal rows |
 
-What a source has added to a row says where the row came from, and never where it goes: Kafka's
+Columns that a source has added say where the row came from, and never where it goes: Kafka's
 `topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.
 """
 
@@ -46,7 +44,7 @@ _BYTES = ("binary", "string")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _TIME = ("timestamp", "timestamp_ntz")
 
-#: The columns and the types that each may have, by Spark's names of types.
+#: The columns, and the types that each may have, by Spark's names.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "payload": _BYTES,
     "key": _BYTES,
@@ -64,19 +62,19 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "not_before": _TIME,
     "event_time": (*_TIME, "bigint"),
     "origin_topic": _TEXT,
-    "origin_message_id": ("string", "binary"),  # bytes are what pulsar-spark reads
+    "origin_message_id": ("string", "binary"),  # pulsar-spark reads it as bytes
     "source": ("struct",),
-    # The second is what Spark's Kafka source gives.
+    # Spark's Kafka source has the second type.
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
     "dedupe_id": _TEXT,
-    # What reading adds, so that what was read can be written again: see `READ_BACK`.
+    # The source adds these; the sink accepts them so that its rows can be written again.
     "kind": _TEXT,
     "message_id": _TEXT,
     "publish_time": _TIME,
     "topic": _TEXT,
 }
 
-#: Rows that have all of these were read by this package's source. One alone is a user's own.
+#: Rows that have all of these were read by this package's source. One alone is a user's column.
 READ_BACK = frozenset({"kind", "message_id", "publish_time"})
 
 #: Rows that have all of these were read from Kafka.
@@ -95,10 +93,10 @@ ALIASES = {
     "value": "payload",
 }
 
-#: What sources add that says nothing new: an explicit column wins over it, and so does a header.
+#: Columns that sources add: an explicit column wins over them, and so does a header.
 _OF_SOURCES = frozenset({"__topic", "__messageid", "topic", "timestamp"})
 
-#: When a message was published first has no place in a letter.
+#: Not written, because a letter has no property for the first publish time.
 IGNORED = frozenset({"__publishtime"})
 
 
@@ -116,10 +114,10 @@ class Columns:
     """Which column of a frame is which.
 
     Attributes:
-        known: The position of each column that the frame has, by our name.
-        extra: The position of each further column, by the frame's name.
-        ignored: The names of columns that are left out.
-        of_source: Those of `known` that a source has added: the row's own headers win over them.
+        known: By our name, the position of each known column.
+        extra: By the frame's name, the position of each further column.
+        ignored: The names of columns that are not written.
+        of_source: The columns in `known` that a source has added; the row's headers win over them.
     """
 
     known: Mapping[str, int]
@@ -129,17 +127,17 @@ class Columns:
 
     @property
     def read_back(self) -> bool:
-        """Whether the rows were read by this package's source: `topic` is where."""
+        """Whether this package's source read the rows; `topic` is then the topic they came from."""
         return self.known.keys() >= READ_BACK
 
     @property
     def has_targets(self) -> bool:
-        """Whether a row may name its topic itself."""
+        """Whether a row may name the topic to write to."""
         return "target_topic" in self.known
 
     @property
     def kafkas(self) -> bool:
-        """Whether Kafka's coordinates are where the rows came from, and nothing says it better."""
+        """Whether Kafka's columns give the origin of the rows: there is no column `source`."""
         return self.known.keys() >= set(KAFKA) and "source" not in self.known
 
     @classmethod
@@ -147,11 +145,11 @@ class Columns:
         """Find the columns among *names*, in any case.
 
         Args:
-            names: The frame's.
-            extra: Whether further columns are welcome.
+            names: The names of the frame's columns.
+            extra: Whether further columns are allowed.
 
         Raises:
-            ConfigError: one is unknown or two are the same, or there is no payload.
+            ConfigError: a column is unknown, two columns are the same, or there is no payload.
         """
         known: dict[str, int] = {}
         further: dict[str, int] = {}
@@ -186,7 +184,7 @@ class Columns:
 
 
 def _ours(name: str, here: Container[str], *, read_back: bool) -> str | None:
-    """Return our name for a column beside those that are *here*; None: it is left out."""
+    """Return our name for a column of a frame with the columns *here*; None if it is left out."""
     kafkas = not read_back and all(each in here for each in KAFKA)
     if name in IGNORED or (kafkas and name == "timestamptype"):
         return None
@@ -198,7 +196,7 @@ def _ours(name: str, here: Container[str], *, read_back: bool) -> str | None:
 
 
 def warn_of(columns: Columns, names: Iterable[str], options: SinkOptions) -> None:
-    """Say in the log, once, what somebody may think otherwise of."""
+    """Log a warning, once for each, about columns and options that may surprise the user."""
     if options.initial_subscription_name is None:
         _warn_once(
             "initial_subscription_name=none makes no subscription: where the retry and dead-letter "
@@ -235,7 +233,7 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     """Check a frame's schema, a `pyspark.sql.types.StructType`, on the driver.
 
     Raises:
-        ConfigError: a column is unknown, missing, of a wrong type, or at odds with the options.
+        ConfigError: a column is unknown, missing, of a wrong type, or contradicts the options.
     """
     fields: list[_Field] = list(schema.fields)
     columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
@@ -255,7 +253,7 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
 
 def _check_type(field: _Field, accepted: tuple[str, ...]) -> None:
     kind = field.dataType.simpleString()
-    # A collation is no matter here; an untyped null fits everywhere.
+    # A collation makes no difference here; an untyped null is allowed everywhere.
     word = kind.split(" ", 1)[0]
     if word not in {*accepted, "void"} and not (
         "struct" in accepted and word.startswith("struct<")
@@ -275,7 +273,7 @@ def _check_extra(field: _Field) -> None:
 
 
 def _check_targets(columns: Columns, options: SinkOptions) -> None:
-    """Refuse a frame whose rows have nowhere to go, as far as that is known beforehand."""
+    """Refuse a frame whose rows have no target topic, as far as that is known in advance."""
     if columns.has_targets:
         return
     retry, dead_letter = options.targets.retry, options.targets.dead_letter

@@ -1,4 +1,4 @@
-"""Arrow columns as what messages are made of: each is converted once for all its rows. Pure."""
+"""Converts Arrow columns to the parts of messages, each column at once for all its rows. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.frames.json_values import json_values, text_or_base64, to_json
 
-#: Characters of a text that travel with a message.
+#: The most characters of a text in a message.
 MAX_TEXT = 4096
 
 
 def strings(column: pa.Array) -> pa.Array:
-    """Return texts, with a mark in the place of what is no UTF-8.
+    """Return texts, with replacement characters for bytes that are not UTF-8.
 
-    Spark lets any bytes be a string, but a property that is no UTF-8 ends who reads it.
+    Spark accepts any bytes as a string, but a property that is not UTF-8 crashes its readers.
     """
     column = column.cast(pa.large_string()) if pa.types.is_null(column.type) else column
     if _is_valid(column):
@@ -32,7 +32,7 @@ def strings(column: pa.Array) -> pa.Array:
 
 
 def _is_valid(column: pa.Array) -> bool:
-    """Tell whether all texts in *column* are UTF-8."""
+    """Return whether all texts in *column* are UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -57,9 +57,9 @@ def _joined(column: pa.Array) -> pa.Array:
 
 
 def join_rules(rules: Iterable[str]) -> str:
-    """Return names of rules as one text: with commas between, or as JSON if one has a comma.
+    """Return names of rules as one text: separated by commas, or as JSON if a name has a comma.
 
-    As many as `MAX_TEXT` characters have room for.
+    Names beyond `MAX_TEXT` characters are left out.
     """
     rules = list(rules)
     plain = not any("," in each or each.startswith("[") for each in rules)
@@ -71,7 +71,7 @@ def join_rules(rules: Iterable[str]) -> str:
 
 
 def split_rules(text: str) -> list[str]:
-    """Return the names of rules that `join_rules`, or a row of one text, has made a property."""
+    """Return the names of rules from a property that `join_rules`, or a single text, has made."""
     if text.startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             rules = json.loads(text)
@@ -81,15 +81,15 @@ def split_rules(text: str) -> list[str]:
 
 
 def binaries(column: pa.Array) -> pa.Array:
-    """Return payloads, or ordering keys, as bytes, untouched."""
+    """Return payloads or ordering keys as bytes, unchanged."""
     return column if _is_binary(column.type) else column.cast(pa.large_binary())
 
 
 def keys(column: pa.Array) -> pa.Array:
-    """Return keys as texts: pulsar-client has no others.
+    """Return keys as texts, because pulsar-client has no other keys.
 
-    A binary one that is no UTF-8 becomes base64, the text that Java's binary keys have on the
-    wire; the flag that says so can't be set.
+    A binary key that is not UTF-8 becomes base64. Java's binary keys have the same text on the
+    wire, but pulsar-client can't set the flag that marks it.
     """
     if not _is_binary(column.type):
         return strings(column)
@@ -100,7 +100,7 @@ def keys(column: pa.Array) -> pa.Array:
 
 
 def message_ids(column: pa.Array) -> pa.Array:
-    """Return message ids as texts. Bytes are what pulsar-spark reads; null where they are not."""
+    """Return message ids as texts. Bytes are pulsar-spark's ids; null if they are not valid."""
     if not _is_binary(column.type):
         return strings(column)
     return pa.array([_message_id(each) for each in column.to_pylist()], pa.large_string())
@@ -120,9 +120,9 @@ def _is_binary(kind: pa.DataType) -> bool:
 
 
 def millis(column: pa.Array) -> list[int | None]:
-    """Return times as milliseconds since 1970, rounded down; a whole number is that already.
+    """Return times as milliseconds since 1970, rounded down; a whole number is unchanged.
 
-    Spark's timestamps are microseconds. One without a time zone is taken as UTC.
+    Spark's timestamps are in microseconds. One without a time zone is taken as UTC.
     """
     if pa.types.is_timestamp(column.type):
         micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
@@ -133,7 +133,7 @@ def millis(column: pa.Array) -> list[int | None]:
 def headers(column: pa.Array) -> list[dict[str, str] | None]:
     """Return the properties of each row, from a map or from Kafka's array of structs.
 
-    Those without a value are left out; of those with one name, the last one stays.
+    Properties without a value are left out. If several have the same name, the last one wins.
     """
     if pa.types.is_null(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]
@@ -147,7 +147,7 @@ def headers(column: pa.Array) -> list[dict[str, str] | None]:
 
 
 def _kafka_pair(header: dict[str, Any] | None) -> tuple[bytes, bytes | None]:
-    """Return a header's name and value; one that is none has no value."""
+    """Return a header's name and value; a null header has no value."""
     if header is None or header["key"] is None:
         return b"", None
     return header["key"].encode(), header["value"]
@@ -162,13 +162,13 @@ def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
 
 
 def json_texts(column: pa.Array) -> pa.Array:
-    """Return structs as JSON, without fields that are null."""
+    """Return structs as JSON, without null fields."""
     texts = [None if each is None else to_json(each) for each in json_values(column)]
     return pa.array(texts, pa.large_string())
 
 
 def plain_texts(column: pa.Array) -> pa.Array:
-    """Return plain values of any type as texts, as Arrow writes them."""
+    """Return plain values of any type as texts, in Arrow's format."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
         return texts(column)
@@ -176,5 +176,5 @@ def plain_texts(column: pa.Array) -> pa.Array:
 
 
 def lengths(column: pa.Array) -> pa.Array:
-    """Return how many bytes each text or payload has; 0 for a null."""
+    """Return the number of bytes of each text or payload; 0 for a null."""
     return pc.fill_null(pc.binary_length(column), 0).cast(pa.int64())

@@ -1,4 +1,4 @@
-"""What tells duplicates: an id that is equal for equal rows, on each attempt and in each run."""
+"""The id that shows duplicates: equal for equal rows, in each attempt and in each run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pulsar_retry_spark.frames.columns import KAFKA, Columns
 
 
 def with_dedupe_id(df: DataFrame) -> DataFrame:
-    """Return *df*, rows for the sink, with a `dedupe_id` wherever it has none.
+    """Return *df*, rows for the sink, with a `dedupe_id` for each row that has none.
 
-    It is a hash of where the row came from (`origin_topic`, `origin_message_id`, `source`), of its
-    payload unless the message id is known, and of its key, reason and stage. So a row has the same
-    one whenever it fails for the same reason; so have two rows of one file that do not differ.
+    The id is a hash of the row's origin (`origin_topic`, `origin_message_id`, `source`), its
+    payload (unless the message id is known), key, reason and stage. So a row has the same id each
+    time it fails for the same reason. Two rows of one file that do not differ have the same id too.
     """
     columns = Columns.of(df.columns, extra=True)
     names = {ours: df.columns[position] for ours, position in columns.known.items()}
@@ -24,7 +24,7 @@ def with_dedupe_id(df: DataFrame) -> DataFrame:
 
     message_id = column("origin_message_id")
     if "origin_message_id" in names and _is_binary(df, names["origin_message_id"]):
-        message_id = F.hex(message_id)  # pulsar-spark's: only Python can read it
+        message_id = F.hex(message_id)  # pulsar-spark's bytes, which SQL can't decode
     source = column("source")
     if columns.kafkas:
         source = F.struct(*[column(name).alias(name) for name in KAFKA])

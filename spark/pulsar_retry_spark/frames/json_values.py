@@ -1,4 +1,4 @@
-"""Arrow values as JSON: variants as what they hold, maps as objects, NaN as text. Pure."""
+"""Converts Arrow values to JSON: variants to their values, maps to objects, NaN to text. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Convert = Callable[[Any], Any]
 
 
 def json_values(column: pa.Array) -> list[Any]:
-    """Return a column's values as `to_json` takes them."""
+    """Return a column's values in the form that `to_json` takes."""
     convert = _converter(column.type)
     values: list[Any] = column.to_pylist()
     return values if convert is None else [convert(each) for each in values]
 
 
 def to_json(fields: Mapping[str, Any]) -> str:
-    """Return *fields* as compact JSON, without nulls; what JSON has no form for, as text."""
+    """Return *fields* as compact JSON, without nulls; values without a JSON form become text."""
     there = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(
         there, default=_shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False
@@ -29,7 +29,7 @@ def to_json(fields: Mapping[str, Any]) -> str:
 
 
 def text_or_base64(value: bytes | None) -> str | None:
-    """Return bytes as the text that they are, or as base64 if they are none."""
+    """Return bytes as text if they are UTF-8, else as base64."""
     if value is None:
         return None
     try:
@@ -43,7 +43,7 @@ def _shown(value: Any) -> str:
 
 
 def _converter(kind: pa.DataType) -> _Convert | None:
-    """Return what makes JSON of values of a type; None: they are JSON, or `_shown` knows them."""
+    """Return a function that converts values of a type for JSON; None if none is necessary."""
     if pa.types.is_floating(kind):
         return _number
     if pa.types.is_map(kind):
@@ -64,7 +64,7 @@ def _optional(convert: _Convert) -> _Convert:
 
 
 def _number(value: float | None) -> float | str | None:
-    """Return what is no number as Spark's `to_json` shows it."""
+    """Return a number that is not finite in the form that Spark's `to_json` gives it."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -89,7 +89,7 @@ def _list(convert: _Convert) -> _Convert:
 
 
 def _is_variant(kind: pa.StructType) -> bool:
-    """Tell whether a struct is how Spark hands a variant to Python."""
+    """Return whether a struct is the form in which Spark hands a variant to Python."""
     marks = [dict(each.metadata or {}).get(b"variant") for each in kind]
     return b"true" in marks
 

@@ -1,6 +1,6 @@
-"""What Spark's plan of a frame tells, and rows that are kept so that no plan is run again.
+"""Questions about Spark's plan of a frame, and rows that are kept so that no plan runs again.
 
-On Spark Connect there is no plan to ask.
+On Spark Connect, there is no plan to ask.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from contextvars import ContextVar
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-#: The frames that were kept within `freeing_kept_rows`; None: not within.
+#: The frames that were kept inside `freeing_kept_rows`; None outside of it.
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("_kept", default=None)
 
 
 def is_deterministic(df: DataFrame) -> bool:
-    """Tell whether *df* gives the same rows each time, as far as Spark knows.
+    """Return whether *df* gives the same rows each time, as far as Spark knows.
 
-    It knows `rand()`, `uuid()` and the like, and not what a function of the user's does.
+    Spark knows `rand()`, `uuid()` and the like, but not what a user's function does.
     """
     plan = getattr(df, "_jdf", None)
     return plan is None or bool(plan.queryExecution().analyzed().deterministic())
 
 
 def hides_metadata(df: DataFrame) -> bool:
-    """Tell whether `_metadata` is there without being among the columns.
+    """Return whether `_metadata` exists, but is not among the columns.
 
-    The plan is asked, since PySpark logs a query that names what is not there as an error. A cache
-    does not hold hidden columns: asking for one would read the files again.
+    This reads the plan, because PySpark logs an error if a query names a column that does not
+    exist. A cache does not hold hidden columns: a query for one would read the files again.
     """
     plan = getattr(df.select("*"), "_jdf", None)  # a new plan knows today's caches
     if plan is None:
@@ -37,17 +37,17 @@ def hides_metadata(df: DataFrame) -> bool:
     execution = plan.queryExecution()
     if "_metadata#" not in execution.analyzed().metadataOutput().toString():
         return False
-    # A stream has no cache, and refuses the question.
+    # A stream has no cache, and raises if it is asked for one.
     return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()
 
 
 def keep_rows(df: DataFrame) -> DataFrame:
-    """Run *df* once and return its rows, kept on the executors' disks.
+    """Run *df* once, and return its rows, which are kept on the executors' disks.
 
-    They are freed when Spark's garbage collection finds that nobody refers to the frame, or at the
-    end of `freeing_kept_rows`.
+    They are freed when Spark's garbage collection finds no reference to the frame, or at the end of
+    `freeing_kept_rows`.
     """
-    # On disks alone: in memory it would compete with what the job itself needs and has cached.
+    # On disks only: in memory, the rows would compete with the job's own data and caches.
     kept = df.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
     frames = _kept.get()
     if frames is not None:
@@ -57,7 +57,10 @@ def keep_rows(df: DataFrame) -> DataFrame:
 
 @contextmanager
 def freeing_kept_rows() -> Iterator[None]:
-    """Free what `keep_rows` keeps meanwhile in this thread: a stream would keep more and more."""
+    """At the end of this block, free the rows that `keep_rows` has kept in this thread.
+
+    Otherwise a stream would keep more and more of them.
+    """
     frames: list[DataFrame] = []
     token = _kept.set(frames)
     try:

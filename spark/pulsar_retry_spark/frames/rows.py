@@ -1,4 +1,4 @@
-"""From rows that failed to rows that the sink writes: payload, reason, origin."""
+"""Make rows for the sink from failed rows: with a payload, a reason and an origin."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.frames.plans import hides_metadata
 from pulsar_retry_spark.frames.splitting import Verdict, json_array
 
-#: Where Spark's and Databricks' readers put what they could not read, and the reasons that gives.
+#: The columns in which Spark's and Databricks' readers put what they could not read, and the
+#: reason for each of them.
 READER_COLUMNS = {
     "_corrupt_record": "MALFORMED_RECORD_IN_PARSING",
     "_rescued_data": "RESCUED_DATA",
 }
 
-#: JSON that no session setting changes.
+#: Options of `to_json` that make the JSON independent of the session's settings.
 _JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
@@ -36,19 +37,19 @@ _JSON = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
-#: By these three columns Kafka's rows are known.
+#: A frame with these three columns was read from Kafka.
 _KAFKA = dict(zip(KAFKA, ("string", "int", "bigint"), strict=True))
 
-#: Where pulsar-spark says that a row came from, by what says it otherwise.
+#: pulsar-spark's columns for a row's origin, by the name of the argument that replaces each.
 _PULSAR_SPARK = {"origin_topic": "__topic", "origin_message_id": "__messageId"}
 
-#: The column of an argument that has another name.
+#: The columns whose names differ from the names of their arguments.
 _TARGET = {"topic": "target_topic"}
 
-#: A text for these that is no column's name is a constant.
+#: For these arguments, a text that is not a column's name is a constant.
 _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
 
-#: Columns that these name are data of the row, so they stay in its JSON.
+#: Columns that these arguments name are data of the row, so they stay in its JSON.
 _DATA = frozenset({"event_time", "key", "ordering_key"})
 
 
@@ -76,52 +77,56 @@ def failures(
     source: Column | str | None = None,
     dedupe_id: Column | str | None = None,
 ) -> DataFrame:
-    """Make of each row of *df* a row that the sink writes. Lazy, and SQL only.
+    """Turn each row of *df* into a row that the sink can write.
 
-    Every row counts as failed: `split` takes the good ones away. Each argument becomes the column
-    of its name; what is not given and has no default below is left out. Arguments are Columns or
-    names of columns; for *reason*, *stage*, *action* and *topic* a text that is no column's name
-    is a constant.
+    The result is lazy, and made by SQL expressions alone. Every row of *df* counts as failed: use
+    `split` first to remove the good rows. Each argument becomes the column of the same name. An
+    argument that is not given, and that has no default below, adds no column. Arguments are Columns
+    or names of columns. For *reason*, *stage*, *action* and *topic*, a text that is not a column's
+    name is a constant.
 
     Args:
-        df: The failed rows, with any columns, also of a stream.
-        reason: A slug, few of which differ. Of the column `reason` that `split` adds, `rule` and
-            `details` are taken as well. The reader's `_corrupt_record` and `_rescued_data` give
-            the reasons in `READER_COLUMNS`. A struct or an array of structs is read as by `split`,
-            such as a rule engine's `_errors`: the first `name`, all of them as *rule*, and the
-            structs as *details*.
-        payload: Binary or text; a struct, array, map or variant becomes JSON. None:
-            `_corrupt_record` where the reader has filled it, else the row as JSON, without the
-            columns that arguments other than the keys and *event_time* name. Its fields are in the
-            order of *df*, nulls are there, times are UTC to the microsecond.
-        key: The message's key, likewise.
-        ordering_key: Its ordering key, likewise: where it has one, Key_Shared goes by that.
-        rule: The rules that the row broke: a text or an array.
-        error: The error's type or condition.
-        details: What more there is to say, a text.
-        stage: Where in the pipeline it failed.
-        retryable: False: to the dead-letter topic.
-        attempt: Which attempt failed, from 1, which it also is by default.
-        delay_ms: Milliseconds until a retried row comes back.
-        not_before: A timestamp when it comes back; wins over *delay_ms*.
+        df: The failed rows, with any columns. It may be a stream.
+        reason: Why the row failed: one of a few short names. With the column `reason` that `split`
+            adds, the columns `rule` and `details` are used as well. The reader's columns
+            `_corrupt_record` and `_rescued_data` give the reasons in `READER_COLUMNS`. A struct or
+            an array of structs, such as a rule engine's `_errors`, is read as by `split`: the first
+            `condition` or `name` is the reason, all of them are the *rule*, and the structs are the
+            *details*.
+        payload: The payload of the message, binary or text. A struct, array, map or variant becomes
+            JSON. Default: `_corrupt_record` where the reader has filled it, else the row as JSON,
+            without the columns that other arguments name (the columns of *key*, *ordering_key* and
+            *event_time* are kept). The fields have the order of *df*, nulls are included, and
+            times are in UTC with microseconds.
+        key: The message's key, of the same types as *payload*.
+        ordering_key: The message's ordering key, of the same types. A Key_Shared subscription
+            prefers it to the key.
+        rule: The rules that the row broke: a text or an array of texts.
+        error: The type or condition of the error.
+        details: A text with more details about the failure.
+        stage: The stage of the pipeline that failed.
+        retryable: False sends the row to the dead-letter topic.
+        attempt: The number of the attempt that failed, from 1. Default: 1 more than the retries
+            that *headers* count, so 1 without headers.
+        delay_ms: The delay of a retried row, in milliseconds.
+        not_before: The time (a timestamp) when a retried row is delivered. It wins over *delay_ms*.
         action: `retry` or `dead_letter`, whatever the other columns say.
-        topic: Where it goes instead of the subscription's topics. It becomes the column
-            `target_topic`: in a frame, `topic` is where a row came from.
-        event_time: When it happened: a timestamp, or milliseconds since 1970.
-        headers: The message's own properties: a map of texts, or Kafka's headers.
-        origin_topic: The topic that the row came from. None: pulsar-spark's `__topic`, where *df*
+        topic: The topic to write to, instead of the subscription's topics. It becomes the column
+            `target_topic`, because the column `topic` of a frame is the topic of the row's origin.
+        event_time: When the event happened: a timestamp, or milliseconds since 1970.
+        headers: Properties of the message: a map of texts, or the headers of a Kafka row.
+        origin_topic: The topic that the row came from. Default: pulsar-spark's `__topic`, if *df*
             has it.
-        origin_message_id: Its id there, `ledger:entry:partition[:batch]`. None: pulsar-spark's
-            `__messageId`, likewise.
-        source: A struct that says where else the row came from. None: the file (and in Parquet the
-            row) that `_metadata` knows, and Kafka's `topic`, `partition` and `offset`. On Spark
-            Connect, and on a cached frame, `_metadata` has to be among the columns.
-        dedupe_id: A text that is equal for equal rows, whenever the job runs. None: a hash of where
-            the row came from, its payload (unless *origin_message_id* is known), key, reason and
-            stage.
+        origin_message_id: The id of the row's message there, `ledger:entry:partition[:batch]`.
+            Default: pulsar-spark's `__messageId`, if *df* has it.
+        source: A struct that describes any other origin of the row. Default: the file from
+            `_metadata` (for Parquet, the row's number too), and Kafka's `topic`, `partition` and
+            `offset`. On Spark Connect, and on a cached frame, select `_metadata` explicitly.
+        dedupe_id: A text that is equal for equal rows in each run of the job. Default: a hash of
+            the row's origin, payload (unless *origin_message_id* is known), key, reason and stage.
 
     Raises:
-        ConfigError: a text names no column, or *reason* has a type that gives none.
+        ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
     """
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
@@ -176,7 +181,7 @@ def _select(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 
 def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column:
-    """Return what *value* of *argument* stands for."""
+    """Return the column that *value* of *argument* stands for."""
     if isinstance(value, Column):
         return value
     if not isinstance(value, str):
@@ -191,14 +196,14 @@ def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column
 
 
 def _named(name: str) -> Column:
-    """Return the column *name*, which may have dots."""
+    """Return the column *name*, whose name may contain dots."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def _reason(
     reason: Column | str, columns: Mapping[str, Column], kind: DataType
 ) -> dict[str, Column]:
-    """Return the columns that *reason* stands for; what was given by itself wins."""
+    """Return the columns that *reason* stands for, without those that other arguments give."""
     column = columns["reason"]
     if isinstance(reason, str) and (slug := READER_COLUMNS.get(reason.lower())):
         return {"reason": F.when(column.isNotNull(), F.lit(slug))}
@@ -215,7 +220,7 @@ def _reason(
 
 
 def _message(column: Column, kind: DataType) -> Column:
-    """Return *column* as a payload or key: binary and text as they are, what has parts as JSON."""
+    """Return *column* as a payload or key: binary and text unchanged, structured types as JSON."""
     if isinstance(kind, ArrayType | MapType | StructType | VariantType):
         return F.to_json(column, _JSON)
     return column if isinstance(kind, BinaryType) else column.cast("string")
@@ -233,7 +238,7 @@ def _row(df: DataFrame, named: Iterable[object]) -> Column:
 
 
 def _source(df: DataFrame) -> Column | None:
-    """Return what *df* knows of where its rows were read, a struct; None if it is nothing."""
+    """Return a struct with the known origin of the rows of *df*; None if nothing is known."""
     fields = []
     metadata = _metadata(df)
     if "file_path" in metadata:

@@ -1,4 +1,4 @@
-"""Good rows and failed rows: two frames from one, by named rules."""
+"""Split one frame into good rows and failed rows, by named rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, StringType, Stru
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.frames.plans import hides_metadata, is_deterministic, keep_rows
 
-#: What Spark raises where the `try_…` function gives null, and its SQLSTATE.
+#: The conditions that Spark raises where a `try_…` function gives null, with their SQLSTATEs.
 TRY_CONDITIONS = {
     "ARITHMETIC_OVERFLOW": "22003",
     "CANNOT_PARSE_TIMESTAMP": "22007",
@@ -26,10 +26,10 @@ TRY_CONDITIONS = {
     "MALFORMED_RECORD_IN_PARSING": "22023",
 }
 
-#: Fields of a struct that name its reason: of `cast_failed`, and of rule engines.
+#: The fields of a struct that hold its reason: that of `cast_failed`, and that of rule engines.
 _NAME_FIELDS = ("condition", "name")
 
-#: The column that holds what was found out about a row; null: it is good.
+#: The column with the verdict about a row; null for a good row.
 _VERDICT = "__pulsar_retry_verdict"
 _WHOLE = "__pulsar_retry_whole"
 
@@ -40,43 +40,47 @@ def split(
     """Split *df* into its good rows and its failed rows. Each row is in exactly one of the two.
 
     Spark evaluates a frame anew for each use, and a second evaluation may judge a row differently:
-    where a rule or column is random, calls a service or asks for the time, where the source has
-    changed, or where a reader parses only the columns that a query needs, and so misses what is
-    malformed in the others. So this runs one Spark job, which evaluates *df* and the rules once and
-    keeps the rows with their verdicts on the executors' disks (a local checkpoint). Both frames
-    read those. They are freed when nobody refers to the frames any more. An executor that is lost
-    takes its rows with it: the job that needs them fails, and nothing is judged again.
+    a rule or column may be random, call a service or ask for the time; the source may have changed;
+    or the reader parses only the columns that a query needs, and so does not notice that another
+    column is malformed. Therefore `split` runs one Spark job, which evaluates *df* and the rules
+    once and keeps the rows with their verdicts on the executors' disks (a local checkpoint). Both
+    frames read these rows, which are freed when nothing refers to the frames any more. If an
+    executor is lost, its rows are lost too: the job that needs them fails, and no row is judged
+    again.
 
-    A stream can't be kept: its frames are lazy, and what is random is refused. Two queries of one
-    stream read and judge by themselves; `route_batches` judges each micro-batch once.
+    The rows of a stream can't be kept. The frames of a stream are lazy, and a random plan is
+    refused. Two queries of one stream read and judge separately; `route_batches` judges each
+    micro-batch once.
 
-    SQL only: no row passes through Python, unless a function of yours asks for it.
+    Only SQL expressions are used: no row passes through Python, unless a rule calls a Python
+    function.
 
     Args:
-        df: Any frame, also of a stream.
+        df: Any frame. It may be a stream.
         rules: By name, what makes a row good: a Column or an SQL expression. Its type decides:
 
-            - boolean: good when true. Null is not true.
-            - string: good when null, such as the reader's `_corrupt_record` or `_rescued_data`.
-            - struct: good when null, such as of `cast_failed`. Its field `condition` or `name` is
-              the reason.
-            - array of structs: good when null or empty, such as the `_errors` of a rule engine.
-              Each element is a failed rule, by its field `name` or `condition`.
-        once: False keeps nothing and runs nothing: for frames that are too large to be kept. Each
-            use of a frame evaluates *df* then, with all of its columns, whichever are asked for.
-            That rows and rules are the same each time is up to you; a plan with `rand()`, `uuid()`
+            - boolean: the row is good if it is true. Null is not true.
+            - string: good if null, such as the reader's `_corrupt_record` or `_rescued_data`.
+            - struct: good if null, such as the result of `cast_failed`. The reason is its field
+              `condition` or `name`.
+            - array of structs: good if null or empty, such as the `_errors` of a rule engine.
+              Each element is a failed rule, named by its field `condition` or `name`.
+        once: With False, no job runs and no row is kept. Use it for frames that are too large to
+            keep. Each use of a frame then evaluates *df* with all of its columns. You have to make
+            sure that rows and rules give the same result each time. A plan with `rand()`, `uuid()`
             and the like is refused.
 
     Returns:
-        The good rows, with the columns of *df*, and the failed rows, with three more:
-        `reason` (the first failed rule in the order of *rules*), `rule` (all of them, an array)
-        and, only where a rule says more than yes or no, `details` (what the failed rules' structs
-        hold, a JSON array). Failed rows that were read from files and are kept have a fourth, the
-        reader's `_metadata`, which is hidden otherwise. `failures` takes these as they are.
+        The good rows, with the columns of *df*, and the failed rows with more columns:
+        `reason` (the first failed rule, in the order of *rules*), `rule` (an array of all failed
+        rules) and, if a rule is a struct or an array, `details` (a JSON array of what the
+        structs of the failed rules hold). If failed rows were read from files and are kept, they
+        also have the reader's `_metadata`, which is hidden otherwise. `failures` accepts these
+        columns as they are.
 
     Raises:
-        ConfigError: a rule has no name or another type, *df* has a column of a name above, or the
-            plan is random and nothing is kept.
+        ConfigError: a rule has no name or an unsupported type, *df* already has a column that
+            would be added, or the plan is random and its rows are not kept.
     """
     verdicts = _verdicts(df, rules)
     none = F.array().cast("array<string>")
@@ -109,10 +113,11 @@ def split(
 
 
 def _all_columns() -> Column:
-    """Return a condition that is always true, and that Spark needs every column for.
+    """Return a condition that is always true, and for which Spark needs every column.
 
-    A reader of CSV or JSON finds malformed only what it has to parse, and parses the columns that a
-    query needs. The optimizer sees through the size of an array, but not of a transformed one.
+    A reader of CSV or JSON parses only the columns that a query needs, and finds no malformed value
+    in the others. The condition transforms an array because the optimizer would remove a condition
+    on the size of a plain array.
     """
     return F.size(F.transform(F.array(F.struct("*")), lambda row: row)) == 1
 
@@ -120,16 +125,16 @@ def _all_columns() -> Column:
 def cast_failed(
     value: Column | str, raw: Column | str, condition: str = "CAST_INVALID_INPUT"
 ) -> Column:
-    """Return a rule for `split`: good unless *value* is null although *raw* is not.
+    """Return a rule for `split` that fails a row if *value* is null although *raw* is not.
 
-    That is what `try_cast`, `try_to_timestamp` and the other `try_…` functions leave of what would
-    have failed the job. The reason is *condition*; the details are, as in Spark's own error, the
-    condition, its `sqlstate` where it is in `TRY_CONDITIONS`, and the `expression`: the raw value
-    as text, 256 characters of it at most.
+    That is how `try_cast`, `try_to_timestamp` and the other `try_…` functions mark a value that
+    would otherwise fail the job. The reason is *condition*. The details are those of Spark's error:
+    the condition, its `sqlstate` if `TRY_CONDITIONS` has it, and the `expression`, which is the raw
+    value as text, cut at 256 characters.
 
     Args:
-        value: What the function gave, a Column or a column's name.
-        raw: What it was given.
+        value: The function's result: a Column or a column's name.
+        raw: The function's input: a Column or a column's name.
         condition: Spark's name for the error, such as `CANNOT_PARSE_TIMESTAMP`.
     """
     value, raw = _column(value), _column(raw)
@@ -143,13 +148,13 @@ def cast_failed(
 
 @attrs.frozen(eq=False)  # comparing columns makes a column
 class Verdict:
-    """What a rule says of a row, as columns.
+    """What a rule says about a row, as columns.
 
     Attributes:
-        failed: Whether the row failed; never null.
-        reason: Of a failed row, a slug.
-        rules: Of a failed row, the rules that failed: an array.
-        details: Of a failed row, JSON objects with commas between. None: nothing more is said.
+        failed: True if the row failed; never null.
+        reason: The reason of a failed row.
+        rules: The failed rules of a failed row: an array.
+        details: JSON objects about a failed row, separated by commas. None if there are no details.
     """
 
     failed: Column
@@ -159,7 +164,7 @@ class Verdict:
 
     @classmethod
     def of(cls, rule: Column, kind: DataType, name: str) -> Verdict | None:
-        """Return what *rule*, of type *kind*, says; None if such a type says nothing."""
+        """Return the verdict of *rule*, of type *kind*; None if the type is not supported."""
         named, alone = F.lit(name), F.array(F.lit(name))
         match kind:
             case BooleanType():
@@ -200,7 +205,7 @@ def _name(failure: Column, kind: StructType, default: Column) -> Column:
 
 
 def json_array(verdicts: list[Verdict]) -> Column:
-    """Return all details as one JSON array, or null where no failed rule has any."""
+    """Return all details as one JSON array, or null if no failed rule has details."""
     details = [F.when(each.failed, each.details) for each in verdicts if each.details is not None]
     return F.concat(F.lit("["), F.nullif(F.concat_ws(",", *details), F.lit("")), F.lit("]"))
 

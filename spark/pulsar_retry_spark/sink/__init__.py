@@ -1,1 +1,1 @@
-"""Failed rows to topics: where each goes, and who sends it."""
+"""The sink: where each failed row goes, and the code that sends it."""

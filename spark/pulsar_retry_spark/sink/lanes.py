@@ -1,9 +1,9 @@
 """Lanes: how rows get from a task to one topic.
 
-pulsar-client calls back once for each message, each time taking the interpreter away from the
-task, and that costs more than everything else. In a batch all messages have one fate. So batches
-end where this module says, only the last message of each asks for a receipt, and the receipt says
-by its batch index that all of them were in it.
+pulsar-client can call back once for each message. Each call takes the interpreter away from the
+task, which costs more than everything else. But all messages of one batch succeed or fail together.
+So this module decides where a batch ends, only its last message asks for a receipt, and the batch
+index in that receipt proves that the whole batch was stored.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pulsar_retry.runtime.threads import keep_thread_state
 from pulsar_retry_spark.options import Batching, SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 
-#: A batch's timer would end it anywhere, so it gets a time that no batch waits: a day, in ms.
+#: A timer would end a batch at any row, so its time is one that no batch waits: a day, in ms.
 _NEVER = 86_400_000
 
 
-#: How messages are sent: with others, alone (the broker delays no batch), or in parts.
+#: How messages are sent: in batches, alone (the broker can't delay a batch), or in chunks.
 BATCHED, SINGLE, CHUNKED = "batched", "single", "chunked"
 
-#: Called with rows and bytes before they are sent; waits while too many are under way.
+#: Called with the numbers of rows and bytes before they are sent; waits while too many are pending.
 Reserve = Callable[[int, int], None]
 
 
@@ -33,16 +33,16 @@ class Lane(Protocol):
     """Takes messages for one topic."""
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:
-        """Send *message*, now or with others.
+        """Send *message*, at once or in a batch.
 
         Args:
-            message: What `_pulsar.MessageBuilder` has built.
-            size: Its bytes on the wire at most.
+            message: The message that `_pulsar.MessageBuilder` has built.
+            size: The most bytes that it takes on the wire.
             payload_size: The bytes of its payload.
             key: Messages of one key go to one partition.
 
         Raises:
-            PulsarFailuresError: one that was sent before was refused, or receipts stay away.
+            PulsarFailuresError: an earlier message was refused, or receipts do not come.
         """
         ...
 
@@ -50,12 +50,13 @@ class Lane(Protocol):
 class BatchLane:
     """Sends messages to a topic, or a partition, in batches.
 
-    pulsar-client ends a batch by its own rules: when it has so many messages or so many bytes of
-    payload, or would have more. They are followed here, to know the last message beforehand. In
-    the last case it notices when the next message comes, and until then the batch is not sealed.
+    pulsar-client ends a batch by its own rules: when the batch has a number of messages or bytes of
+    payload, or when the next message would exceed the bytes. This class applies the same rules, to
+    know the last message in advance. In the last case, pulsar-client ends the batch only when the
+    next message comes; until then the batch is not sealed.
 
     Attributes:
-        sealed: Whether pulsar-client has sent all that it was handed.
+        sealed: Whether pulsar-client has sent every message that it was given.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class BatchLane:
 
     @staticmethod
     def arguments(batching: Batching) -> dict[str, Any]:
-        """Return what makes pulsar-client end batches by number and payload alone."""
+        """Return arguments that make pulsar-client end batches by messages and bytes only."""
         return {
             "batching_enabled": True,
             "batching_max_messages": batching.messages,
@@ -84,12 +85,12 @@ class BatchLane:
         }
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
-        """Put *message* into the batch, which is sent when it is full."""
+        """Put *message* into the batch; send the batch when it is full."""
         if self._messages:
             if self._payload + payload_size > self._max_payload:
                 self.flush()
             elif self._size + size > self._max_size:
-                # Properties don't count in pulsar-client's rules, but in the broker's limit.
+                # Properties count for the broker's limit, but not for pulsar-client's rules.
                 self.flush()
                 if not self.sealed:
                     self.seal()
@@ -104,7 +105,7 @@ class BatchLane:
         """Hand the batch to pulsar-client.
 
         Raises:
-            PulsarFailuresError: one that was sent before was refused, or receipts stay away.
+            PulsarFailuresError: an earlier message was refused, or receipts do not come.
         """
         messages = self._messages
         if not messages:
@@ -120,10 +121,10 @@ class BatchLane:
         self.sealed = False
 
     def seal(self) -> None:
-        """Have the last batch sent, though it could take more, and wait until it has arrived.
+        """Make pulsar-client send the last batch, even if it is not full; wait until it is stored.
 
         Raises:
-            PulsarFailuresError: it has not.
+            PulsarFailuresError: the batch was not stored.
         """
         self.sealed = True
         try:
@@ -133,7 +134,7 @@ class BatchLane:
 
 
 class SingleLane:
-    """Sends messages to a topic, or a partition, one by one: delayed ones, and those in parts."""
+    """Sends messages to a topic, or a partition, one by one: delayed ones, and chunked ones."""
 
     def __init__(self, raw: Any, receipt: Callable[[Any, Any], None], reserve: Reserve) -> None:
         self._raw = raw
@@ -143,7 +144,7 @@ class SingleLane:
 
     @staticmethod
     def arguments(how: str) -> dict[str, Any]:
-        """Return what makes pulsar-client send each message by itself."""
+        """Return arguments that make pulsar-client send each message alone."""
         return {"batching_enabled": False, "chunking_enabled": how == CHUNKED}
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
@@ -160,7 +161,7 @@ class SingleLane:
 class PartitionedLane:
     """Sends messages to a partitioned topic: those of one key, in order, to one partition.
 
-    pulsar-client's own routing would take the choice of batches away.
+    With pulsar-client's own routing, this package could not decide where batches end.
     """
 
     def __init__(self, partitions: Sequence[str], open_lane: Callable[[str], Lane]) -> None:
@@ -178,5 +179,5 @@ class PartitionedLane:
 
 
 def partition_of(key: str, partitions: Sequence[str]) -> str:
-    """Return the one of *partitions* that messages of *key* go to."""
+    """Return the partition of *partitions* for messages of *key*."""
     return partitions[crc32(key.encode()) % len(partitions)]

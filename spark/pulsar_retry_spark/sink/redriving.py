@@ -1,4 +1,4 @@
-"""What rows carry that are brought back from a dead-letter topic, and what they leave. Pure."""
+"""The headers of rows that are brought back from a dead-letter topic. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from pulsar_retry.wire import properties as wire
 
-#: Where a row was to be retried, that it was cut to fit (it may be mended), and which redrive took
-#: it from where before.
+#: Headers that no longer apply: the earlier retry topic, the mark of a truncated payload (it may be
+#: mended), and the earlier redrive with its origin.
 _STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
 _STALE_OF_ANOTHERS = _STALE | {wire.REAL_SUBSCRIPTION}
 
@@ -18,10 +18,11 @@ def redriven(
     """Return the headers of a row that is brought back.
 
     Args:
-        headers: Those that it had as a dead letter.
-        turn: How often that is now.
-        letter: Topic and id of the dead letter, if they are known.
-        subscription: Whose letter it becomes; None: nobody says, so it stays whose it was.
+        headers: The row's headers as a dead letter.
+        turn: The number of this redrive, from 1.
+        letter: The topic and id of the dead letter, if they are known.
+        subscription: The subscription whose letter the row becomes. None if it is not known: then
+            the row stays a letter of its earlier subscription.
     """
     stale = _STALE if subscription is None else _STALE_OF_ANOTHERS
     fresh = {name: text for name, text in headers.items() if name not in stale}

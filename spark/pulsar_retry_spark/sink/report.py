@@ -1,4 +1,4 @@
-"""What was written: by one task, and by all of them."""
+"""Reports of what was written: by one task, and by all tasks of a job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import attrs
 
-#: What stands for rows without a reason.
+#: The key of `by_reason` for rows without a reason.
 NO_REASON = ""
 
 
@@ -18,21 +18,21 @@ class TaskReport:
     """What one task has written. It travels as JSON: `to_json` and `from_json`.
 
     Attributes:
-        partition: Which of the job's partitions.
-        attempt: How often the task had been tried before, from 0. What earlier attempts wrote is in
-            the topics, too, and in no report.
-        rows: Rows that it was given.
+        partition: The number of the job's partition.
+        attempt: How many times the task was tried before, from 0. The rows that earlier attempts
+            have written are in the topics too, but in no report.
+        rows: Rows that the task was given.
         acked: Rows that the broker has stored.
-        duplicates: Rows among these that were stored before, by an earlier attempt or run (known
-            with delivery=effectively-once alone).
-        bytes: Bytes of their payloads.
-        by_topic: Rows by the full name of the topic.
-        by_reason: Rows by reason; without one: "".
+        duplicates: Rows in `acked` that an earlier attempt or run had stored (known only with
+            delivery=effectively-once).
+        bytes: Bytes of the payloads.
+        by_topic: Rows by the full name of their topic.
+        by_reason: Rows by reason; "" for rows without one.
         by_action: Rows by `retry` and `dead_letter`.
-        oversize: Rows that were too big, and cut or sent in parts.
-        over_redriven: Rows that were to be brought back more often than `max_redrives`, and are
-            dead letters.
-        seconds: How long it took.
+        oversize: Rows that were too big, and were truncated or sent in chunks.
+        over_redriven: Rows that would have been brought back more often than `max_redrives`, and
+            were written to the dead-letter topic instead.
+        seconds: How long the task took.
     """
 
     partition: int = 0
@@ -49,12 +49,12 @@ class TaskReport:
     seconds: float = 0.0
 
     def to_json(self) -> str:
-        """Return it as a line of JSON."""
+        """Return the report as one line of JSON."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the report from the text that `to_json` returned."""
         return cls(**json.loads(text))
 
 
@@ -63,19 +63,19 @@ class Report:
     """What a job has written: the sum of its tasks' reports.
 
     Attributes:
-        rows: Rows written, each with a receipt of the broker's.
-        bytes: Bytes of their payloads.
-        by_topic: Rows by the full name of the topic.
-        by_reason: Rows by reason; without one: "".
+        rows: Rows written, each confirmed by the broker.
+        bytes: Bytes of the payloads.
+        by_topic: Rows by the full name of their topic.
+        by_reason: Rows by reason; "" for rows without one.
         by_action: Rows by `retry` and `dead_letter`.
-        oversize: Rows that were too big, and cut or sent in parts.
-        over_redriven: Rows that were to be brought back more often than `max_redrives`, and are
-            dead letters.
-        duplicates: Rows among `rows` that the broker had stored before and did not store again
-            (known with delivery=effectively-once alone).
-        partitions: How many tasks there were.
-        attempts: How many attempts they took. More than `partitions`: some rows may be there twice,
-            with equal `DEDUPE_ID`, unless delivery=effectively-once.
+        oversize: Rows that were too big, and were truncated or sent in chunks.
+        over_redriven: Rows that would have been brought back more often than `max_redrives`, and
+            were written to the dead-letter topic instead.
+        duplicates: Rows in `rows` that the broker had stored before and did not store again
+            (known only with delivery=effectively-once).
+        partitions: The number of tasks.
+        attempts: The number of attempts of all tasks. If it is above `partitions`, some rows may be
+            stored twice, with equal `DEDUPE_ID`, unless delivery=effectively-once.
         seconds: How long the slowest task took.
     """
 
@@ -110,12 +110,12 @@ class Report:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as what JSON can hold."""
+        """Return the report as a dictionary that JSON can hold."""
         return attrs.asdict(self)
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the sums, the biggest first."""
+    """Return the sums, the largest first."""
     total: Counter[str] = Counter()
     for each in counts:
         total.update(each)

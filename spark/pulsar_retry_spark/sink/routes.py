@@ -1,4 +1,4 @@
-"""Good rows one way and failed rows the other, batch by batch of a stream."""
+"""Write the good rows and the failed rows of each micro-batch of a stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pulsar_retry_spark.sink.writing import (
     within_limits,
 )
 
-#: Judges the rows of a micro-batch: the good ones, and the failed ones in the sink's columns.
+#: Judges the rows of a micro-batch: returns the good rows, and the failed rows in the sink's
+#: columns.
 Handler = Callable[[DataFrame], tuple[DataFrame, DataFrame]]
 
 
@@ -31,31 +32,31 @@ def route_batches(
     max_failed_ratio: float | None = None,
     on_report: Callable[[Report, int], None] | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """Return a function for `writeStream.foreachBatch` that writes both kinds of rows.
+    """Return a function for `writeStream.foreachBatch` that writes good rows and failed rows.
 
     Each micro-batch is kept in Spark's cache, judged once, and written: first the good rows, then
-    the failed ones. An error of either fails the query, which does the same batch again when it is
-    started again from its checkpoint. Then its rows are written a second time, with the same batch
-    number and, for failed rows, the same ids; `write_good` tells by the number what it has done, as
-    Delta's `txnVersion` does.
+    the failed rows. If either fails, the query fails. When the query is started again from its
+    checkpoint, it repeats the same micro-batch. Its rows are then written a second time, with the
+    same batch number and, for failed rows, the same ids. `write_good` can recognize by the number
+    what it has written already, as Delta's `txnVersion` does.
 
     Args:
-        handler: What judges the rows of a micro-batch, such as a function that calls `split` and
-            `failures`. It returns the good and the failed ones, and writes none. `split` judges
-            each row once. A handler that does without it, and may judge a row differently the
-            second time, has to checkpoint its verdicts, or a row may be lost or written on both
-            ways.
+        handler: Judges the rows of a micro-batch, for example with `split` and `failures`. It
+            returns the good and the failed rows, and does not write the failed ones. `split` judges
+            each row once. If a handler does not use it, and may judge a row differently the second
+            time, it has to checkpoint its verdicts: otherwise a row may be lost, or written as
+            good and as failed.
         options: The sink's options.
-        write_good: Writes the good rows of a micro-batch, given with its number. None: *handler*
-            has written them itself, or nobody wants them. Limits are not checked before, then.
-        max_failed_ratio: The share of a micro-batch that may fail, from 0 to 1. It and the option
-            `max_failed_rows` are checked before any row is written, a good one or a failed one.
-        on_report: Is told what was written, with the number of the micro-batch, when all is done.
-            Not more than once for each time that a micro-batch is done; its errors fail the query.
+        write_good: Writes the good rows of a micro-batch; it is called with them and the
+            batch number. None if *handler* has written them itself, which is before the limits are
+            checked, or if they are not needed.
+        max_failed_ratio: The share of a micro-batch that may fail, from 0 to 1. This limit and the
+            option `max_failed_rows` are checked before any row is written, good or failed.
+        on_report: Called with the report and the number of a micro-batch after all its rows are
+            written, at most once for each run of the micro-batch. If it raises, the query fails.
 
     Raises:
-        ConfigError: an option is not acceptable. What is wrong with a frame is raised later, and
-            fails the query.
+        ConfigError: an option is invalid. An invalid frame is an error of the query, later.
     """
     parsed = parse_options(options)
     check_ratio(max_failed_ratio)

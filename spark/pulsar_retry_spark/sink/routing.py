@@ -1,7 +1,7 @@
 """Where each row goes, when, and with which properties. Pure.
 
-The rules are those of the consumer's letters: the same decision about retrying, the same names,
-put only where the row's own headers have none.
+The rules are those of the consumer's letters: the same decision about retrying, and the same
+property names. A property is set only if the row's own headers do not have it.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from pulsar_retry_spark.sink.redriving import redriven
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
 
-#: How many reasons are counted one by one; the others together.
+#: How many reasons are counted separately; the others are counted together.
 _MAX_REASONS = 1000
 OTHER_REASONS = "(other)"
 
-#: topic, payload (None: a tombstone), key, properties, event time (ms; None: none), when it is to
-#: be delivered (ms; 0: at once), bytes on the wire at most, ordering key.
+#: topic, payload (None for a tombstone), key, properties, event time (ms, or None), delivery time
+#: (ms since 1970, or 0 for at once), the most bytes on the wire, ordering key.
 Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int, bytes | None]
 
-#: Bytes that a message and each of its properties take on the wire beside their contents, at most.
+#: The most bytes that a message and each of its properties take on the wire beside their contents.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
 
-#: Bytes for what says which task wrote a row. A constant, for it differs between the attempts of a
-#: task, and in each of them batches have to end at the same rows.
+#: Bytes reserved for the properties that name the task. This is a constant because these properties
+#: differ between the attempts of a task, but batches have to end at the same rows in each attempt.
 _TASK_ROOM = 1024
 
 _MAX_DELAY_MS = round(MAX_DELAY * 1000)
 _MAX_ATTEMPT = 2**31 - 1  # Java reads an int
 
-#: What a row may add to the properties of its route, beside texts and headers.
+#: Properties that a row may add to those of its route, beside texts and headers.
 _OWN_PROPERTIES = (
     wire.REAL_TOPIC,
     wire.ORIGIN_MESSAGE_ID,
@@ -66,11 +66,11 @@ class Route:
     Attributes:
         topic: The full name of the topic.
         action: `RETRY` or `DEAD_LETTER`.
-        delay: Milliseconds for a row that names no delay itself.
-        size: Bytes that it adds to a message on the wire, at most.
+        delay: Milliseconds of delay for a row that names no delay itself.
+        size: The most bytes that the route adds to a message on the wire.
         defaults: Properties for a row whose headers do not have them.
         fixed: Properties that every row has.
-        rows: How many rows have taken it.
+        rows: The number of rows that have taken this route.
         delayed: Whether rows that name no delay themselves are delayed.
         properties: `defaults` and `fixed` together.
     """
@@ -95,10 +95,11 @@ class Router:
 
     Attributes:
         targets: Where rows go.
-        routes: What was decided, by what it was decided from.
-        reasons: How many rows have each reason.
-        oversize: How many rows were cut, or are sent in several parts.
-        over_redriven: How many rows were to be brought back once too often, and stay dead letters.
+        routes: The routes, by the decisions that led to them.
+        reasons: The number of rows for each reason.
+        oversize: The number of rows that were truncated, or are sent in chunks.
+        over_redriven: The number of rows that would be brought back once too often, and stay dead
+            letters.
         payload_bytes: Bytes of all payloads.
     """
 
@@ -112,8 +113,8 @@ class Router:
     ) -> None:
         """Make a router.
 
-        *targets* are those of the options, with the old-style names that exist; *task* the
-        properties that tell of this task; *clock* gives seconds since 1970.
+        *targets* are the targets of the options, with old-style names where such topics exist.
+        *task* are the properties that describe this task. *clock* returns seconds since 1970.
         """
         self._options = options
         self._columns = columns
@@ -127,11 +128,12 @@ class Router:
         self.payload_bytes = 0
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        """Yield a message for each row, in their order.
+        """Yield a message for each row, in the order of the rows.
 
         Raises:
-            PulsarFailuresError: a row's action, attempt or delay is none, it has nowhere to go, it
-                is too big, or it was brought back too often and can't be a dead letter.
+            PulsarFailuresError: a row's action, attempt or delay is invalid, it has no target
+                topic, it is too big, or it was brought back too often and there is no dead-letter
+                topic.
         """
         frame = read_frame(batch, self._columns, self._options.extra)
         self._count_reasons(frame.reasons)
@@ -185,7 +187,7 @@ class Router:
             if origin is not None:
                 _put_origin(properties, origin, of_source if head else (), head or {})
             properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
-            if turn:  # what becomes of it now is no duplicate of what became of it before
+            if turn:  # a letter of this redrive is not a duplicate of an earlier letter
                 properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
             due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
             if size > limit:
@@ -202,7 +204,7 @@ class Router:
             )
 
     def _count_reasons(self, reasons: list[str | None]) -> None:
-        """Count them, also where somebody makes a new reason for each row."""
+        """Count the reasons, with a bound in case each row has a different one."""
         for reason, rows in Counter(reasons).items():
             known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
             self.reasons[reason if known else OTHER_REASONS] += rows
@@ -215,7 +217,7 @@ class Router:
             raise _bad_row("action", asked, f"{RETRY}, {DEAD_LETTER} or null")
         if not 0 <= attempt <= _MAX_ATTEMPT:
             raise _bad_row("attempt", attempt, "the attempt that failed, from 1, or 0")
-        delay = self._options.delays.delay(attempt) if attempt else 0.0  # it starts anew: at once
+        delay = self._options.delays.delay(attempt) if attempt else 0.0  # attempt 0: at once
         retried = asked == RETRY or (
             asked is None
             and retryable is not False
@@ -224,7 +226,7 @@ class Router:
             )
         )
         action = RETRY if retried else DEAD_LETTER
-        # A topic of the row's own is delayed only by the row's own delay.
+        # A row that names its topic is delayed only by a delay that it names too.
         delay_ms = 0 if topic else round(delay * 1000)
         defaults = self._defaults(retried=retried and not topic)
         counts = wire.counts(attempt, delay_ms / 1000, self._level(attempt))
@@ -265,14 +267,14 @@ class Router:
         return {name: text for name, text in names.items() if text is not None}
 
     def _level(self, attempt: int) -> int | None:
-        """Return the level, which only TDMQ's dialects write: -1 is a delay of no level."""
+        """Return the delay level, which only TDMQ's dialects write; -1 without delay levels."""
         plan, delays = self.targets.plan, self._options.delays
         if plan is None or not plan.naming.is_tdmq:
             return None
         return delays.clamp(attempt) if isinstance(delays, DelayLevels) else -1
 
     def _due(self, route: Route, wait: Wait | None, properties: dict[str, str]) -> int:
-        """Return when a row is to be delivered, in milliseconds since 1970; 0: at once."""
+        """Return when a row is to be delivered, in milliseconds since 1970; 0 for at once."""
         delay, due = route.delay, 0
         if wait is not None and wait != (None, None):
             delay, due = self._own_wait(wait)
@@ -284,10 +286,10 @@ class Router:
         return due or (self._now() + delay if delay else 0)
 
     def _own_wait(self, wait: Wait) -> tuple[int, int]:
-        """Return the delay that a row asks for, and until when that is if it names a time.
+        """Return the row's own delay in milliseconds, and its delivery time; 0 if it names no time.
 
-        A time that is over is returned all the same. A row that is to be delivered at a time does
-        not travel with others, and that must not change from one attempt of a task to the next.
+        A time in the past is returned as well. A row with a delivery time is not sent in a batch,
+        and this must not change from one attempt of a task to the next.
         """
         delay, not_before = wait
         if not_before is not None:
@@ -304,11 +306,11 @@ class Router:
     def _redrive(
         self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
     ) -> tuple[Route, dict[str, str], int]:
-        """Return route and headers of a row that may be brought back, and how often it was then.
+        """Return route and headers of a row that may be brought back, and its redrive's number.
 
-        Each turn is counted, so that a row does not go round for ever: after the last one it is a
-        dead letter. A frame that has lost the columns of reading is known by the older count,
-        unless its rows are retried because of their attempt, like any other.
+        Each redrive is counted, so that a row does not circulate for ever: after the last one, it
+        is a dead letter. Rows of a frame that no longer has the source's columns are recognized by
+        the count in their headers, unless they are retried only because of their attempt.
         """
         asked, retryable, attempt, _ = decision
         if not (self._columns.read_back or asked == RETRY or attempt == 0):
@@ -331,7 +333,7 @@ class Router:
     def _fit(
         self, payload: bytes | None, size: int, properties: dict[str, str]
     ) -> tuple[bytes | None, int]:
-        """Return the payload that is sent of a row that is too big, and the row's size then."""
+        """Return the payload to send for a row that is too big, and the row's new size."""
         whole, limit = payload or b"", self._options.max_message_bytes
         self.oversize += 1
         if self._options.oversize == "chunk":
@@ -359,10 +361,10 @@ def _put_origin(
     of_source: Container[str],
     headers: Mapping[str, str],
 ) -> None:
-    """Put where a row came from; the message id under both of its names, as in Java.
+    """Add the origin of a row to its properties; the message id has two names there, as in Java.
 
-    What a source has added to the row, the columns *of_source*, yields to its *headers*: where it
-    was a letter, they know which message it was a letter of.
+    A row's *headers* win over the columns that a source has added (*of_source*): if the row was a
+    letter, its headers know the message that the letter was made from.
     """
     topic, message_id, source = origin
     if topic is not None and not ("origin_topic" in of_source and wire.REAL_TOPIC in headers):
@@ -377,10 +379,10 @@ def _put_origin(
 def identity(
     payload: bytes | None, key: str | None, origin: Origin | None, properties: Mapping[str, str]
 ) -> str:
-    """Return an id that is the same for the same row, whenever and by whomever it is sent.
+    """Return an id that is the same for the same row in each run of any job.
 
-    It comes from where the row came from, from its payload unless the message id is known, and from
-    its key, reason and stage. `identity.with_dedupe_id` computes the same in SQL.
+    It is made from the row's origin, its payload (unless the message id is known), key, reason and
+    stage. `identity.with_dedupe_id` computes the same id in SQL.
     """
     topic, message_id, source = origin or (None, None, None)
     content = None if message_id or payload is None else hashlib.sha256(payload).hexdigest()
@@ -398,7 +400,7 @@ def identity(
 
 
 def _size_of(properties: Mapping[str, str]) -> int:
-    """Return the bytes that properties take on the wire, at most."""
+    """Return the most bytes that properties take on the wire."""
     texts = (*properties, *properties.values())
     return _PROPERTY_ROOM * len(properties) + len("".join(texts).encode())
 

@@ -1,4 +1,4 @@
-"""Sending the rows of one task, and knowing that all of them arrived."""
+"""Sends the rows of one task, and makes sure that all of them arrive."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from pulsar_retry_spark.sink.lanes import (
 )
 from pulsar_retry_spark.sink.routing import Row
 
-#: Bytes of a task under way at most; and bytes that wait for a batch to be full, in all topics.
+#: The most bytes of a task without a receipt, and the most bytes that wait for full batches in all
+#: topics together.
 _MAX_PENDING_BYTES = 64 << 20
 
-#: Seconds by which rows of one delay may differ, for they are due at a time.
+#: Seconds by which the remaining delays of rows with the same delay may differ, because each row is
+#: due at an absolute time.
 _ALIKE = 1.0
 
 _REFUSED = (
@@ -43,17 +45,17 @@ _REFUSED = (
     "delayed delivery policy, and maxMessageSize of the topic"
 )
 
-#: How many topics are waited for at once when a task ends.
+#: How many lanes are sealed at the same time.
 _SEALERS = 8
 
 
 class Sender:
-    """Sends rows and counts their receipts. One for each task; not for several threads.
+    """Sends rows and counts their receipts. One for each task; not thread-safe.
 
-    At most `pending.max` rows and 64 MiB are under way at a time, so memory stays flat, and a
-    broker that does not keep up slows the task down. As much waits for full batches, however many
-    topics there are; with delivery=effectively-once, where batches end as they ended before, a
-    batch for each partition.
+    At most `pending.max` rows and 64 MiB wait for receipts at a time, so memory use is bounded, and
+    a slow broker slows the task down. At most 64 MiB more wait for full batches, in all topics
+    together. With delivery=effectively-once, one batch for each partition may wait instead, because
+    batches have to end at the same rows in each run.
     """
 
     def __init__(
@@ -66,10 +68,10 @@ class Sender:
         """Make a sender of rows for one task.
 
         Args:
-            client: Opens what is needed.
-            options: How.
+            client: Opens producers and subscriptions.
+            options: The sink's options.
             numbering: For delivery=effectively-once.
-            keepers: By topic, the subscription that has to be there before the first row.
+            keepers: By topic, the subscription that must exist before the first row is sent.
         """
         self._client = client
         self._keepers = keepers or {}
@@ -84,19 +86,19 @@ class Sender:
 
     @property
     def acked(self) -> int:
-        """How many rows have a receipt."""
+        """The number of rows with a receipt."""
         return self._receipts.acked
 
     @property
     def duplicates(self) -> int:
-        """How many of them the broker had stored before, as far as receipts tell."""
+        """The number of those rows that the broker had stored before, as far as receipts say."""
         return self._receipts.duplicates
 
     def send(self, rows: Iterable[Row]) -> None:
-        """Send *rows*. Some wait for others, until `finish`.
+        """Send *rows*. Some of them wait for a full batch, at the latest until `finish`.
 
         Raises:
-            PulsarFailuresError: one was refused, or receipts stay away.
+            PulsarFailuresError: a row was refused, or receipts do not come.
         """
         lanes, limit, numbering = self._lanes, self._options.max_message_bytes, self._numbering
         for topic, payload, key, properties, event_time, due, size, ordering_key in rows:
@@ -128,10 +130,10 @@ class Sender:
                 self._flush()
 
     def finish(self) -> None:
-        """Send what still waits for others, and wait until every row has its receipt.
+        """Send the rows that wait for a full batch, and wait until every row has its receipt.
 
         Raises:
-            PulsarFailuresError: one was refused, or receipts stay away.
+            PulsarFailuresError: a row was refused, or receipts do not come.
         """
         self._flush()
         self._receipts.wait()
@@ -140,21 +142,24 @@ class Sender:
                 self._named.pop().close()
 
     def close(self) -> None:
-        """Give up what a failure has left open; whoever needs the name next waits for it."""
+        """Close the named producers that a failure has left open, without waiting.
+
+        The next task that needs a name waits until it is free.
+        """
         while self._named:
             self._named.pop().close_async(_ignore)
 
     def _is_proved(self, topic: str, message: Any, size: int, key: str, due: int) -> bool:
-        """Send a row alone whose delay is longer than any that *topic* has taken so far.
+        """Send a row alone if its delay is longer than any that *topic* has accepted so far.
 
-        A broker refuses a delay that is too long by closing the connection, and pulsar-client tries
-        again without an end.
+        A broker refuses a delay that is too long by closing the connection, and pulsar-client then
+        tries again without end.
 
         Returns:
-            Whether it was sent; else its delay is known to be taken.
+            True if the row was sent; False if the topic is known to accept its delay.
 
         Raises:
-            PulsarFailuresError: it was refused.
+            PulsarFailuresError: the row was refused.
         """
         client, delay = self._client, due / 1000 - time.time()
         if delay <= client.proven.get(topic, 0.0):
@@ -185,7 +190,7 @@ class Sender:
         return True
 
     def _reserve(self, rows: int, size: int) -> None:
-        """Wait until *rows* rows more may be under way."""
+        """Wait until *rows* more rows may be sent."""
         receipts, self._bytes = self._receipts, self._bytes + size
         self._waiting -= size
         most = self._options.batching.pending - rows
@@ -197,13 +202,13 @@ class Sender:
         receipts.pending += rows
 
     def _flush(self) -> None:
-        """Send what waits for its batch to be full."""
+        """Send the rows that wait for a full batch."""
         for lane in self._batches:
             lane.flush()
         self._seal()
 
     def _seal(self) -> None:
-        """Seal every lane, several at a time, for each waits for the broker."""
+        """Seal every lane, several at a time because each waits for the broker."""
         lanes = [lane for lane in self._batches if not lane.sealed]
         if len(lanes) == 1:
             lanes[0].seal()
@@ -212,7 +217,7 @@ class Sender:
                 list(sealers.map(lambda lane: lane.seal(), lanes))
 
     def _open(self, topic: str, how: str) -> Lane:
-        """Open the way to a topic, on its first row."""
+        """Open the lane to a topic, on its first row."""
         if topic in self._keepers:
             self._keep(topic, self._keepers[topic])
         try:
@@ -245,7 +250,7 @@ class Sender:
             ) from None
 
     def _check_claim(self, topic: str, partitions: int) -> None:
-        """Refuse a topic that has got more partitions: rows would go to others than before."""
+        """Refuse a topic whose number of partitions has changed: rows would change partitions."""
         once = self._options.effectively_once
         if once and once.claim and (topic, partitions) not in once.claim.topics:
             raise PulsarFailuresError(
@@ -255,7 +260,7 @@ class Sender:
             )
 
     def _lane(self, topic: str, how: str, name: str | None) -> Lane:
-        """Open the way to a topic that is not partitioned, or to a partition."""
+        """Open the lane to an unpartitioned topic, or to one partition."""
         batching = self._options.batching
         arguments: dict[str, Any] = {
             "compression_type": batching.compression_type,
@@ -273,10 +278,10 @@ class Sender:
             lane = BatchLane(topic, raw, self._options, self._receipts, self._reserve)
             self._batches.append(lane)
             return lane
-        # The quick receipt tells no duplicates.
+        # The quicker callback `of_row` does not recognize duplicates.
         receipt = self._receipts.of_row if name is None else self._receipts.of_batch(topic, 1)
         return SingleLane(raw, receipt, self._reserve)
 
 
 def _ignore(_result: Any) -> None:
-    """Take a result that changes nothing."""
+    """Ignore the result of closing."""

@@ -1,7 +1,7 @@
-"""The sink: a task's rows go to Pulsar, and a job's reports are summed up.
+"""The sink: sends the rows of a task to Pulsar, and sums up the reports of a job.
 
-`send_batches` is all that a task does, whatever called it: the writers of `datasource`, or a
-function for `DataFrame.mapInArrow`, as `arrow_sender` makes it.
+Each task calls `send_batches`, either from the classes in `sink.writers`, or from a function for
+`DataFrame.mapInArrow`, which `arrow_sender` makes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
 from pulsar_retry_spark.sink.routing import Route, Router, Row
 from pulsar_retry_spark.sink.sender import Sender
 
-#: The schema of what `arrow_sender`'s function yields: one row for each task.
+#: The schema of the rows that `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"
 
 _log = logging.getLogger("pulsar_retry.spark")
@@ -38,19 +38,19 @@ _log = logging.getLogger("pulsar_retry.spark")
 def send_batches(
     batches: Iterable[pa.RecordBatch], options: SinkOptions, task: Task | None = None
 ) -> TaskReport:
-    """Send the rows of one task and return when the broker has stored each of them.
+    """Send the rows of one task, and return when the broker has stored each of them.
 
     Nothing is opened before the first row comes.
 
     Args:
         batches: The rows, in the columns of `columns.COLUMNS`.
-        options: How.
-        task: Which task this is; None: the one that runs in this process.
+        options: The sink's options.
+        task: The task whose rows these are; None for the task that runs in this process.
 
     Raises:
         PulsarFailuresError: a row can't be sent, was refused or got no receipt, or there are more
-            than `max_failed_rows`. Some rows may have been stored.
-        ConfigError: a column is unknown. (`columns.check_schema` tells on the driver.)
+            rows than `max_failed_rows`. Some rows may be stored.
+        ConfigError: a column is unknown. (`columns.check_schema` finds this on the driver.)
     """
     task = Task.current() if task is None else task
     started = time.monotonic()
@@ -98,7 +98,8 @@ def arrow_sender(
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function for `DataFrame.mapInArrow` that sends a task's rows.
 
-    It yields one row of `REPORT_SCHEMA`, what `TaskReport.from_json` reads. `conclude` sums them.
+    It yields one row of `REPORT_SCHEMA`, which `TaskReport.from_json` reads. `conclude` adds these
+    reports up.
     """
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,10 +110,12 @@ def arrow_sender(
 
 
 def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | None = None) -> Report:
-    """Sum up a job, or micro-batch *batch*, whose tasks have all succeeded, and tell of it.
+    """Sum up a job, or micro-batch *batch*, after all its tasks have succeeded, and report it.
+
+    The report is logged, and sent to `report.topic` if that is set.
 
     Raises:
-        PulsarFailuresError: not every row has a receipt, or there are more than `max_failed_rows`.
+        PulsarFailuresError: a row has no receipt, or there are more rows than `max_failed_rows`.
             The rows are written.
     """
     tasks = list(tasks)
@@ -127,7 +130,7 @@ def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | Non
 
 
 def _send_report(options: SinkOptions, topic: str, summary: str) -> None:
-    """Send a report, which may be lost: a failure now would only repeat the rows."""
+    """Send a report. If that fails, only log it: failing the job would only repeat the rows."""
     message = MessageBuilder().content(summary.encode()).build()
     try:
         with lease(options.connection) as client:
@@ -138,7 +141,7 @@ def _send_report(options: SinkOptions, topic: str, summary: str) -> None:
 
 
 def _check_receipts(rows: int, acked: int) -> None:
-    """Refuse to call rows written that may not be; it would be an error of this package."""
+    """Check that every row has a receipt. Otherwise, this package has an error."""
     if rows != acked:
         raise PulsarFailuresError("RECEIPTS", f"{rows} rows were sent, and {acked} have a receipt")
 
@@ -152,7 +155,7 @@ def _check_number(rows: int, options: SinkOptions) -> None:
 def _router(client: CachedClient, options: SinkOptions, names: list[str], task: Task) -> Router:
     """Return a router for columns of these *names*.
 
-    Old-style topics are looked for on each worker, unless the driver has done so for all of them.
+    Each worker looks for old-style topics, unless the driver has done so for all workers.
     """
     columns = Columns.of(names, extra=options.extra != "error")
     targets = options.targets
@@ -174,7 +177,7 @@ def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:
 
 
 class RowRate:
-    """Lets rows pass no faster than *rate* a second, over a whole task."""
+    """Lets rows pass no faster than *rate* per second, measured over a whole task."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -182,7 +185,7 @@ class RowRate:
         self._passed = 0
 
     def of(self, rows: Iterable[Row]) -> Iterable[Row]:
-        """Return *rows*, which come when it is time."""
+        """Return *rows*, each of which comes no earlier than the rate allows."""
         return rows if self._rate is None else self._paced(rows, self._rate)
 
     def _paced(self, rows: Iterable[Row], rate: float) -> Iterator[Row]:

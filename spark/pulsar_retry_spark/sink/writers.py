@@ -1,4 +1,4 @@
-"""What Spark calls to write: on the driver for the whole, on the workers for each task."""
+"""The writers that Spark calls: on the driver for the whole job, on the workers for each task."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def parsed_options(
     """Return the options of a sink for rows of *schema*. On the driver, before any task runs.
 
     Raises:
-        ConfigError: an option or a column is not acceptable, or the mode is not append.
-        PulsarFailuresError: the broker was not reached from here, or refuses the token.
+        ConfigError: an option or a column is invalid, or the mode is not append.
+        PulsarFailuresError: the broker was not reached from here, or it refuses the token.
     """
     if overwrite:
         raise ConfigError.bad("mode", "overwrite", "append: topics can't be emptied")
@@ -49,10 +49,10 @@ def parsed_options(
 
 
 class TaskDone(WriterCommitMessage):
-    """What a task that has succeeded tells the driver.
+    """The message of a successful task to the driver.
 
     Attributes:
-        report: What it has written.
+        report: What the task has written.
     """
 
     def __init__(self, report: TaskReport) -> None:
@@ -70,11 +70,11 @@ class FailureWriter(DataSourceArrowWriter):
         return TaskDone(send_batches(iterator, self._options))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Sum up the job: all of its tasks have succeeded."""
+        """Sum up the job after all of its tasks have succeeded."""
         conclude(self._options, _all_reports(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Tell what stays although the job has failed."""
+        """Log which rows stay stored although the job has failed."""
         _tell_of_abort(messages, None)
 
 
@@ -89,11 +89,11 @@ class FailureStreamWriter(DataSourceStreamArrowWriter):
         return TaskDone(send_batches(iterator, self._options))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Sum up the micro-batch: all of its tasks have succeeded."""
+        """Sum up the micro-batch after all of its tasks have succeeded."""
         conclude(self._options, _all_reports(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Tell what stays although the micro-batch has failed and will be written again."""
+        """Log which rows stay stored although the micro-batch has failed and will be repeated."""
         _tell_of_abort(messages, batchId)
 
 
@@ -101,7 +101,7 @@ def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskRep
     """Return the tasks' reports.
 
     Raises:
-        PulsarFailuresError: one is missing, so nobody vouches for its rows.
+        PulsarFailuresError: a report is missing, so its task's rows are not confirmed.
     """
     reports = _reports(messages)
     if len(reports) != len(messages):
@@ -115,9 +115,9 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]
 
 
 def _tell_of_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
-    """Log what was written by a job that failed: Pulsar takes nothing back.
+    """Log what a failed job has written, because Pulsar can't take messages back.
 
-    Tasks that failed or were stopped have no report, though some of their rows may be stored.
+    Tasks that failed or were stopped send no report, although some of their rows may be stored.
     """
     report = Report.total(_reports(messages))
     _log.warning(

@@ -1,4 +1,4 @@
-"""Writing failed rows from a job's own code: what was written comes back as a value."""
+"""Functions that write failed rows from a job's code and return a report of what was written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Option = str | float | bool | None
 _ERRORS: dict[str, type[PulsarFailuresError]] = {
     each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
 }
-#: What a task of Spark Connect has reached: the micro-batches of a stream ask once.
+#: The clusters that a task of Spark Connect has reached: a stream checks only once.
 _asked: set[ClusterConnection] = set()
 
 _ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
@@ -48,26 +48,33 @@ def write_failures(
 ) -> Report:
     """Write failed rows, and return when the broker has stored every one of them.
 
-    The same as ``failed.write.format("pulsar-failures").options(**options).mode("append").save()``,
-    needs no registration, and tells what it wrote, on Spark Connect too.
+    This does the same as
+    ``failed.write.format("pulsar-failures").options(**options).mode("append").save()``. But it
+    needs no registration, and returns a report of what it has written, on Spark Connect too.
 
     Args:
-        failed: Rows in the sink's columns, such as `failures` gives, or such as the source has
-            read: then `topic` is where a row was read, and not where it goes.
+        failed: Rows in the sink's columns, such as the rows that `failures` returns, or rows that
+            the source has read. In the latter, `topic` is the topic that a row was read from, not
+            the topic that it is written to.
         options: The sink's options.
         action: `retry` or `dead_letter` for all rows, whatever their columns say. With `retry`,
-            rows that were read back start anew: at attempt 0 and without the delay that was last
-            asked for. Each such turn is counted, and `max_redrives` ends it.
-        total: How many rows there were, good and failed, or the frame to count them in.
-        max_failed_ratio: The share of *total* that may fail, from 0 to 1. This and the option
-            `max_failed_rows` are checked before the first row is sent. For that *failed* is
-            evaluated once more, or kept in Spark's cache meanwhile if it is not there already.
-        keep_attempts: With ``action="retry"``, let rows that were read back keep their attempt.
+            rows that were read back start again: at attempt 0, and without the delay of their last
+            failure. Each such redrive is counted. After `max_redrives` of them, a row is written to
+            the dead-letter topic instead.
+        total: The number of all rows, good and failed, or a frame whose rows are counted.
+        max_failed_ratio: The share of *total* that may fail, from 0 to 1. This limit and the option
+            `max_failed_rows` are checked before the first row is sent. With either limit, *failed*
+            stays in Spark's cache until its rows are sent.
+        keep_attempts: With ``action="retry"``, rows that were read back keep their attempt.
+
+    Returns:
+        How many rows were written, by topic, reason and action.
 
     Raises:
-        ConfigError: an argument, an option or a column is not acceptable. Nothing was sent.
-        PulsarFailuresError: too many rows failed, or one could not be written. Its `slug` says
-            why. In the second case some rows may be there; written again they have equal ids.
+        ConfigError: an argument, an option or a column is invalid. Nothing was sent.
+        PulsarFailuresError: the broker was not reached, or too many rows failed, and nothing was
+            sent; or a row could not be written, and others may be stored already. If these are
+            written again, they have the same ids. The attribute `slug` names the cause.
     """
     parsed = parse_options(options)
     check_ratio(max_failed_ratio)
@@ -79,7 +86,7 @@ def write_failures(
 
 
 def parse_options(options: Mapping[str, Option]) -> SinkOptions:
-    """Return the sink's options from values as `DataFrameWriter.options` takes them."""
+    """Return the sink's options from values of the types that `DataFrameWriter.options` accepts."""
     texts = {key: to_str(value) for key, value in options.items()}
     return SinkOptions.parse({key: text for key, text in texts.items() if text is not None})
 
@@ -91,10 +98,10 @@ def prepare(
     action: str | None = None,
     keep_attempts: bool = False,
 ) -> DataFrame:
-    """Return the rows that are sent for *failed*.
+    """Return the rows to send for *failed*.
 
     Raises:
-        ConfigError: an argument or a column is not acceptable.
+        ConfigError: an argument or a column is invalid.
     """
     if failed.isStreaming:
         raise ConfigError.bad("failed", failed, "no stream: use writeStream, or route_batches")
@@ -118,7 +125,7 @@ def prepare(
 
 
 def _check_stability(failed: DataFrame) -> None:
-    """Refuse rows that are new ones each time."""
+    """Refuse a frame whose plan may give other rows each time it is evaluated."""
     if not is_deterministic(failed):
         accepted = (
             "the same rows each time with delivery=effectively-once, so nothing like rand() "
@@ -134,10 +141,12 @@ def within_limits(
     total: DataFrame | int | None,
     max_failed_ratio: float | None,
 ) -> Iterator[DataFrame]:
-    """Check how many rows failed, if there is a limit, and keep them in the cache meanwhile.
+    """Check the number of failed rows against the limits, if there are any; yield the rows to send.
+
+    The rows stay in Spark's cache meanwhile, so counting them does not evaluate them twice.
 
     Raises:
-        PulsarFailuresError: too many did.
+        PulsarFailuresError: too many rows failed.
     """
     if max_failed_ratio is None and options.max_failed_rows is None:
         yield failed
@@ -155,11 +164,11 @@ def within_limits(
 
 
 def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> Report:
-    """Send rows that are prepared; *batch* is the number of a micro-batch.
+    """Send rows that `prepare` has returned; *batch* is the number of a micro-batch.
 
     Raises:
-        ConfigError: they can't be written effectively once. Nothing was sent.
-        PulsarFailuresError: one could not be written.
+        ConfigError: the rows can't be written effectively once. Nothing was sent.
+        PulsarFailuresError: a row could not be written.
     """
     with _told_by_tasks():
         rows, ready = in_stable_order(failed, options, batch)
@@ -169,9 +178,9 @@ def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> R
 
 @contextmanager
 def _told_by_tasks() -> Iterator[None]:
-    """Raise a task's error of ours as what it was.
+    """Raise an error of this package that a task has raised with its original type.
 
-    Spark tells of it in the text of an error of its own, whose type depends on much.
+    Spark puts a task's error into the text of another exception, whose type varies.
     """
     try:
         yield
@@ -184,12 +193,12 @@ def _told_by_tasks() -> Iterator[None]:
 
 
 def check_reachable(failed: DataFrame, options: SinkOptions) -> None:
-    """See that there is a broker before a job with all its tasks finds out.
+    """Check that the broker can be reached, before a job starts all its tasks.
 
-    On Spark Connect a task asks: the client may be anywhere.
+    On Spark Connect a task checks it, because the client may run anywhere.
 
     Raises:
-        PulsarFailuresError: it was not reached, or refuses the token.
+        PulsarFailuresError: the broker was not reached, or it refuses the token.
     """
     if hasattr(failed, "_jdf"):
         reach(options.connection)
@@ -207,7 +216,7 @@ def check_reachable(failed: DataFrame, options: SinkOptions) -> None:
 
 
 def check_ratio(ratio: float | None) -> None:
-    """Raise a `ConfigError` unless *ratio* is a share, or None."""
+    """Raise a `ConfigError` unless *ratio* is a share from 0 to 1, or None."""
     if ratio is not None and not 0 <= number(ratio) <= 1:
         raise ConfigError.bad("max_failed_ratio", ratio, "a share from 0 to 1")
 

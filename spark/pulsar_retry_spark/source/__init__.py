@@ -1,1 +1,1 @@
-"""Retry and dead-letter topics as rows: a batch, or a stream."""
+"""The source: retry and dead-letter topics as rows, in a batch or a stream."""

@@ -1,4 +1,4 @@
-"""From where to where a batch query reads. Looking leaves nothing behind."""
+"""The first and last message of each partition for a batch query. Looking leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pulsar_retry_spark.source.patience import has_message
 from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.topics import AT_ONCE
 
-#: Milliseconds to wait for the last message, if there is one: the last entry may be a part of one.
+#: Milliseconds to wait for the last message; it may not come, as the last entry may be a chunk.
 _LAST = 5_000
 
-#: The same for the first message, which has to come.
+#: Milliseconds to wait for the first message, which has to come.
 _FIRST = 30_000
 
 
@@ -26,8 +26,8 @@ class Extent:
     """What a partition holds.
 
     Attributes:
-        first: The first message; None: not known.
-        last: The last one; `END`: not known, since the last entry is no message by itself.
+        first: The first message; None if it is not known.
+        last: The last message; `END` if it is not known, because the last entry is only a chunk.
     """
 
     first: MessagePosition | None
@@ -35,7 +35,7 @@ class Extent:
 
 
 def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
-    """Return what each partition holds; those without any message are left out.
+    """Return the extent of each partition; partitions without a message are left out.
 
     Raises:
         PulsarSourceError: there are messages, but none comes.
@@ -53,7 +53,7 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
         return None
     first = _message(client, name, pulsar.MessageId.earliest, _FIRST)
     if last == first == END:
-        # A chunked message that is not there as a whole looks like this too, if it is all there is.
+        # A partition that holds only an incomplete chunked message looks like this, too.
         raise PulsarSourceError(
             "TIMEOUT", f"{name} has messages, but neither the first nor the last one comes"
         )
@@ -63,10 +63,10 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
 def _message(
     client: pulsar.Client, name: str, at: pulsar.MessageId, patience: int
 ) -> MessagePosition | None:
-    """Return the message at one of the ends; None: there is none; `END`: it does not come."""
+    """Return the message at one of the ends; None if there is none; `END` if it does not come."""
     reader = client.create_reader(name, at, start_message_id_inclusive=True, receiver_queue_size=1)
     with closing(reader):
-        # It is this call that takes a reader to the last message.
+        # This call also moves a reader to the last message.
         if not has_message(reader):
             return None
         try:

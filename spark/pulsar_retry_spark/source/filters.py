@@ -1,4 +1,4 @@
-"""Which conditions of a query the source takes over: those on topic, kind and publish time."""
+"""The filters of a query that the source applies: those on topic, kind and publish time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
 
 from pulsar_retry_spark.source.topics import Partition
 
-#: Milliseconds by which publish times may be out of order. They tell producers' clocks, and when a
-#: message was handed to the client: one that had to wait for its broker comes with an old time. So
-#: much more is read at both ends, and Spark looks at each row again.
+#: Milliseconds by which publish times may be out of order. A publish time is the time of the
+#: producer's clock when the client got the message, so it is old if the message had to wait for its
+#: broker. Therefore that much more is read at both ends, and Spark filters each row again.
 SLACK = 15 * 60_000
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -30,12 +30,12 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 @attrs.define
 class Selection:
-    """What of all there is has to be read.
+    """The messages that have to be read.
 
     Attributes:
-        allowed: For `topic` and `kind`, the values that rows may have; absent: any.
-        since: The first publish time that matters, in milliseconds since 1970.
-        until: The last one.
+        allowed: For `topic` and `kind`, the values that rows may have; if absent, any value.
+        since: The first publish time to read, in milliseconds since 1970; None for no bound.
+        until: The last publish time to read; None for no bound.
     """
 
     allowed: dict[str, set[Any]] = attrs.field(factory=dict)
@@ -43,17 +43,17 @@ class Selection:
     until: int | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterable[Filter]:
-        """Take *filters* over and give those back that Spark has to apply itself.
+        """Take *filters* over, and return those that Spark has to apply itself.
 
-        Conditions on the publish time are used and given back: they leave out whole stretches of
-        messages here, not each single one.
+        Filters on the publish time are used, but also returned: here they leave out long stretches
+        of messages, but not every single message.
         """
         for each in filters:
             if not self._take(each):
                 yield each
 
     def has(self, partition: Partition) -> bool:
-        """Tell whether rows of *partition* may be wanted."""
+        """Return whether rows of *partition* may be wanted."""
         return all(getattr(partition, column) in values for column, values in self.allowed.items())
 
     def _take(self, condition: Filter) -> bool:

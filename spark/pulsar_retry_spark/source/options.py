@@ -14,15 +14,15 @@ from pulsar_retry_spark.parsing import OptionReader
 
 _MAX_INT = 2**31 - 1
 
-#: The two kinds of topics, as the column `kind` has them.
+#: The two kinds of topics: the values of the column `kind`.
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
 
 #: The durable subscription of a stream whose options name none.
 DEFAULT_SUBSCRIPTION = "pulsar-failures"
 
-#: The options that a batch query has no use for. Given there, one is a mistake: something else is
-#: expected to be read.
+#: Options that only streams have. In a batch query, such an option is a mistake: the user expects
+#: that something else is read.
 _OF_STREAMS = (
     "subscription.reader",
     "starting",
@@ -31,7 +31,7 @@ _OF_STREAMS = (
     "discovery.seconds",
 )
 
-#: What an option is called where a name is derived from it.
+#: The option that names the topic of each kind.
 _OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
 
 
@@ -42,8 +42,8 @@ class SourceTopic:
     Attributes:
         kind: `RETRY` or `DEAD_LETTER`.
         name: Its full name.
-        old_name: The name that clients before 2.8 gave it, which is read instead where such a
-            topic exists, since that is where consumers write then. None: *name* is the only one.
+        old_name: The name that clients before 2.8 gave it. If such a topic exists, it is read
+            instead, because consumers then write there. None if *name* is the only name.
     """
 
     kind: str
@@ -51,26 +51,27 @@ class SourceTopic:
     old_name: str | None = None
 
     def has_partition(self, name: str) -> bool:
-        """Tell whether *name* is this topic or one of its partitions."""
+        """Return whether *name* is this topic or one of its partitions."""
         return not {name, logical(name)}.isdisjoint({self.name, self.old_name})
 
 
 @attrs.frozen
 class SourceOptions:
-    """Every option of the source. Picklable; no `repr` shows a secret.
+    """Every option of the source. Picklable; its `repr` shows no secret.
 
     Attributes:
         connection: The cluster.
-        topics: What is read.
-        subscription: Of a stream: the durable subscription that keeps the broker from deleting
-            what has not been read. One query at a time can have it.
+        topics: The topics to read.
+        subscription: For a stream: the durable subscription that keeps the broker from deleting
+            unread messages. Only one query at a time can use it.
         starting: Where a new stream starts: ``earliest`` or ``latest``.
-        max_rows: How many rows a micro-batch may have; None: all that there are.
+        max_rows: The most rows of a micro-batch; None for no limit.
         ack_on_restart: Whether a stream that starts again acknowledges at once what its checkpoint
-            says was processed, and not only when it commits something new. With the trigger
-            AvailableNow it always does.
-        fail_on_data_loss: Whether a query fails when the broker has deleted what it was to read.
-        discovery: Seconds between two looks of a stream for new topics and partitions.
+            says was processed, instead of when it next commits. With the trigger AvailableNow it
+            always does.
+        fail_on_data_loss: Whether a query fails if the broker has deleted messages that it should
+            read.
+        discovery: Seconds between two checks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.
     """
 
@@ -86,11 +87,11 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-        """Check the options of a source; keys in any case, values as texts.
+        """Check the options of a source. Keys may have any case; values are texts.
 
         Raises:
-            ConfigError: one is not acceptable, is missing, is unknown, or is one of streams in a
-                batch query.
+            ConfigError: an option is invalid, missing or unknown, or a batch query has an option of
+                streams.
         """
         reader = OptionReader(options)
         connection, topics = ClusterConnection.parse(reader), _topics(reader)
@@ -114,7 +115,8 @@ class SourceOptions:
         """Return the topic that *partition* belongs to.
 
         Raises:
-            ConfigError: none of these topics has it: the checkpoint is that of another query.
+            ConfigError: it belongs to none of these topics: the checkpoint is that of another
+            query.
         """
         for topic in self.topics:
             if topic.has_partition(partition):
@@ -159,7 +161,7 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
 
 
 def _refuse_half(topic: str | None, subscription: str | None, all_named: bool) -> None:
-    """Refuse one of the two alone, which says nothing."""
+    """Refuse a topic without a subscription, or the reverse, which names no letter topics."""
     if all_named or topic is subscription is None:
         return
     if subscription is None:

@@ -1,4 +1,4 @@
-"""A broker that is away is waited for; one that refuses is an error of ours."""
+"""Waits for a broker that is away; turns a broker's refusal into an error of this package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pulsar
 
 from pulsar_retry_spark.errors import PulsarSourceError, slug_of
 
-#: What pulsar-client raises while a broker stops, is away or starts. The broker's own errors come
-#: from one that is closing its topics or has not yet reached its metadata.
+#: The errors of pulsar-client while a broker stops, is away or starts. The broker itself sends some
+#: of them while it closes its topics, or before it has reached its metadata.
 BROKER_IS_AWAY = (
     pulsar.BrokerMetadataError,
     pulsar.BrokerPersistenceError,
@@ -24,8 +24,8 @@ BROKER_IS_AWAY = (
     pulsar.UnknownError,
 )
 
-#: Seconds that a broker may be away. pulsar-client comes back to one that was away for a minute up
-#: to a minute later.
+#: Seconds that a broker may be away. If it was away for a minute, pulsar-client may take up to a
+#: minute more to reconnect.
 PATIENCE = 180.0
 
 #: Seconds between two tries.
@@ -35,7 +35,7 @@ _Result = TypeVar("_Result")
 
 
 def patiently(call: Callable[[], _Result]) -> _Result:
-    """Return what *call* returns, once the broker is back if it is away.
+    """Return what *call* returns; while the broker is away, wait and call again.
 
     Raises:
         pulsar.PulsarException: the broker refuses, or has been away for `PATIENCE`.
@@ -51,7 +51,9 @@ def patiently(call: Callable[[], _Result]) -> _Result:
 
 
 def has_message(reader: Any) -> bool:
-    """Tell whether a reader has more to read; this takes one that stands at the end to the last.
+    """Return whether a reader has more to read.
+
+    A reader that stands at the end is moved to the last message.
 
     Raises:
         pulsar.PulsarException: the broker was not reached, or refuses.
@@ -63,7 +65,7 @@ def has_message(reader: Any) -> bool:
 
 
 def last_message_id(consumer: Any) -> Any:
-    """Return the id of the last entry of a consumer's partition; None: it has none.
+    """Return the id of the last entry of a consumer's partition; None if it has no entry.
 
     Raises:
         pulsar.PulsarException: the broker was not reached, or refuses.
@@ -76,17 +78,17 @@ def last_message_id(consumer: Any) -> Any:
 
 
 def _check(opened: Any) -> None:
-    """Raise an error if the connection is lost: then pulsar-client calls every topic empty."""
+    """Raise an error if the connection is lost: pulsar-client then reports every topic as empty."""
     if not opened.is_connected():
         raise pulsar.NotConnected
 
 
 @contextmanager
 def refusals_of(what: str) -> Iterator[None]:
-    """Turn pulsar-client's errors into ours; *what* was not done.
+    """Turn pulsar-client's errors into `PulsarSourceError`; *what* says what was not done.
 
     Raises:
-        PulsarSourceError: pulsar-client has raised something.
+        PulsarSourceError: pulsar-client has raised an error.
     """
     try:
         yield

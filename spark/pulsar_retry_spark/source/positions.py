@@ -1,4 +1,4 @@
-"""Where a reader stands in a partition, and the offsets that Spark keeps of it. Pure."""
+"""The position of a reader in a partition, and the offsets that Spark stores. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pulsar_retry.errors import ConfigError
 
 _TEXT = re.compile(r"(\d{1,19}):(-1|\d{1,19}):(-1|\d{1,19})", re.ASCII)
 
-#: In the offset of a stream that starts at the end: what it found there has been left out.
+#: A mark in the offset of a stream that starts at the end: earlier messages were left out.
 LATEST = {"starting": "latest"}
 
 
 class MessagePosition(NamedTuple):
-    """A message in a partition; compares as messages are stored.
+    """The position of a message in a partition; positions compare in the order of storage.
 
     Attributes:
-        ledger: The id of the ledger. Ledgers of a topic come one after the other, with gaps.
-        entry: The number of the entry in it, from 0.
-        batch: The number of the message in a batch, from 0; -1: the entry is one message.
+        ledger: The id of the ledger. The ids of a topic's ledgers increase, with gaps.
+        entry: The number of the entry in the ledger, from 0.
+        batch: The number of the message in its batch, from 0; -1 if the entry is one message.
     """
 
     ledger: int
@@ -29,15 +29,15 @@ class MessagePosition(NamedTuple):
 
     @classmethod
     def of(cls, message_id: object) -> Self:
-        """Return the position of a message id of pulsar-client; of several chunks, of the last."""
+        """Return the position of a pulsar-client message id; for chunks, that of the last one."""
         return cls(message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())  # type: ignore[attr-defined]
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read ``ledger:entry:batch``.
+        """Parse ``ledger:entry:batch``.
 
         Raises:
-            ConfigError: it is something else, so the checkpoint is none of this source's.
+            ConfigError: the text has another form, so the checkpoint is not this source's.
         """
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -48,16 +48,16 @@ class MessagePosition(NamedTuple):
         return f"{self.ledger}:{self.entry}:{self.batch}"
 
     def back(self, entries: int) -> Self:
-        """Return the position *entries* before this one, or the ledger's first."""
+        """Return the position *entries* before this one, but at most back to the ledger's start."""
         return type(self)(self.ledger, max(0, self.entry - entries))
 
 
-#: After every message.
+#: A position after every message.
 END = MessagePosition(2**63, 0)
 
 
 def to_offset(positions: Mapping[str, MessagePosition], marks: Mapping[str, str]) -> dict[str, str]:
-    """Return an offset: the last position read, by partition. Equal ones are equal as JSON."""
+    """Return an offset: the last position read of each partition. Equal offsets have equal JSON."""
     texts = {name: str(position) for name, position in positions.items()}
     return dict(sorted({**texts, **marks}.items()))
 
@@ -66,7 +66,7 @@ def from_offset(offset: Mapping[str, str]) -> dict[str, MessagePosition]:
     """Return the positions of an offset.
 
     Raises:
-        ConfigError: it is none of this source's.
+        ConfigError: the offset is not one of this source.
     """
     return {
         name: MessagePosition.parse(text) for name, text in offset.items() if name not in LATEST

@@ -25,19 +25,19 @@ from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.rows import RowBuffer
 from pulsar_retry_spark.source.topics import Partition
 
-#: A record batch has at most so many rows, or bytes of payload and a row.
+#: A record batch is full at this many rows, or at this many bytes of payload.
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 8 << 20
 
-#: Entries before a start that are read again: the chunks of one message may lie on both sides of
-#: it, with other messages between them, and only who has read the first chunk gets the message.
+#: Entries before the start that are read again: the chunks of one message may lie on both sides of
+#: the start, with other messages in between, and a reader needs the first chunk to get the message.
 LOOK_BACK = 16
 
-#: Milliseconds between two looks at what keeps a message that is there from coming.
+#: Milliseconds between two checks while an existing message does not come.
 _WAIT = 1_000
 
-#: How many of them in a row find a message and get none, before it is taken for a part of a chunked
-#: message of which no more will come, where that may be.
+#: If a piece is not certain: after so many checks in a row that find a message but get none, the
+#: message is taken for an incomplete chunked message.
 _UNCERTAIN_LOOKS = 10
 
 
@@ -47,14 +47,14 @@ class Piece:
 
     Attributes:
         partition: The partition.
-        after: The last message that is not read any more; None: from the start.
+        after: The last message before the piece; None to start at the beginning.
         end: The last message to read.
-        first: Where *after* is None: the first message to read, if *whole*; None: not known.
-        since: Where *after* is None: milliseconds since 1970 to start at, as far as the broker
-            finds it.
-        until: Publish time in milliseconds after which nothing more is read.
+        first: Without *after*: the first message, which must exist if *whole*; None if not known.
+        since: Without *after*: the time to start at, in milliseconds since 1970, as far as the
+            broker finds it.
+        until: The publish time in milliseconds after which reading stops.
         certain: Whether *end* is known to be a message.
-        whole: Whether it is an error if *first* or *end* is not there any more.
+        whole: Whether it is an error if *first* or *end* no longer exists.
     """
 
     partition: Partition
@@ -70,7 +70,7 @@ class Piece:
 def read_batches(
     connection: ClusterConnection, piece: Piece, schema: pa.Schema, queue: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read *piece* as record batches of *schema*, some columns of `source_rows.SCHEMA`.
+    """Read *piece* as record batches of *schema*, a part of the columns of `rows.SCHEMA`.
 
     Raises:
         PulsarSourceError: messages are missing or do not come, or the broker refuses.
@@ -92,9 +92,9 @@ def read_batches(
 
 
 def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
-    """Return a message's id as Java prints it, by the shorter way where there is one."""
+    """Return a message's id as Java prints it; messages in batches take a quicker way."""
     ledger, entry, batch = position
-    if batch < 0:  # it may have been chunked
+    if batch < 0:  # the message may be chunked
         return message_id_text(raw.message_id())
     return f"{ledger}:{entry}:{number}:{batch}"
 
@@ -102,7 +102,7 @@ def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
 def messages(
     client: pulsar.Client, piece: Piece, queue: int
 ) -> Generator[tuple[tuple[int, int, int], Any], None, None]:
-    """Give the raw messages of *piece* with their positions, as plain tuples.
+    """Yield the raw messages of *piece* with their positions, which are plain tuples.
 
     Raises:
         PulsarSourceError: messages are missing, or do not come.
@@ -156,11 +156,11 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
         if first is not None and position > first:
             raise _deleted(piece, first)
         first = None
-        # A reader that has reconnected begins anew with the producer's batch that it was in.
+        # After a reconnection, a reader starts again at the beginning of its current batch.
         if after is None or position > after:
             after = position
             yield position, raw
-    # Where a time says where to begin, there may be nothing from there on.
+    # If the piece starts at a time, there may be no message from then on.
     if piece.whole and position != end and (piece.since is None or position is not None):
         raise _deleted(piece, end)
 
@@ -174,11 +174,11 @@ def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
 
 
 def _awaited(reader: Any, piece: Piece) -> Any:
-    """Wait for the next raw message as long as there is one, and return it; None: there is none."""
+    """Wait for the next raw message while one exists, and return it; None if there is none."""
     give_up_at = time.monotonic() + PATIENCE
     looks = 0
     while (more := _has_more(reader)) is not False:
-        # A broker that is away says nothing about what is there, however long it takes.
+        # While the broker is away, nothing is known about its messages, however long it takes.
         looks = 0 if more is None else looks + 1
         try:
             return reader.read_next(_WAIT)
@@ -196,7 +196,7 @@ def _awaited(reader: Any, piece: Piece) -> Any:
 
 
 def _has_more(reader: Any) -> bool | None:
-    """Tell whether there are messages; None: the broker is away, and the reader will reconnect."""
+    """Return whether there are messages; None if the broker is away (the reader reconnects)."""
     try:
         more = has_message(reader)
     except BROKER_IS_AWAY:

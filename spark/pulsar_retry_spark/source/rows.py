@@ -1,8 +1,8 @@
-"""Messages to rows: what the source reads from a message, as Arrow columns. Pure.
+"""Converts messages to rows: the values that the source reads from them, as Arrow columns. Pure.
 
-Properties that have a column of their own are decoded into it; `headers` holds the others. A
-property that is no valid value of its column stays among the headers as it is, so nothing is lost
-and no message can make a job fail.
+A property that has a column is decoded into it; `headers` holds the other properties. If a
+property's value is not valid for its column, the property stays among the headers unchanged. So
+nothing is lost, and no message can make a job fail.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pulsar_retry_spark.frames.decoding import split_rules
 
 _TIME = pa.timestamp("us", tz="UTC")
 
-#: Where a row was read before it failed; a source with other fields stays among the headers.
+#: The fields of a row's origin; a source with other fields stays among the headers.
 _SOURCE = {
     "file": pa.string(),
     "position": pa.int64(),
@@ -45,8 +45,8 @@ _SOURCE = {
     "offset": pa.int64(),
 }
 
-#: Every column, with the Arrow types that Spark wants, to the letter. There is no count of the
-#: broker's redeliveries: it delivers to a reader once.
+#: Every column, with exactly the Arrow types that Spark expects. No column counts the broker's
+#: redeliveries, because it delivers a message to a reader once.
 SCHEMA = pa.schema(
     {
         "payload": pa.binary(),
@@ -76,17 +76,17 @@ SCHEMA = pa.schema(
     }
 )
 
-#: What only writing has a use for: null in every row, so that SQL can fill it in.
+#: Columns that only the sink uses: null in every row, so that SQL can set them.
 _FOR_WRITING = frozenset({"action", "target_topic", "retryable", "not_before"})
 
-#: The last millisecond of the year 9999: a later time is garbage, and Python can't show it.
+#: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
 _LAST_TIME = 253_402_300_799_999
 
-#: Of counts and delays there are few.
+#: Counts and delays have few distinct values, so a cache pays.
 _count_of = functools.lru_cache(1024)(count_of)
 _delay_ms_of = functools.lru_cache(1024)(delay_ms_of)
 
-#: What each message has of its own, beside the headers.
+#: The columns that differ from message to message, without the headers.
 _FIELDS = (
     "payload",
     "key",
@@ -111,14 +111,14 @@ _UNREADABLE = (None,) * (len(_FIELDS) - _FIELDS.index("attempt"))
 
 
 class RowBuffer:
-    """Rows on their way into a record batch.
+    """Collects rows for a record batch.
 
-    Each row costs, so this is built for speed: no row leaves objects behind that Python's garbage
-    collector looks after, which would look at all of them again and again.
+    Each row costs time, so this class is built for speed: a row leaves no objects behind that
+    Python's garbage collector tracks, because it would visit all of them again and again.
 
     Args:
-        schema: What is wanted, some columns of `SCHEMA`.
-        constants: The columns that are the same in all rows.
+        schema: The wanted columns, a part of `SCHEMA`.
+        constants: The values of the columns that are the same in all rows.
     """
 
     def __init__(self, schema: pa.Schema, constants: Mapping[str, str]) -> None:
@@ -132,8 +132,8 @@ class RowBuffer:
     def add(self, raw: Any, message_id: str) -> None:
         """Add the row of a `_pulsar.Message`.
 
-        pulsar-client can't give properties of which one is no UTF-8: then `headers` is null and so
-        are the columns that are read from them.
+        pulsar-client can't return the properties if one of them is not UTF-8. Then `headers` and
+        the columns that are read from properties are null.
         """
         try:
             properties = raw.properties()
@@ -158,7 +158,7 @@ class RowBuffer:
         )
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows, of which there has to be one, and begin anew."""
+        """Return the rows, of which there must be at least one, and start an empty batch."""
         columns = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
         arrays = [self._array(field, columns) for field in self._schema]
         for each in (self._rows, self._names, self._values, self._offsets):
@@ -180,7 +180,7 @@ class RowBuffer:
 
 
 def decode(properties: dict[str, str]) -> tuple[Any, ...]:
-    """Take out of *properties* what has a column, and return it: `attempt` and what follows."""
+    """Remove the properties that have a column, and return their values from `attempt` on."""
     pop = properties.pop
     attempt = _count_of(properties.get(RECONSUMETIMES))
     if attempt is not None:
@@ -211,7 +211,7 @@ def decode(properties: dict[str, str]) -> tuple[Any, ...]:
 
 
 def _key(raw: Any) -> str | None:
-    """Return the key; bytes that are no UTF-8 as base64, as the sink writes and Java reads them."""
+    """Return the key; a key that is not UTF-8 as base64, as the sink writes and Java reads it."""
     try:
         return raw.partition_key() or None
     except UnicodeDecodeError as error:
@@ -219,7 +219,7 @@ def _key(raw: Any) -> str | None:
 
 
 def _ordering_key(raw: Any) -> bytes | None:
-    """Return the ordering key, any bytes, as it is: nothing on the wire tells texts from others."""
+    """Return the ordering key as bytes: the wire format does not mark whether it is a text."""
     try:
         return raw.ordering_key().encode() or None
     except UnicodeDecodeError as error:
@@ -227,19 +227,19 @@ def _ordering_key(raw: Any) -> bytes | None:
 
 
 def _time(milliseconds: int) -> int | None:
-    """Return a time, or None where there is none: pulsar-client says 0 then."""
+    """Return a time; None if there is none, which is 0 in pulsar-client, or if it is invalid."""
     return milliseconds if 0 < milliseconds <= _LAST_TIME else None
 
 
 def _source(text: str | None) -> dict[str, Any] | None:
-    """Return the source of a row of this package's sink; None if it is another struct."""
+    """Return the source of a row that this package's sink wrote; None if it is another struct."""
     if text is None:
         return None
     try:
         source = json.loads(text)
         arrow = pa.scalar(source, pa.struct(_SOURCE)).as_py()
-    except (ValueError, TypeError, RecursionError, OverflowError):  # Arrow's errors are such
+    except (ValueError, TypeError, RecursionError, OverflowError):  # Arrow's are subclasses
         return None
-    # Arrow drops fields that it does not know, and halves.
+    # Arrow drops unknown fields, and the fractions of numbers.
     same = isinstance(source, dict) and arrow == dict.fromkeys(_SOURCE) | source
     return arrow if same else None

@@ -1,6 +1,6 @@
-"""`spark.read.format("pulsar-failures")`: what retry and dead-letter topics hold now, as rows.
+"""`spark.read.format("pulsar-failures")`: the present content of retry and dead-letter topics.
 
-`datasource.py` imports this when something is read. See `source_rows.SCHEMA` for the columns.
+`datasource.py` imports this module when something is read. `rows.SCHEMA` has the columns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if
 #: Milliseconds by which clocks may differ.
 _CLOCKS = 60_000
 
-#: What Spark runs a reader in that is to be asked for filters.
+#: The module that Spark runs if it will ask the reader about filters.
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -45,18 +45,19 @@ def batch_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceRe
     """Return the reader of a batch query.
 
     Args:
-        options: As the user gave them.
-        wanted: `schema()`, or what the user has chosen of it by `DataFrameReader.schema`.
+        options: The options as the user gave them.
+        wanted: `schema()`, or the part of it that the user has chosen with
+            `DataFrameReader.schema`.
 
     Raises:
-        ConfigError: an option or the schema is not acceptable.
+        ConfigError: an option or the schema is invalid.
     """
     parsed, columns = SourceOptions.parse(options, streaming=False), _columns(wanted)
     return (PushingReader if _is_pushing() else FailureReader)(parsed, columns)
 
 
 def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
-    """Return the reader of a streaming query; arguments and errors as for `batch_reader`."""
+    """Return the reader of a streaming query; arguments and errors are those of `batch_reader`."""
     return FailureStreamReader(SourceOptions.parse(options, streaming=True), _columns(wanted))
 
 
@@ -64,7 +65,7 @@ def _columns(wanted: StructType) -> pa.Schema:
     """Return *wanted* as an Arrow schema.
 
     Raises:
-        ConfigError: it has a column that the source does not have, or of another type.
+        ConfigError: it has a column that the source does not have, or one of another type.
     """
     known = schema()
     for field in wanted:
@@ -78,17 +79,18 @@ def _columns(wanted: StructType) -> pa.Schema:
 
 
 def _is_pushing() -> bool:
-    """Tell whether Spark will ask this process for filters.
+    """Return whether Spark will ask this process about filters.
 
-    `spark.sql.python.filterPushdown.enabled` decides. While it is off, Spark refuses a reader that
-    can take filters over; a source does not see the setting, but what Spark then runs.
+    The setting `spark.sql.python.filterPushdown.enabled` decides. While it is off, Spark refuses a
+    reader that has `pushFilters`. A source can't see the setting, but it can see which module Spark
+    runs.
     """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # without a daemon
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)  # if Spark runs no daemon
     return _PUSHING in sys.modules or (main is not None and main.name == _PUSHING)
 
 
 class FailureReader(DataSourceReader):
-    """Reads what there is when the query is planned."""
+    """Reads the messages that exist when the query is planned."""
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self._options = options
@@ -96,7 +98,7 @@ class FailureReader(DataSourceReader):
         self._selection = Selection()
 
     def partitions(self) -> list[InputPartition]:
-        """Find the topics and their ends; one task for each of their partitions.
+        """Find the topics and their ends; return one task for each of their partitions.
 
         Raises:
             PulsarSourceError: the broker was not reached, or refuses.
@@ -116,7 +118,7 @@ class FailureReader(DataSourceReader):
     def _piece(self, partition: Partition, extent: Extent) -> Piece:
         since, until = self._selection.since, self._selection.until
         certain = extent.last != END
-        if not certain:  # then the time is the only bound
+        if not certain:  # only the time bounds the query
             now = round(time.time() * 1000) + _CLOCKS
             until = now if until is None else min(now, until)
         return Piece(
@@ -132,15 +134,15 @@ class FailureReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a worker."""
-        if partition.value is None:  # Spark's own, where there is nothing to read
+        if partition.value is None:  # Spark's partition for a query with nothing to read
             return iter(())
         options = self._options
         return read_batches(options.connection, partition.value, self._columns, options.queue)
 
 
 class PushingReader(FailureReader):
-    """The same, for where Spark hands conditions of the query over."""
+    """A `FailureReader` to which Spark passes filters of the query."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
-        """Use conditions on topic, kind and publish time."""
+        """Use the filters on topic, kind and publish time."""
         return iter(list(self._selection.take(filters)))

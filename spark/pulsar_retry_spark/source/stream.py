@@ -1,8 +1,8 @@
 """`spark.readStream.format("pulsar-failures")`: retry and dead-letter topics as a stream of rows.
 
-An offset is the last message read of each partition, ``{"<partition>": "ledger:entry:batch"}``.
-The driver plans by ids alone; workers read by readers, which leave no trace. What a checkpoint says
-was processed is acknowledged on a durable subscription.
+An offset has the last message read of each partition: ``{"<partition>": "ledger:entry:batch"}``.
+The driver plans with message ids only. Workers read with readers, which leave nothing behind on the
+broker. What a checkpoint says was processed is acknowledged on a durable subscription.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pulsar_retry_spark.source.reading import Piece, messages, read_batches
 from pulsar_retry_spark.source.subscription import ReadingSubscription
 from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
-#: Seconds between two looks for new messages while there are none: Spark asks 80 times a second.
+#: Seconds between two checks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
 
 _NOT_PLANNED = "no micro-batch was planned"
@@ -41,9 +41,9 @@ Positions = dict[str, MessagePosition]
 
 
 class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, in a process of the query's own, and reads in workers.
+    """Plans on the driver, in a process that belongs to the query, and reads in workers.
 
-    What is made in `__init__` goes to the workers; what the driver opens does not.
+    The values set in `__init__` are sent to the workers; the connections of the driver are not.
     """
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
@@ -58,20 +58,20 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_planner": None}
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return the offset of nothing read. It has to be the same after a crash, too."""
+        """Return the offset before anything is read. It has to be the same after a crash."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Limit a micro-batch as the options say."""
+        """Return the limit of a micro-batch that the options set."""
         rows = self._options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read to what is the end when the first question comes, which is next, and no further."""
+        """Read only up to the end of the topics at the next call of `latestOffset`."""
         self._available_now = True
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return where the next micro-batch ends; *start*, where there is none.
+        """Return where the next micro-batch ends; *start* if there is nothing to read.
 
         Raises:
             PulsarSourceError: another query has the subscription, data is lost, or the broker was
@@ -80,7 +80,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
             return start
         with refusals_of(_NOT_PLANNED):
-            # Without patience: a wrong service.url is no broker that restarts.
+            # This does not wait for the broker: a wrong service.url is not a broker that restarts.
             self._planner_from(start)
             return patiently(lambda: self._latest_offset(start, limit))
 
@@ -88,13 +88,13 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one task for each partition that has something to read.
 
         Raises:
-            PulsarSourceError: as for `latestOffset`.
+            PulsarSourceError: for the same reasons as `latestOffset`.
         """
         if self._planner is None and not self._finished:
             with refusals_of(_NOT_PLANNED):
-                self._planner_from(start)  # a batch is done again: it must not be deleted meanwhile
+                self._planner_from(start)  # the batch is repeated: keep the broker from deleting it
         if LATEST.items() <= end.items() and not LATEST.items() <= start.items():
-            return []  # what was there at the start is left out
+            return []  # messages older than the stream are left out
         befores, ends = from_offset(start), from_offset(end)
         return [
             InputPartition(self._piece(name, befores.get(name), last))
@@ -108,10 +108,10 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_batches(options.connection, partition.value, self._columns, options.queue)
 
     def commit(self, end: dict[str, str]) -> None:
-        """Acknowledge what is in the checkpoint.
+        """Acknowledge everything that the checkpoint covers.
 
         Raises:
-            PulsarSourceError: as for `latestOffset`.
+            PulsarSourceError: for the same reasons as `latestOffset`.
         """
         if not self._finished:
             with refusals_of("nothing was acknowledged"):
@@ -119,7 +119,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 patiently(lambda: planner.acknowledge(from_offset(end)))
 
     def stop(self) -> None:
-        """Close what is open. Spark does not call it, but ends the process."""
+        """Close what is open. Spark does not call this method; it ends the process."""
         self._finish()
 
     def _latest_offset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
@@ -132,8 +132,8 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             ends = planner.limited(positions, ends, limit.max_rows)
         if self._available_now:
-            # Spark commits the last micro-batch in its checkpoint, and never tells: but it asks
-            # on from there. (Where its checkpoints lag behind, this trigger is refused.)
+            # Spark commits the last micro-batch to its checkpoint without a call of `commit`, but
+            # its next call starts there. (Spark refuses this trigger if checkpoints lag behind.)
             planner.acknowledge(positions)
             if ends == positions:
                 self._finish()
@@ -146,11 +146,11 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Piece(partition, after, end, whole=self._options.fail_on_data_loss)
 
     def _planner_from(self, start: dict[str, str]) -> Planner:
-        """Return the planner. The first *start* is what the checkpoint says was processed."""
+        """Return the planner. At the first call, the checkpoint says that *start* was processed."""
         if self._planner is None:
             positions = from_offset(start)
             for name in positions:
-                self._options.topic_of(name)  # or the checkpoint is another query's
+                self._options.topic_of(name)  # raises if the checkpoint is that of another query
             reach(self._options.connection, PulsarSourceError)
             with ExitStack() as on_failure:
                 planner = Planner(self._options)
@@ -172,10 +172,10 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Planner:
-    """What a stream has open on the driver.
+    """The connections of a stream on the driver.
 
     Attributes:
-        bound: What is read at most; None: whatever comes.
+        bound: The last positions to read; None to read everything that comes.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -192,7 +192,7 @@ class Planner:
         self.bound: Positions | None = None
 
     def discover(self, positions: Positions, *, latest: bool = False) -> None:
-        """Look for topics and partitions now and then, and subscribe to those that are new."""
+        """Look for topics and partitions at intervals, and subscribe to new ones."""
         if time.monotonic() < self._look_again_at:
             return
         known = {each.topic for each in self._partitions.values()}
@@ -207,12 +207,12 @@ class Planner:
         self._look_again_at = time.monotonic() + self._options.discovery
 
     def last_entries(self) -> Positions:
-        """Return where the partitions end."""
+        """Return the last entry of each partition."""
         found = {name: self._subscription.last(name) for name in self._partitions}
         return {name: last for name, last in found.items() if last is not None}
 
     def ends(self, positions: Positions) -> Positions:
-        """Return *positions*, moved on to the last messages that are to be read."""
+        """Return *positions*, moved forward to the last messages to read."""
         if self.bound is not None:
             return advanced(positions, self.bound)
         found = {
@@ -222,12 +222,12 @@ class Planner:
         return advanced(positions, {name: last for name, last in found.items() if last is not None})
 
     def limited(self, positions: Positions, ends: Positions, rows: int) -> Positions:
-        """Return *positions*, moved on by *rows* towards *ends*; each partition has its share.
+        """Return *positions*, moved forward by *rows* towards *ends*; each partition has a share.
 
-        The messages are counted one by one: their ids do not tell how many a batch has.
+        The messages are counted one by one, because message ids do not show the size of a batch.
         """
         behind = [name for name in ends if ends[name] != positions.get(name)]
-        self._turn += 1  # for where there are more partitions than rows
+        self._turn += 1  # if there are more partitions than rows, each has its turn
         turn = self._turn % max(1, len(behind))
         reached = dict(positions)
         for index, name in enumerate(behind[turn:] + behind[:turn]):
@@ -241,16 +241,16 @@ class Planner:
         return reached
 
     def acknowledge(self, positions: Positions) -> None:
-        """Let the broker delete what is up to *positions*."""
+        """Let the broker delete everything up to *positions*."""
         self._subscription.acknowledge(positions)
 
     def close(self) -> None:
-        """Send what is to be acknowledged, and leave the subscription."""
+        """Send the acknowledgements, and disconnect from the subscription."""
         self._opened.close()
 
 
 def advanced(positions: Positions, ends: Positions) -> Positions:
-    """Return *positions*, moved on to *ends* where these are further."""
+    """Return *positions*, moved forward to *ends* where these are further."""
     further = {
         name: end for name, end in ends.items() if name not in positions or end > positions[name]
     }

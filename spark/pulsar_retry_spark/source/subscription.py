@@ -1,6 +1,6 @@
-"""The durable subscription of a stream: it keeps the broker from deleting what is to be read.
+"""The durable subscription of a stream: it keeps the broker from deleting unread messages.
 
-Nothing is read by it. It is acknowledged as far as the checkpoint goes, and, being exclusive, it
+Nothing is read with it. It is acknowledged as far as the checkpoint goes. It is exclusive, so it
 keeps a second query away.
 """
 
@@ -21,21 +21,21 @@ from pulsar_retry_spark.source.positions import MessagePosition
 from pulsar_retry_spark.source.reading import LOOK_BACK, Piece, messages
 from pulsar_retry_spark.source.topics import Partition
 
-#: Seconds in which the subscription of a query that has just ended becomes free.
+#: Seconds in which the subscription becomes free after a query has ended.
 _BUSY_FOR = 10.0
 _BUSY_BACKOFF = Exponential(0.05, 1)
 
-#: Milliseconds to wait for a message that is there.
+#: Milliseconds to wait for a message that exists.
 _PATIENCE = 10_000
 
 
 @attrs.define
 class ReadingSubscription:
-    """One consumer for each partition.
+    """The consumers of the subscription, one for each partition.
 
     Attributes:
-        client: What opens them.
-        name: Of the subscription.
+        client: The client that opens them.
+        name: The name of the subscription.
         strict: Whether lost data is an error.
     """
 
@@ -47,11 +47,11 @@ class ReadingSubscription:
     _ends: dict[MessagePosition, MessagePosition | None] = attrs.field(factory=dict, init=False)
 
     def add(self, partition: Partition, after: MessagePosition | None, *, latest: bool) -> None:
-        """Subscribe to *partition*, of which everything up to *after* has been processed.
+        """Subscribe to *partition*, whose messages up to *after* have been processed.
 
         Args:
             partition: A partition that exists.
-            after: The checkpoint's; None: nothing has been read of it.
+            after: The position in the checkpoint; None if nothing has been read of the partition.
             latest: Whether a new subscription starts at the end.
 
         Raises:
@@ -63,9 +63,9 @@ class ReadingSubscription:
         if following is None or after is None or following.ledger == after.ledger:
             self._consumers[name] = self._subscribe(name, at_end=latest)
             return
-        # The ledger was deleted. That is as it should be if all of it was processed; then the
-        # subscription stands at the first message that is left. One that is made now does not.
-        # Nobody can tell the two apart, so it is never removed here: it may hold all that is left.
+        # The ledger was deleted. That is correct if all of it was processed: the subscription then
+        # stands at the first message that is left. A subscription that is made only now does not.
+        # The two can't be told apart, so it is never removed here: it may hold all that is left.
         with ExitStack() as on_failure:
             consumer = self._subscribe(name, at_end=True)
             on_failure.callback(consumer.close)
@@ -80,7 +80,7 @@ class ReadingSubscription:
         self._consumers[name] = consumer
 
     def last(self, partition: str) -> MessagePosition | None:
-        """Return the last entry of a partition; None: it has none.
+        """Return the last entry of a partition; None if it has no entry.
 
         Raises:
             pulsar.PulsarException: the broker was not reached.
@@ -91,13 +91,13 @@ class ReadingSubscription:
     def last_message(
         self, partition: Partition, after: MessagePosition | None
     ) -> MessagePosition | None:
-        """Return the last message of a partition, None where there is none after *after*.
+        """Return the last message of a partition; None if there is no message after *after*.
 
-        That is the last entry, unless it is a part of a chunked message that is not there as a
-        whole (yet): a stream that stopped between two chunks would never get that message.
+        That is the last entry, unless the entry is a chunk of a message that is not complete (yet).
+        A stream that stopped between two chunks would never get that message.
         """
         last = self.last(partition.name)
-        if last is None or last.batch >= 0:  # no part of a batch is chunked
+        if last is None or last.batch >= 0:  # a message in a batch is not chunked
             return last
         if last not in self._ends:
             self._ends = {k: v for k, v in self._ends.items() if k.ledger != last.ledger}
@@ -117,7 +117,7 @@ class ReadingSubscription:
     def acknowledge(self, positions: Mapping[str, MessagePosition]) -> None:
         """Let the broker delete everything up to *positions*.
 
-        What is in the middle of a batch, or may be, is kept with all of its batch.
+        If a position is in the middle of a batch, or may be, the whole batch is kept.
         """
         for name, position in positions.items():
             if name not in self._consumers:
@@ -129,7 +129,7 @@ class ReadingSubscription:
                 self._acknowledged[name] = entry
 
     def close(self) -> None:
-        """Leave the subscription as it is; acknowledgements go out before."""
+        """Close the consumers, after their acknowledgements are sent; the subscription remains."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
@@ -154,7 +154,7 @@ class ReadingSubscription:
             ) from None
 
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:
-        """Return the first message from *position* on that is still there; None: there is none."""
+        """Return the first message at or after *position* that still exists; None without one."""
         start = pulsar.MessageId(-1, position.ledger, position.entry, -1)
         reader = self.client.create_reader(
             name, start, receiver_queue_size=1, start_message_id_inclusive=True
@@ -167,10 +167,11 @@ class ReadingSubscription:
             reader.close()
 
     def _stands_at(self, consumer: Any, name: str, position: MessagePosition) -> bool:
-        """Tell whether the first message that is not acknowledged is that at *position*."""
+        """Return whether the first message that is not acknowledged is the one at *position*."""
         try:
             return MessagePosition.of(consumer.receive(_PATIENCE).message_id()) == position
         except pulsar.Timeout:
-            # Nothing is left for the subscription, or the broker is too slow: to a reader, too.
+            # Either nothing is left for the subscription, or the broker is too slow: then this
+            # reader times out as well.
             self._first_from(name, position)
             return False

@@ -1,6 +1,6 @@
-"""What there is to read: the topics that exist, and their partitions.
+"""The topics to read that exist, and their partitions.
 
-Looking creates nothing and leaves nothing behind.
+Looking for them creates nothing and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.source.options import SourceTopic
 
-#: Looking takes a round trip or a few, one topic and partition after the other.
+#: How many topics or partitions are looked at in parallel: each takes a few round trips.
 AT_ONCE = 16
 
 _log = logging.getLogger("pulsar_retry")
@@ -29,8 +29,8 @@ class Partition:
 
     Attributes:
         name: Its full name.
-        topic: The full name of the topic that it belongs to.
-        kind: Of the topic.
+        topic: The full name of its topic.
+        kind: The kind of its topic.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Partition:
 
     @property
     def number(self) -> int:
-        """Its number, which message ids have; -1: the topic has no partitions."""
+        """Its number, which message ids contain; -1 for a topic without partitions."""
         return int(self.name.rpartition("-")[2]) if logical(self.name) != self.name else -1
 
     @classmethod
@@ -50,17 +50,17 @@ class Partition:
 
 
 def quiet(connection: ClusterConnection) -> ClusterConnection:
-    """Return *connection* for looking, which makes pulsar-client log errors that are none."""
+    """Return *connection* without logging: pulsar-client logs errors while it looks for topics."""
     return attrs.evolve(connection, log_level="none")
 
 
 def existing(
     client: pulsar.Client, topics: Iterable[SourceTopic], known: Container[str] = ()
 ) -> list[Partition]:
-    """Return the partitions of those *topics* that exist; those that are *known* do.
+    """Return the partitions of the *topics* that exist; topics in *known* are not looked for.
 
-    A role that may read a topic but not list its namespace has it taken for existing; where it is
-    not and the broker creates topics by itself, reading creates it.
+    If a role may read a topic, but not list its namespace, the topic is taken as existing. If it
+    does not exist, and the broker creates topics automatically, reading creates it.
 
     Raises:
         pulsar.PulsarException: the broker was not reached, or refuses.
@@ -85,9 +85,9 @@ def _existing_name(client: pulsar.Client, topic: SourceTopic, known: Container[s
 
 
 def warn_if_none(found: Collection[Partition], topics: Iterable[SourceTopic]) -> None:
-    """Say in the log that there is nothing to read at all, for a name may be misspelt.
+    """Log a warning if there is no topic to read at all, because a name may be misspelt.
 
-    It is no error: a subscription has no such topics until something fails.
+    It is not an error: a subscription has no such topics until something fails.
     """
     if not found:
         names = " and no ".join(each.name for each in topics)
