@@ -1,7 +1,7 @@
-"""Retries on an event loop: many orders at a time, and failures that nobody has to wait for.
+"""Retries on an event loop: many orders at a time, and failures that block nobody.
 
-Twenty tasks share a consumer. Where the bank does not answer, the order is reconsumed later: it
-waits at the broker, and the task goes on with another one.
+Twenty tasks share a consumer. If the bank does not answer, the order is reconsumed later: it
+waits at the broker, and the task goes on with another order.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ async def work(consumer: pr.asyncio.Consumer, attempts: list[int]) -> None:
         await consumer.acknowledge(message)
         attempts.append(pr.attempt_of(message))
         if len(attempts) == ORDERS:
-            await consumer.close()  # this ends the others, too
+            await consumer.close()  # this ends the other tasks, too
 
 
 async def main() -> None:
-    """Send orders, and have them paid."""
+    """Send orders, and run the tasks until every order is paid."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     async with pr.asyncio.Client(URL, logger=logger) as client:
         consumer = await client.subscribe(

@@ -1,7 +1,8 @@
-"""Handlers that are `async def`: many wait at a time, on one event loop.
+"""Handlers that are `async def`: many wait at the same time, on one event loop.
 
-The breaker stops receiving while everything fails. Nothing is dead-lettered meanwhile, though each
-message may be tried three times only: what comes in an outage waits at the broker until it is over.
+The circuit breaker stops receiving while everything fails. During an outage nothing is
+dead-lettered, although each message may be tried only three times: messages that come then wait at
+the broker until the outage is over.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ most = 0
 
 
 async def store(_message: pulsar.Message) -> None:
-    """Store a reading, once the database is there."""
+    """Store a reading, if the database is available."""
     global running, most  # noqa: PLW0603 - one loop, one thread
     running += 1
     most = max(most, running)
@@ -38,7 +39,7 @@ async def store(_message: pulsar.Message) -> None:
 
 
 def main() -> None:
-    """Send readings, and let the database come back after the breaker has opened."""
+    """Send readings, and make the database available after the breaker has opened."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with pr.Client(URL, logger=logger) as client:
         producer = client.create_producer(TOPIC)

@@ -1,4 +1,4 @@
-"""Delay levels: a table of your own, and the three ways to say when a message comes back."""
+"""Delay levels: your own table, and the three ways to set the delay of a retry."""
 
 import os
 import time
@@ -11,10 +11,10 @@ import pulsar_retry as pr
 URL = os.environ.get("PULSAR_SERVICE_URL", "pulsar://localhost:6650")
 TOPIC = f"levels-{uuid.uuid4().hex[:8]}"
 
-# Level 1 is 300 ms, level 2 is 600 ms, level 3 and all above are 1 s. As TDMQ's
-# MESSAGE_DELAYLEVEL; units are ms, s, m, h and d. The default table goes from 1s to 2h.
+# Level 1 is 300 ms, level 2 is 600 ms, level 3 and all above are 1 s. The format is
+# TDMQ's MESSAGE_DELAYLEVEL; units are ms, s, m, h and d. The default table goes from 1s to 2h.
 #
-# How exact delays are is up to the broker: it may deliver early by its setting
+# The broker decides how exact delays are: it may deliver early by up to its setting
 # delayedDeliveryTickTimeMillis, which is 1000 by default (100 in `pulsar-retry standalone`).
 TABLE = "300ms 600ms 1s"
 
@@ -26,8 +26,8 @@ def main() -> None:
         consumer = client.subscribe(
             TOPIC,
             "billing",
-            # The broker delays on Shared and Key_Shared subscriptions; on others retries come
-            # back at once.
+            # The broker delays only on Shared and Key_Shared subscriptions; on others, retries
+            # come back at once.
             consumer_type=pulsar.ConsumerType.Shared,
             enable_retry=True,
             delay_levels=TABLE,

@@ -1,6 +1,6 @@
 """From a pulsar-client consumer to retries and a dead-letter topic, in ten lines.
 
-The lines that are new or changed are numbered; the others are what a bare consumer has.
+Numbers mark the lines that are new or changed. A consumer of pulsar-client has the other lines too.
 """
 
 import os
@@ -17,11 +17,11 @@ ORDERS = [b"book: 12.50", b"lamp: 99.00", b"pen: free", b"chair: 45.00"]
 
 
 class PaymentDownError(Exception):
-    """The payment service does not answer; it may later."""
+    """The payment service does not answer; a later attempt may work."""
 
 
 def charge(order: bytes, attempt: int) -> float:
-    """Charge an order: the pen's price is no number, and the lamp's payment fails at first."""
+    """Charge an order: the pen's price is not a number, and the lamp's payment fails at first."""
     name, price = order.decode().split(": ")
     if (name == "lamp" and attempt == 1) or name == "chair":
         raise PaymentDownError(f"no answer for the {name}")
@@ -29,7 +29,7 @@ def charge(order: bytes, attempt: int) -> float:
 
 
 def main() -> None:
-    """Publish the orders, and consume until each is paid or dead."""
+    """Publish the orders, and consume until each is paid or dead-lettered."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     client = pr.Client(URL, logger=logger)  # 2: was pulsar.Client
     consumer = client.subscribe(

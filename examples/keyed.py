@@ -1,9 +1,9 @@
 """Key_Shared: messages keep key and ordering key through retries and into the dead-letter topic.
 
-Two consumers share a subscription, and each key belongs to one of them. A message that is retried
-is overtaken by later ones of its key, and any of the consumers may get it: the retry topic is
-Shared, for only then does the broker delay. Where order matters more than progress, use
-`negative_acknowledge` instead.
+Two consumers share a subscription, and each key belongs to one of them. Later messages of the same
+key overtake a message that is retried. Any consumer may get the retry letter, because the retry
+topic has a Shared subscription: only then does the broker delay it. If order matters more than
+progress, use `negative_acknowledge` instead.
 """
 
 import os
@@ -21,7 +21,7 @@ POLL = 100  # milliseconds
 
 
 def main() -> None:
-    """Send two messages a key; the second one of each fails until it is dead."""
+    """Send two messages for each key; the second one fails until it is a dead letter."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with pr.Client(URL, logger=logger) as client:
         consumers = {name: subscribe(client, name) for name in ("one", "two")}
@@ -55,7 +55,7 @@ def subscribe(client: pr.Client, name: str) -> pr.Consumer:
 
 
 def settle_next(name: str, consumer: pr.Consumer) -> bool:
-    """Handle one message if there is any; return whether one is done with."""
+    """Handle one message if there is one; return whether a message is finished."""
     try:
         message = consumer.receive(timeout_millis=POLL)
     except pulsar.Timeout:

@@ -1,6 +1,7 @@
-"""What can be watched: metrics, hooks and spans of a subscriber that fails a little.
+"""What you can observe: metrics, hooks and spans of a subscriber, some of whose messages fail.
 
-Spans need `pip install "pulsar-retry[otel]" opentelemetry-sdk`; without them the rest is the same.
+Spans need `pip install "pulsar-retry[otel]" opentelemetry-sdk`. Without these packages, the rest
+works the same.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ settled = threading.Semaphore(0)
 
 
 def trace_to(spans: list[Any]) -> None:
-    """Have spans collected in a list; elsewhere this is your exporter."""
+    """Collect spans in a list; in production, use your exporter here."""
     try:
         from opentelemetry import trace  # noqa: PLC0415 - an extra
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - likewise
@@ -55,7 +56,7 @@ def handle(message: pulsar.Message) -> None:
 
 
 def dead(event: pr.SettleEvent) -> None:
-    """Tell somebody."""
+    """Report a dead letter."""
     print(f"dead at attempt {event.attempt}: {event.reason}")
     settled.release()
 

@@ -1,7 +1,7 @@
 """Order by key: on a Key_Shared subscription a key whose message fails waits, the others go on.
 
-The failed message is retried in place, before any later one of its key. So each account's
-transactions are booked in their order, whatever fails on the way.
+The failed message is retried in place, before any later message of its key. So each account's
+transactions are booked in order, even if one fails.
 """
 
 import os

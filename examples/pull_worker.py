@@ -1,8 +1,9 @@
 """A managed subscriber: a handler, a retry policy, and everything around them.
 
-Ten handlers run at a time. What times out is retried with a backoff, what is no number goes to the
-dead-letter topic at once. The worker ends by SIGTERM or Ctrl-C, here by the last order, after what
-it has in hand is done. At the end one message is pulled and settled by hand.
+Ten handlers run at a time. A payment that times out is retried with a backoff. An order that is not
+a number goes to the dead-letter topic at once. SIGTERM or Ctrl-C ends the worker (here, the last
+order does), after the messages in hand are settled. At the end, one message is pulled and settled
+by hand.
 """
 
 import os
@@ -31,7 +32,7 @@ def pay(message: pulsar.Message) -> None:
 
 
 def main() -> None:
-    """Send four orders, and run until all that can be paid are."""
+    """Send four orders, and run until every order that can be paid is paid."""
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with pr.Client(URL, logger=logger) as client:
         producer = client.create_producer(TOPIC)
@@ -59,7 +60,7 @@ def main() -> None:
 
 
 def stop_when_paid(subscriber: pr.Subscriber) -> None:
-    """End what would run for ever."""
+    """Stop the worker, which would otherwise run for ever."""
     for _ in range(3):
         paid.acquire()
     subscriber.stop()

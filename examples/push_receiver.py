@@ -1,9 +1,9 @@
-"""A push receiver as Pub/Sub's pages have it, and the dispatcher that posts to it: one command.
+"""A push receiver as on Pub/Sub's pages, and the dispatcher that posts to it, in one command.
 
-The receiver knows nothing of Pulsar: it decodes Pub/Sub's envelope and answers 204, and would do
-the same behind Flask, FastAPI or Cloud Run. Every request carries a JWT, which is verified before
-the receiver is called. One order is refused on its first attempt; one on every attempt, so it ends
-in the dead-letter topic.
+The receiver does not use Pulsar: it decodes Pub/Sub's envelope and answers 204. It would do the
+same behind Flask, FastAPI or Cloud Run. Every request has a JWT, which is verified before the
+receiver is called. One order is refused at its first attempt. Another is refused at every attempt,
+so it ends in the dead-letter topic.
 """
 
 import base64
@@ -29,7 +29,7 @@ settled = threading.Semaphore(0)
 
 
 def receive(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """Decode the envelope, as Google's Flask sample does; 204 acknowledges."""
+    """Decode the envelope, as Google's Flask sample does; the status 204 acknowledges."""
     envelope = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
     order = base64.b64decode(envelope["message"]["data"]).decode()
     attempt, sender = envelope["deliveryAttempt"], environ["pulsar_retry.push.claims"]["email"]
@@ -47,7 +47,7 @@ def receive(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iter
 
 
 class Silent(WSGIRequestHandler):
-    """Writes no log."""
+    """A request handler that writes no log."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Write nothing."""
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def new_key() -> bytes:
-    """Return a key for this run; `ServiceAccount.from_file` reads one that is kept."""
+    """Return a new key for this run; in production, load one with `ServiceAccount.from_file`."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     return key.private_bytes(
         serialization.Encoding.PEM,

@@ -1,7 +1,7 @@
 """Failed rows of a Spark job, all the way: retried, dead, read back, mended in SQL, redriven.
 
-Two real data sets with the dirt that is in them, airports (CSV) and cars (JSON), as the package
-vega-datasets ships them:
+The data sets are real, with the errors that they have: airports (CSV) and cars (JSON), from the
+package vega-datasets.
 
     Spark --> good rows ----------------------------------> Parquet
       '-----> failed rows --> retry topic --> consumer --> mended rows
@@ -11,7 +11,7 @@ vega-datasets ships them:
                                |
     Spark <--------------------'   a summary, a chart, what SQL can mend back to the retry topic
 
-In the end each row is accounted for. Without --service-url, a Pulsar is started for it.
+At the end, each row is accounted for. Without --service-url, a Pulsar is started for it.
 """
 
 import argparse
@@ -39,20 +39,20 @@ SUBSCRIPTION = "mending"
 MAX_ATTEMPTS = 3  # the first one is Spark's
 DELAY_LEVELS = "200ms 400ms"  # short, for an example; the default goes from 1s to 2h
 
-#: What the consumer may be able to mend. No retry can help the other failures.
+#: The reasons that the consumer may be able to mend. A retry can't help with the other failures.
 RETRYABLE = ("impossible-position", "missing-city")
 #: American Samoa is in the south, Guam and the Northern Marianas are in the east.
 TERRITORIES = {"AS": "latitude", "CQ": "longitude", "GU": "longitude"}
-#: How far away, in km, an airport may be that knows the city: farther with each attempt.
+#: How far away, in km, an airport that knows the city may be: farther with each attempt.
 RADIUS = {2: 1, 3: 10}
 
-#: The makes of cars that are known.
+#: The known makes of cars.
 MAKES = (
     "amc audi bmw buick cadillac chevrolet chrysler citroen datsun dodge fiat ford honda mazda "
     "mercedes-benz mercury nissan oldsmobile opel peugeot plymouth pontiac renault saab subaru "
     "toyota triumph volkswagen volvo"
 )
-#: What somebody writes down who has looked at the dead letters.
+#: Corrections by somebody who has looked at the dead letters.
 SPELLINGS = {
     "chevroelt": "chevrolet",
     "chevy": "chevrolet",
@@ -63,13 +63,13 @@ SPELLINGS = {
     "vw": "volkswagen",
 }
 
-#: Where a row may be in the end.
+#: The possible outcomes of a row.
 OUTCOMES = ["good", "mended", "redriven and mended", "dead"]
 
 Row = dict[str, Any]
 
 
-# --- 1. Parse and validate. What a try_ function can't read is null, and a rule says so. ------
+# --- 1. Parse and validate. A try_ function gives null for a bad value, and a rule finds it. --
 
 
 class Parsed(NamedTuple):
@@ -130,17 +130,17 @@ def cars(spark: SparkSession) -> Parsed:
 
 
 def identity(raw: DataFrame) -> Column:
-    """Return a text that tells rows apart: a hash of what is in them."""
+    """Return a text that identifies a row: a hash of its content."""
     return F.hex(F.xxhash64(*raw.columns))
 
 
 def ids(parsed: DataFrame, dataset: str) -> DataFrame:
-    """Return what the account at the end begins with."""
+    """Return the ids of all rows, from which the final account starts."""
     return parsed.select("id", F.lit(dataset).alias("dataset"))
 
 
 def as_letters(failed: DataFrame, raw: DataFrame) -> DataFrame:
-    """Return what goes to Pulsar: the row as it was read, its reason, and the file it is from."""
+    """Return the rows for Pulsar: the row as it was read, its reason, and its file."""
     return failures(
         failed,
         payload=F.struct(*raw.columns),
@@ -150,11 +150,11 @@ def as_letters(failed: DataFrame, raw: DataFrame) -> DataFrame:
     )
 
 
-# --- 2. The consumer of retried rows. It knows nothing of Spark. ------------------------------
+# --- 2. The consumer of retried rows. It does not use Spark. ----------------------------------
 
 
 def subscribe(client: pr.Client, topic: str) -> pr.Consumer:
-    """Subscribe to a topic, and so to its retry topic, where Spark puts the rows."""
+    """Subscribe to a topic and to its retry topic, to which Spark writes the rows."""
     return client.subscribe(
         topic,
         SUBSCRIPTION,
@@ -166,8 +166,8 @@ def subscribe(client: pr.Client, topic: str) -> pr.Consumer:
 
 
 def consume(consumer: pr.Consumer, count: int, places: Sequence[Row], file: Path) -> None:
-    """Settle *count* rows: each is mended and written to *file*, or dead in the end."""
-    settled: set[str] = set()  # by key: at least once means that a row may come twice
+    """Settle *count* rows: each is mended and written to *file*, or becomes a dead letter."""
+    settled: set[str] = set()  # by key: with at-least-once, a row may come twice
     with file.open("a") as mended:
         while len(settled) < count:
             message = consumer.receive(timeout_millis=60_000)
@@ -176,18 +176,18 @@ def consume(consumer: pr.Consumer, count: int, places: Sequence[Row], file: Path
             reason = properties["FAILURE_REASON"]
             row = mend(json.loads(message.data()), reason, attempt, places)
             if row is None:
-                consumer.reconsume_later(message)  # the last time: to the dead-letter topic
+                consumer.reconsume_later(message)  # after the last retry: to the dead-letter topic
             else:
                 outcome = "redriven and mended" if "REDRIVE_COUNT" in properties else "mended"
                 record = {"id": key, "reason": reason, "outcome": outcome, "row": row}
                 print(json.dumps(record), file=mended, flush=True)
-                consumer.acknowledge(message)  # after it is written: nothing is ever lost
+                consumer.acknowledge(message)  # only after it is written, so nothing is lost
             if row is not None or attempt >= MAX_ATTEMPTS:
                 settled.add(key)
 
 
 def mend(row: Row, reason: str, attempt: int, places: Sequence[Row]) -> Row | None:
-    """Return the row as it has to be, or None if this attempt can't tell."""
+    """Return the mended row, or None if this attempt can't mend it."""
     if reason == "impossible-position" and row["state"] in TERRITORIES:
         column = TERRITORIES[row["state"]]
         return row | {column: str(-float(row[column]))}
@@ -196,12 +196,12 @@ def mend(row: Row, reason: str, attempt: int, places: Sequence[Row]) -> Row | No
         if kilometres(row, nearest) <= RADIUS.get(attempt, 0):
             return row | {"city": nearest["city"], "state": nearest["state"]}
     if reason == "unknown-make" and row["Name"].partition(" ")[0] in MAKES.split():
-        return row  # it was mended before it was sent here again
+        return row  # it was mended before it was redriven
     return None
 
 
 def kilometres(row: Row, place: Row) -> float:
-    """Return how far an airport is from a place, as the crow flies, on a world that is flat."""
+    """Return the distance of an airport from a place, in a straight line on a flat world."""
     north = float(row["latitude"]) - place["north"]
     east = float(row["longitude"]) - place["east"]
     return 111.2 * math.hypot(north, east * math.cos(math.radians(place["north"])))
@@ -211,14 +211,14 @@ def kilometres(row: Row, place: Row) -> float:
 
 
 def read_dead(spark: SparkSession, where: Mapping[str, str]) -> DataFrame:
-    """Return the dead rows. Reading leaves them where they are."""
+    """Return the dead rows. Reading does not remove them."""
     letters = spark.read.format("pulsar-failures").options(**where, kind="dead_letter").load()
-    # At least once, here too. A row that is brought back gets another id.
+    # Reading is at-least-once, too. A row that is redriven gets a new id.
     return letters.dropDuplicates(["dedupe_id"])
 
 
 def summarise(dead: DataFrame) -> DataFrame:
-    """Return how many rows are dead for which reason, after how many attempts, and one of them."""
+    """Return the dead rows by reason: how many there are, their attempts, and one example."""
     return (
         dead.groupBy("reason")
         .agg(
@@ -231,7 +231,7 @@ def summarise(dead: DataFrame) -> DataFrame:
 
 
 def redrive(spark: SparkSession, dead: DataFrame, where: Mapping[str, str]) -> int:
-    """Mend what SQL can mend, send it to the retry topic, and return how many rows that were."""
+    """Mend the rows that SQL can mend, send them to the retry topic, and return their number."""
     mended = spark.sql(
         """
         SELECT dead.* EXCEPT (payload), replace(
@@ -247,15 +247,15 @@ def redrive(spark: SparkSession, dead: DataFrame, where: Mapping[str, str]) -> i
     return write_failures(mended, where, action="retry").rows
 
 
-# --- 4. The account: each row that was read is in one place, and in no other. -----------------
+# --- 4. The account: each row that was read is in exactly one place. --------------------------
 
 
 def account(rows: DataFrame, dead: DataFrame, folder: Path) -> DataFrame:
-    """Return where each row is, by what is there to be read: id, dataset, reason, outcome."""
+    """Return where each row is, from the stored data: id, dataset, reason, outcome."""
     read = rows.sparkSession.read
     good = read.schema("id string").parquet(str(folder / "good" / "*"))
     mended = read.schema("id string, reason string, outcome string").json(str(folder / "mended"))
-    # A redriven letter also stays where it is. Its row has moved on.
+    # A redriven letter also stays in the dead-letter topic, although its row has moved on.
     redriven = mended.where("outcome = 'redriven and mended'")
     dead = dead.select(F.col("key").cast("string").alias("id"), "reason")
     places = [
@@ -267,7 +267,7 @@ def account(rows: DataFrame, dead: DataFrame, folder: Path) -> DataFrame:
 
 
 def show(found: DataFrame, count: int) -> None:
-    """Print how many rows are where, and fail unless each of *count* rows is in one place."""
+    """Print how many rows are where; fail unless each of *count* rows is in exactly one place."""
     found.groupBy("dataset").pivot("outcome", [*OUTCOMES]).count().na.fill(0).show()
     sums = {row["outcome"]: row["count"] for row in found.groupBy("outcome").count().collect()}
     print(f"{count} rows =", " + ".join(f"{sums.get(place, 0)} {place}" for place in OUTCOMES))
@@ -277,7 +277,7 @@ def show(found: DataFrame, count: int) -> None:
 
 
 def draw(found: DataFrame, file: Path) -> None:
-    """Draw what became of the failed rows, by reason, in one HTML file that needs no other."""
+    """Draw the outcomes of the failed rows, by reason, in one self-contained HTML file."""
     counts = found.where("reason IS NOT NULL").groupBy("reason").pivot("outcome").count().na.fill(0)
     figure = counts.orderBy("dead").plot.barh(x="reason", y=OUTCOMES[1:], title="Failed rows")
     figure.write_html(file)
@@ -287,7 +287,7 @@ def draw(found: DataFrame, file: Path) -> None:
 
 
 def run(spark: SparkSession, client: pr.Client, url: str, folder: Path) -> None:
-    """Tell the story once, on topics of its own, and write to *folder*."""
+    """Run the whole pipeline once, on new topics, and write the results to *folder*."""
     topic = f"persistent://public/default/rows-{uuid.uuid4().hex[:8]}"
     where = {"service.url": url, "topic": topic, "subscription": SUBSCRIPTION}
     retries = {"max_attempts": str(MAX_ATTEMPTS), "delay.levels": DELAY_LEVELS}
@@ -301,7 +301,7 @@ def run(spark: SparkSession, client: pr.Client, url: str, folder: Path) -> None:
     failed = parsed["airports"].failed.unionAll(parsed["cars"].failed)
     count = rows.count()
 
-    # A job whose input is mostly bad has another problem than bad rows: then nothing is written.
+    # If most of the input is bad, the job itself has a problem: then nothing is written.
     report = write_failures(failed, where | retries, total=count, max_failed_ratio=0.1)
     retried, dead_at_once = report.by_action["retry"], report.by_action["dead_letter"]
     print(f"{count} rows read, {report.rows} failed:", end=" ")

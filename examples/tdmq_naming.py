@@ -1,7 +1,7 @@
-"""TDMQ: how its versions name retry and dead-letter topics, and a consumer that does the same.
+"""TDMQ: how its versions name retry and dead-letter topics, and a consumer that uses those names.
 
 TDMQ clusters of different versions derive different names from topic and subscription. To share
-letters with consumers written against such a cluster, choose its version's dialect.
+letters with consumers that were written for such a cluster, choose the dialect of its version.
 """
 
 import os
@@ -13,8 +13,8 @@ import pulsar_retry as pr
 
 URL = os.environ.get("PULSAR_SERVICE_URL", "pulsar://localhost:6650")
 TOPIC = f"orders-{uuid.uuid4().hex[:8]}"
-# TDMQ 2.7.2 and older name letters' topics by the subscription alone: it has to be unique in its
-# namespace, or two topics share their letters.
+# TDMQ 2.7.2 and older name the topics of letters by the subscription alone. So it has to be unique
+# in its namespace: otherwise two topics share their letters.
 SUBSCRIPTION = f"billing-{uuid.uuid4().hex[:8]}"
 
 
@@ -42,7 +42,7 @@ def main() -> None:
 
         consumer.reconsume_later(consumer.receive())
         letter = consumer.receive()
-        # The TDMQ dialects also write DELAY, the level, as TDMQ's own clients do.
+        # The TDMQ dialects also write the property DELAY (the level), as TDMQ's clients do.
         print(f"retried through {letter.topic_name()}, DELAY={letter.properties()['DELAY']}")
         consumer.reconsume_later(letter)
         dead = dead_letters.receive()

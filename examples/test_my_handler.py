@@ -1,7 +1,6 @@
 """Test a handler with the broker in memory: `pytest examples/test_my_handler.py`.
 
-Nothing needs to run. The fixtures come with the package, and the hours of delays pass in
-milliseconds.
+No server is needed. The fixtures come with the package, and hours of delay pass in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ POLICY = pr.RetryPolicy(
 
 
 class Till:
-    """The application: takes payments, from a bank that may be down."""
+    """The application: it takes payments through a bank that may be down."""
 
     def __init__(self) -> None:
         self.paid: list[str] = []
@@ -36,7 +35,7 @@ class Till:
 
 
 def test_an_outage_delays_a_payment(memory_broker: MemoryBroker) -> None:
-    """After two failures and three minutes the order is paid."""
+    """After two failures and three minutes, the order is paid."""
     till = Till()
     till.outages = 2
     client = memory_broker.client()
@@ -49,7 +48,7 @@ def test_an_outage_delays_a_payment(memory_broker: MemoryBroker) -> None:
 
 
 def test_an_outage_that_lasts_is_a_dead_letter(memory_broker: MemoryBroker) -> None:
-    """Four attempts, then the dead-letter topic."""
+    """After four attempts, the order goes to the dead-letter topic."""
     till = Till()
     till.outages = 1000
     client = memory_broker.client()
@@ -62,7 +61,7 @@ def test_an_outage_that_lasts_is_a_dead_letter(memory_broker: MemoryBroker) -> N
 
 
 def test_what_is_no_order_is_dead_at_once(memory_broker: MemoryBroker) -> None:
-    """It is not retried."""
+    """An invalid order is not retried."""
     client = memory_broker.client()
     with client.subscriber("orders", "billing", Till().handle, retry_policy=POLICY):
         memory_broker.send("orders", b"spam")
@@ -72,7 +71,7 @@ def test_what_is_no_order_is_dead_at_once(memory_broker: MemoryBroker) -> None:
 
 
 def test_a_crash_loses_nothing(memory_broker: MemoryBroker) -> None:
-    """The process dies when a retry letter is out and the order not yet acknowledged."""
+    """The process dies after a retry letter is published and before the order is acknowledged."""
     till = Till()
     till.outages = 1
     memory_broker.faults.crash_after_send("orders-billing-RETRY")
@@ -83,5 +82,5 @@ def test_a_crash_loses_nothing(memory_broker: MemoryBroker) -> None:
     successor = memory_broker.client().subscriber("orders", "billing", till.handle)
     with successor:
         memory_broker.join("orders", "billing")
-    # At least once: the order and its letter both are there now. A till has to know its orders.
+    # At-least-once: the order and its letter both exist now, so the till has to recognize an order.
     assert set(till.paid) == {"order 1"}

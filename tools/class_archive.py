@@ -1,9 +1,10 @@
 """Make an archive of Pulsar's classes, with which a JVM starts in half the time.
 
-`python tools/class_archive.py FILE` makes it unless it is there. Half of what the start of a broker
-costs is loading, checking and compiling 15,000 classes; a JVM that is given
-``-XX:SharedArchiveFile=FILE`` maps them instead (application class-data sharing). tox gives that to
-all of them in JDK_JAVA_OPTIONS. A JVM of another release or with other jars ignores the archive.
+`python tools/class_archive.py FILE` makes the archive unless it exists. Half of the cost of a
+broker's start is loading, checking and compiling 15,000 classes. A JVM with the option
+``-XX:SharedArchiveFile=FILE`` maps them instead (application class-data sharing). tox passes this
+option to all JVMs in JDK_JAVA_OPTIONS. A JVM of another release, or with other jars, ignores the
+archive.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pulsar_retry.standalone import Standalone
 
 LOCK = Path(__file__).parents[1] / "pulsar_retry" / "standalone" / "jars" / "jars.lock"
 
-#: Seconds for the start, and for the end, at which the archive is written.
+#: Seconds for the broker's start, and for its end, when the archive is written.
 PATIENCE = 300
 
 
@@ -33,7 +34,7 @@ def main(archive: Path) -> None:
     try:
         with Standalone(fast_start=True, startup_timeout=PATIENCE) as broker:
             use(broker.service_url)
-            # `stop` would kill it before the archive is written.
+            # `stop` would kill the broker before the archive is written.
             os.kill(broker.pid, signal.SIGTERM)
             broker.wait(PATIENCE)
         made.replace(archive)
@@ -43,7 +44,7 @@ def main(archive: Path) -> None:
 
 
 def use(url: str) -> None:
-    """Load the classes that tests use: a producer, a consumer, and a message that is delayed."""
+    """Load the classes that tests use: for a producer, a consumer and a delayed message."""
     client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     consumer = client.subscribe("classes", "classes", pulsar.ConsumerType.Shared)
     client.create_producer("classes").send(b"", deliver_after=timedelta(milliseconds=100))

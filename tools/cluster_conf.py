@@ -1,6 +1,6 @@
-"""Write `docker/cluster/`, the configuration of docker/compose.yaml; a test compares.
+"""Write `docker/cluster/`, the configuration of docker/compose.yaml; a test compares the files.
 
-The settings are those of `pulsar_retry.standalone.LocalCluster`, with the ports by custom.
+The settings are those of `pulsar_retry.standalone.LocalCluster`, with the usual ports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pulsar_retry.standalone.config import Setting, format_conf
 
 FOLDER = Path(__file__).parents[1] / "docker" / "cluster"
 
-#: Where the containers keep data: in both images a folder that can be written.
+#: Where the containers keep data: a writable folder in both images.
 DATA = PurePosixPath("/pulsar/data")
 
 METADATA_PORT = 2181
@@ -25,13 +25,13 @@ def files(
     brokers: tuple[tuple[int, int], ...] = BROKER_PORTS,
     more: Mapping[str, Mapping[str, Setting]] | None = None,
 ) -> dict[str, str]:
-    """Return the content of each file by its name.
+    """Return the content of each file, by its name.
 
     Args:
-        brokers: The ports of each broker, of the binary protocol and of the REST API.
-        more: Settings by the name of the broker.
+        brokers: For each broker, the ports of the binary protocol and of the REST API.
+        more: More settings, by the name of the broker.
     """
-    # Published ports arrive at another address than loopback, from outside the containers.
+    # Connections from outside the containers arrive at another address than loopback.
     public = {"bindAddress": "0.0.0.0"}  # noqa: S104 - of the container
     found = {"metadata": conf.metadata_settings(METADATA_PORT, DATA / "metadata")}
     for number, port in enumerate(BOOKIE_PORTS, start=1):
@@ -49,7 +49,7 @@ def files(
 
 
 def main() -> None:
-    """Write them."""
+    """Write the files."""
     for name, text in files().items():
         (FOLDER / name).write_text(text, encoding="ascii")
 

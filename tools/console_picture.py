@@ -1,7 +1,7 @@
-"""Make docs/console.png: the console with sample letters, in a headless Chromium.
+"""Make docs/console.png: a picture of the console with sample letters, in a headless Chromium.
 
 It needs `pip install -e '.[console,testing]'`, Chromium, and a namespace `public/default` without
-letters; a broker is found as tests find one.
+letters. It finds a broker in the same way as the tests.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from browser import Browser, find_chromium  # noqa: E402 - it is no package
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-#: How many letters come at a time, a second apart.
+#: How many letters come together; there is one second between two waves.
 WAVES = (2, 0, 0, 5, 0, 3, 0, 0, 11, 0, 0, 0)
 SIZE = (1280, 800)
 
 
 def order(number: int) -> bytes:
-    """Return an order; most have an amount that nobody can pay."""
+    """Return an order; most orders have an invalid amount."""
     lines = [{"sku": "A-17", "amount": -3 if number % 3 else 3}]
     return json.dumps({"order": 1000 + number, "lines": lines}).encode()
 
 
 def refuse(payload: bytes) -> None:
-    """Do what a handler does that fails."""
+    """Raise an error, as a failing handler does."""
     if b"-3" in payload:
         raise ValueError("negative amount")
     raise TimeoutError("payment service does not answer")
 
 
 def let_die(client: pr.Client) -> None:
-    """Have letters die as time goes by."""
+    """Dead-letter orders as time goes by."""
     consumer = client.subscribe(
         "orders",
         "billing",

@@ -1,7 +1,7 @@
 """Write `pulsar_retry/standalone/jars/jars.lock` from the `pom.xml` beside it; needs Maven on PATH.
 
-Maven resolves the set and copies it into a temporary folder in repository layout; what is written
-is what was found there. Jars that hold native code for one platform are known by their classifier.
+Maven resolves the jars and copies them into a temporary folder in repository layout. The lock file
+lists the jars found there. The classifier of a jar with native code names its platform.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_retry.standalone.jars import lock
 
 PACKAGE = Path(lock.__file__).parent
 
-# What a classifier says about the platform. None: a platform that we don't run on.
+# The platform that a classifier stands for; None for a platform that is not supported.
 PLATFORMS: dict[str, str | None] = {
     "linux64": "linux",
     "linux-x86_64": "linux-x86_64",
@@ -29,7 +29,7 @@ PLATFORMS: dict[str, str | None] = {
 
 
 def resolve(pom: Path, target: Path) -> None:
-    """Have Maven copy the runtime dependencies of *pom* into *target*, in repository layout."""
+    """Let Maven copy the runtime dependencies of *pom* to *target*, in repository layout."""
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
     options = ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true"]
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), goal, *options]
@@ -37,7 +37,7 @@ def resolve(pom: Path, target: Path) -> None:
 
 
 def jar_of(root: Path, file: Path) -> lock.Jar | None:
-    """Describe one copied jar; None for one that no platform of ours needs."""
+    """Describe one copied jar; return None if no supported platform needs it."""
     *group, artifact, version = file.parent.relative_to(root).parts
     classifier = file.stem.removeprefix(f"{artifact}-{version}").removeprefix("-")
     platform = PLATFORMS.get(classifier, lock.ANY)
@@ -49,7 +49,7 @@ def jar_of(root: Path, file: Path) -> lock.Jar | None:
 
 
 def main() -> int:
-    """Resolve, describe, write."""
+    """Resolve and describe the jars, and write the lock file."""
     pom = PACKAGE / "pom.xml"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

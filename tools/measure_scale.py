@@ -1,8 +1,8 @@
-"""Measure what docs/scale.md tells: what outstanding letters and subscriptions cost.
+"""Measure the figures of docs/scale.md: what outstanding letters and subscriptions cost.
 
 `python tools/measure_scale.py` needs a broker that nobody else uses, at `PULSAR_SERVICE_URL` and
-`PULSAR_ADMIN_URL`, with `delayedDeliveryFixedDelayDetectionLookahead=0`: otherwise it stops reading
-at 50,000 letters of one delay. It prints tables, in some minutes.
+`PULSAR_ADMIN_URL`, with `delayedDeliveryFixedDelayDetectionLookahead=0`: otherwise the broker stops
+reading at 50,000 letters with the same delay. It prints tables, after some minutes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 HOUR = timedelta(hours=1)
 PATIENCE = 300  # seconds
 PAYLOAD = b"x" * 200
-#: As `reconsume_later` writes them.
+#: The properties of a letter of `reconsume_later`.
 PROPERTIES = {
     "REAL_TOPIC": "persistent://public/default/scale-12345678",
     "ORIGIN_MESSAGE_IDY_TIME": "123456:12345:-1",
@@ -42,7 +42,7 @@ PROPERTIES = {
 }
 LETTERS = (1_000, 10_000, 100_000)
 SUBSCRIPTIONS = (1, 50, 200)
-#: Below the broker's limit of what a consumer may hold, 50,000; the first are not counted.
+#: Below the broker's limit of 50,000 unacknowledged messages; the first nacks are not counted.
 NACKS, WARM = 45_000, 1_000
 
 
@@ -62,15 +62,15 @@ def metric(name: str, topic: str) -> float:
 
 
 def resident_kib() -> int:
-    """Return the memory of this process that is in use."""
+    """Return the resident memory of this process, in KiB."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
 
 
 def outstanding(client: Any, letters: int, spread: float = 0.0) -> None:
-    """Print what *letters* that wait for an hour cost the broker, and a restart of their topic.
+    """Print what *letters* that wait for an hour cost the broker, and an unload of their topic.
 
-    With *spread* they wait for up to so many seconds more, each for another time.
+    With *spread*, each letter waits for up to that many seconds more, chosen at random.
     """
     topic = f"scale-{uuid.uuid4().hex[:8]}"
     consumer = client.subscribe(topic, "billing", consumer_type=pulsar.ConsumerType.Shared)
@@ -114,7 +114,7 @@ def consumers(client: Any, count: int, *, retry: bool) -> Iterator[Any]:
 
 
 def subscriptions(count: int) -> None:
-    """Print what *count* idle subscriptions in one process cost it."""
+    """Print what *count* idle subscriptions cost their process."""
     for retry in (False, True):
         with pr.Client(URL, logger=QUIET) as client:
             before, threads = resident_kib(), threading.active_count()
@@ -127,7 +127,7 @@ def subscriptions(count: int) -> None:
 
 
 def nacks(client: Any) -> None:
-    """Print what nacks that wait cost the process that holds them."""
+    """Print what waiting nacks cost the process that holds them."""
     topic = f"scale-{uuid.uuid4().hex[:8]}"
     consumer = client.subscribe(topic, "billing", consumer_type=pulsar.ConsumerType.Shared)
     producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
@@ -149,7 +149,7 @@ def nacks(client: Any) -> None:
 def main() -> None:
     """Print all tables."""
     with pr.Client(URL, logger=QUIET) as client:
-        outstanding(client, 100)  # to be warm
+        outstanding(client, 100)  # warm-up
         for letters in LETTERS:
             outstanding(client, letters)
         outstanding(client, LETTERS[1], spread=7200)

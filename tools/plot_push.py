@@ -1,7 +1,7 @@
 """Write the plots of docs/push.md: the window, the rate and the backoff, in virtual time.
 
 `python tools/plot_push.py` writes `docs/push-window.svg` and `docs/push-backoff.svg`. A test fails
-when they are out of step with the code.
+if they do not match the code.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pulsar_retry.push.pacing.window import Window
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-#: What is published, in messages per second, and how long an answer takes.
+#: Published messages per second, and how many seconds each kind of answer takes.
 PUBLISHED, QUICK, SLOW, REFUSED = 2000, 0.05, 3.0, 0.005
-#: From when, in seconds, the endpoint is how.
+#: The states of the endpoint, each with the second in which it begins.
 PHASES = ((0.0, "quick"), (8.0, "slow"), (28.0, "quick"), (40.0, "down"), (70.0, "quick"))
 END, STEP = 100.0, 0.25
 
@@ -47,7 +47,7 @@ class Simulation:
     _sent: int = 0
 
     def run(self) -> Simulation:
-        """Run to the end."""
+        """Run the simulation to its end."""
         pacer = Pacer(Window(), lambda: self._now)
         answers: list[tuple[float, int, bool, Ticket]] = []
         number, next_step, waiting, since = 0, 0.0, 0.0, 0
@@ -75,12 +75,12 @@ class Simulation:
 
 
 def phase_at(now: float) -> str:
-    """Return how the endpoint is."""
+    """Return the endpoint's state at a time."""
     return [name for since, name in PHASES if since <= now][-1]
 
 
 def spacing(share: float) -> float:
-    """Return the mean seconds between sends where such a share of them fails."""
+    """Return the mean seconds between sends if *share* of them fail."""
     chance, backoff, total, count = random.Random(1), PushBackoff(), 0.0, 20_000  # noqa: S311 - no secret
     for _ in range(count):
         total += backoff.delay
@@ -107,11 +107,11 @@ class Panel:
     last: float
 
     def x(self, value: float) -> float:
-        """Return where a time is."""
+        """Return the x coordinate of a time."""
         return LEFT + (WIDTH - LEFT - 20) * value / self.last
 
     def y(self, value: float) -> float:
-        """Return where a value is."""
+        """Return the y coordinate of a value."""
         part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return self.top + (HEIGHT - TOP - BOTTOM) * (1 - part) + TOP
 
@@ -126,19 +126,19 @@ class Panel:
             yield text(self.x(value), self.top + HEIGHT - 6, label(value), "middle")
 
     def curve(self, points: Sequence[Point]) -> str:
-        """Return a line through *points*."""
+        """Return an SVG line through *points*."""
         path = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
         return f'<polyline points="{path}" fill="none" stroke="{LINE}" stroke-width="1.5"/>'
 
 
 def text(x: float, y: float, words: str, anchor: str, size: int = 11) -> str:
-    """Return a text."""
+    """Return an SVG text."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}"'
     return f'<text {place} fill="{INK}">{words}</text>'
 
 
 def svg(height: float, parts: Sequence[str]) -> str:
-    """Return a picture."""
+    """Return an SVG picture."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}"'
     style = 'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>'
     return "\n".join([f"{head} {style}", *parts, "</svg>", ""])
