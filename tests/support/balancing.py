@@ -1,4 +1,4 @@
-"""Workers that go on until the broker has every acknowledgement, and the account after that."""
+"""Workers that run until the broker has every acknowledgement, and the account at the end."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ class Stage:
         return self.topic.partition("://")[2].rpartition("/")[0]
 
     def is_drained(self) -> bool:
-        """Tell whether nothing is left to deliver, and the broker knows it.
+        """Return whether nothing is left to deliver, as far as the broker knows.
 
-        A letter is out before its original is acknowledged, so the retry topic is asked last.
+        A letter is published before its original is acknowledged, so the retry topic is checked
+        last.
         """
         try:
             if self.admin.backlog(self.topic, SUBSCRIPTION):
@@ -42,12 +43,12 @@ class Stage:
             retry = retry_topic(self.topic)
             known = self.admin.topics(self.namespace)
             return retry not in known or self.admin.backlog(retry, SUBSCRIPTION) == 0
-        except (OSError, KeyError):  # its broker is not back, or nobody has subscribed yet
+        except (OSError, KeyError):  # the topic's broker is not back, or nobody has subscribed yet
             return False
 
     @contextmanager
     def working(self, *ways: Way, **options: Any) -> Iterator[None]:
-        """Run each of *ways* on a thread, from here until everything has ended."""
+        """Run each of *ways* on a thread. At its end, the block waits until every message has ended."""
         enough = threading.Event()
         failures: list[BaseException] = []
 
@@ -72,13 +73,13 @@ class Stage:
         assert not any(thread.is_alive() for thread in threads), "a worker hangs"
 
     def finish(self, *ways: Way, **options: Any) -> Account:
-        """Work until everything has ended; return the account."""
+        """Work until every message has ended; return the account."""
         with self.working(*ways, **options):
             pass
         return self.account()
 
     def account(self) -> Account:
-        """Enter the dead letters that there are, once, and return the account."""
+        """Enter the dead letters in the ledger, and return the account. Call it only once."""
         dlq = dead_letter_topic(self.topic)
         if dlq in self.admin.topics(self.namespace):
             self.ledger.enter_all("dead", stored(self.url, dlq))

@@ -1,4 +1,4 @@
-"""A real, headless Chromium, driven by its own protocol through a pipe."""
+"""A real, headless Chromium, driven through a pipe by Chromium's DevTools protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-#: What Debian, others, and Google call it.
+#: The names of the program in Debian, in other systems, and at Google.
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 #: Chromium reads file descriptor 3 and writes 4.
 _START = """
@@ -32,7 +32,7 @@ _PATIENCE = 30.0
 
 
 def find_chromium() -> str | None:
-    """Return where Chromium is; None: there is none."""
+    """Return the path of Chromium; None if it is not installed."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -40,7 +40,7 @@ class Browser:
     """One tab. A context manager.
 
     Attributes:
-        problems: What it complained of: scripts, the content security policy, failed loads.
+        problems: The problems it reported: scripts, the content security policy, failed loads.
     """
 
     def __init__(self, chromium: str, width: int = 1280, height: int = 900) -> None:
@@ -81,7 +81,7 @@ class Browser:
         self._folder.cleanup()
 
     def resize(self, width: int, height: int) -> None:
-        """Make the window so wide and high, in CSS pixels."""
+        """Set the width and height of the window, in CSS pixels."""
         self._call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -91,7 +91,7 @@ class Browser:
         )
 
     def open(self, url: str) -> None:
-        """Open a page and wait until it is there."""
+        """Open a page and wait until it is loaded."""
         self._call("Page.navigate", url=url)
         self.wait_for("location.href != 'about:blank'")
 
@@ -103,12 +103,12 @@ class Browser:
         return result["result"].get("value")
 
     def text(self, selector: str = "main") -> str:
-        """Return the text of an element, as it is shown."""
+        """Return the visible text of an element."""
         text: str = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
         return text
 
     def click(self, selector: str) -> None:
-        """Click an element and wait for the page that this leads to."""
+        """Click an element, and wait for the page that follows."""
         self.evaluate("window.left = true")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
         self.wait_for("window.left === undefined")
@@ -119,7 +119,7 @@ class Browser:
         self.evaluate(f"{field}.value = {json.dumps(text)}")
 
     def wait_for(self, expression: str) -> None:
-        """Wait until JavaScript in a page that is there is true; pages may go meanwhile."""
+        """Wait until JavaScript is true in a loaded page; pages may change meanwhile."""
         self._eventually(lambda: self.evaluate(f"{_READY} && !!({expression})"), expression)
 
     def picture(self, path: Path, *, whole: bool = True) -> None:
@@ -129,7 +129,7 @@ class Browser:
             shot = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
             return path.write_bytes(base64.b64decode(shot["data"])) > 0
 
-        self._eventually(taken, "the picture")  # a page that was not painted yet has no width
+        self._eventually(taken, "the picture")  # a page that is not painted yet has no width
 
     def _eventually(self, condition: Callable[[], Any], what: str) -> None:
         give_up = time.monotonic() + _PATIENCE
@@ -137,7 +137,7 @@ class Browser:
             try:
                 if condition():
                     return
-            except RuntimeError:  # the page went away while it was asked
+            except RuntimeError:  # the page was closed during the call
                 pass
             assert time.monotonic() < give_up, what
             time.sleep(0.05)

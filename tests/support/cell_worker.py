@@ -1,8 +1,9 @@
-"""A program that works on one cell of the matrix until it is ended, and writes down what it did.
+"""A program that works on one cell of the matrix until it is ended, and records what it does.
 
 Its argument is JSON: the cell, the broker, the topics, and the file. Each run of the handler is a
-line ``run NAME``, each redelivery of the neighbour's message ``neighbour``. What happens to a
-message is in its property ``name``: ``poison…`` always fails, ``once…`` fails the first time.
+line ``run NAME`` of the file, each redelivery of the neighbour's message a line ``neighbour``. The
+property ``name`` of a message says what happens to it: ``poison…`` always fails, ``once…`` fails
+the first time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ KEY = "matrix"
 
 
 def schema(*, evolved: bool) -> Any:
-    """Return the schema of orders: as they are written, or as they are read."""
+    """Return the schema of orders: the writers' one, or the readers' *evolved* one."""
     note = [{"name": "note", "type": "string", "default": "-"}] if evolved else []
     fields = [*note, {"name": "item", "type": "string"}]
     return AvroSchema(None, schema_definition={"type": "record", "name": "Order", "fields": fields})
@@ -51,17 +52,17 @@ class Work:
         self.cell = cell
         self._file = path.open("a+", buffering=1, encoding="utf-8")
         self._file.seek(0)
-        lines = self._file.read().splitlines()  # of the process that was killed
+        lines = self._file.read().splitlines()  # of the killed process
         self._runs = Counter(line[4:] for line in lines if line.startswith("run "))
         self._lock = threading.Lock()
 
     def note(self, line: str) -> None:
-        """Write a line."""
+        """Write a line to the file."""
         with self._lock:
             self._file.write(f"{line}\n")
 
     def fails(self, name: str) -> bool:
-        """Take note of a run, and tell whether it fails."""
+        """Record a run, and return whether it fails."""
         self.note(f"run {name}")
         with self._lock:
             self._runs[name] += 1
@@ -69,14 +70,17 @@ class Work:
         return name.startswith("poison") or (name.startswith("once") and first)
 
     def handle(self, message: Any) -> None:
-        """Fail or not; a subscriber calls it."""
+        """Handle a message, which may fail; a subscriber calls this."""
         if self.cell.form == "avro":
             assert message.value()["note"] == "-"
         if self.fails(message.properties()["name"]):
             raise TimeoutError("not now")
 
     def is_dead(self, message: Any) -> bool:
-        """Tell whether the application has to dead-letter: the broker counts no redeliveries."""
+        """Return whether the application has to dead-letter a message itself.
+
+        On Exclusive and Failover subscriptions, the broker does not count redeliveries.
+        """
         if self.cell.kind not in {"Exclusive", "Failover"}:
             return False
         return self._runs[message.properties()["name"]] > RETRIES
@@ -105,7 +109,7 @@ def options_of(cell: Cell, keys: list[str]) -> dict[str, Any]:
 
 
 def settle(consumer: Any, message: Any, work: Work) -> None:
-    """Work on a message as applications do."""
+    """Handle and settle a message, as applications do."""
     try:
         try:
             work.handle(message)
@@ -123,14 +127,14 @@ def settle(consumer: Any, message: Any, work: Work) -> None:
 
 
 def run_sync(client: pr.Client, topic: Any, work: Work, options: dict[str, Any]) -> None:
-    """Receive in a loop."""
+    """Receive and settle in a loop."""
     consumer = client.subscribe(topic, SUBSCRIPTION, **options)
     while True:
         settle(consumer, consumer.receive(), work)
 
 
 def run_listener(client: pr.Client, topic: Any, work: Work, options: dict[str, Any]) -> None:
-    """Be called."""
+    """Settle in a message listener."""
     client.subscribe(
         topic,
         SUBSCRIPTION,
@@ -141,7 +145,7 @@ def run_listener(client: pr.Client, topic: Any, work: Work, options: dict[str, A
 
 
 async def run_asyncio(url: str, topic: Any, work: Work, options: dict[str, Any]) -> None:
-    """Await."""
+    """Receive and settle on an event loop."""
     async with pra.Client(url) as client:
         consumer = await client.subscribe(topic, SUBSCRIPTION, **options)
         while True:
@@ -172,7 +176,7 @@ def managed(cell: Cell) -> dict[str, Any]:
 
 
 def run_subscriber(client: pr.Client, topic: Any, work: Work, _: dict[str, Any]) -> None:
-    """Let a subscriber do it."""
+    """Settle with a subscriber."""
     more = {"schema": schema(evolved=True)} if work.cell.form == "avro" else {}
     client.subscriber(
         topic, SUBSCRIPTION, work.handle, concurrency=4, **managed(work.cell), **more
@@ -180,7 +184,7 @@ def run_subscriber(client: pr.Client, topic: Any, work: Work, _: dict[str, Any])
 
 
 def run_push(client: pr.Client, topic: Any, work: Work, _: dict[str, Any]) -> None:
-    """Let a dispatcher post it to an endpoint of this process."""
+    """Settle with a dispatcher that posts to an endpoint of this process."""
 
     class Receiver(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -206,7 +210,7 @@ RUNS = {"sync": run_sync, "listener": run_listener, "subscriber": run_subscriber
 
 
 def watch_neighbour(client: pr.Client, topic: str, work: Work) -> None:
-    """Hold a message of another consumer of this client; it must not come again."""
+    """Hold a message of another consumer of this client, and record any redelivery of it."""
     consumer = client.subscribe(topic, "neighbour", pulsar.ConsumerType.Shared)
     client.create_producer(topic).send(b"held")
     held = consumer.receive()

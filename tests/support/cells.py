@@ -1,4 +1,4 @@
-"""The cells of the matrix test: combinations of what users combine, and why some make no sense."""
+"""The cells of the matrix test: combinations of what users combine; some are impossible."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Cell:
     Attributes:
         kind: The type of the subscription; ``sticky`` is Key_Shared with ranges of hashes.
         form: How messages are published.
-        topics: What is subscribed to.
+        topics: The topics that are subscribed to.
         fault: What goes wrong.
-        shell: What receives and settles.
+        shell: The interface that receives and settles.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Cell:
 
     @property
     def is_managed(self) -> bool:
-        """Whether a subscriber settles, and not the application itself."""
+        """Whether a subscriber settles, not the application."""
         return self.shell in {"subscriber", "push"}
 
     @property
@@ -52,7 +52,7 @@ class Cell:
 
     @property
     def by_letters(self) -> bool:
-        """Whether failed messages go to the retry topic; else they are redelivered."""
+        """Whether failed messages go to the retry topic; otherwise they are redelivered."""
         in_place = self.is_managed and self.is_ordered
         return self.topics != "pattern" and self.fault != "nack" and not in_place
 
@@ -61,7 +61,7 @@ class Cell:
         return itertools.combinations(attrs.asdict(self).items(), 2)
 
 
-#: Pairs of values that cannot be combined, and the reason. Others are tested.
+#: Pairs of values that cannot be combined, with the reason. All other pairs are tested.
 SENSELESS: Mapping[frozenset[str], str] = {
     frozenset({"subscriber", "pattern"}): "a subscriber takes no pattern",
     frozenset({"push", "pattern"}): "a dispatcher takes no pattern",
@@ -75,7 +75,7 @@ SENSELESS: Mapping[frozenset[str], str] = {
 
 
 def senseless(cell: Cell) -> str | None:
-    """Say why a cell makes no sense; None where it does."""
+    """Return why a cell is impossible; None if it is possible."""
     for pair in cell.pairs():
         if reason := SENSELESS.get(frozenset(value for _, value in pair)):
             return reason
@@ -85,7 +85,7 @@ def senseless(cell: Cell) -> str | None:
 
 
 def pairwise() -> list[Cell]:
-    """Return cells in which each pair of values occurs that makes sense, few of them."""
+    """Return a small set of cells in which each possible pair of values occurs."""
     every = [Cell(*values) for values in itertools.product(*AXES.values())]
     sensible = [cell for cell in every if senseless(cell) is None]
     wanted = {pair for cell in sensible for pair in cell.pairs()}

@@ -1,6 +1,7 @@
-"""Killing Spark's Python workers in the middle of their work. For functions that run in workers.
+"""Kills Spark's Python workers in the middle of their work. For functions that run in workers.
 
-Spark pickles functions of a test by reference, and workers know no tests: `by_value` mends that.
+Spark pickles the functions of a test by reference, but workers can't import tests; `by_value`
+solves that.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from typing import Any
 
 from pyspark import TaskContext, cloudpickle
 
-#: Seconds for a condition to come true in a worker: more than any test takes to make it so.
+#: Seconds to wait for a condition in a worker: more than any test needs.
 _PATIENCE = 150.0
 
 
 def by_value() -> None:
-    """Have this module travel with the functions that use it."""
+    """Send this module together with the functions that use it."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def pause(at: int, first: Callable[[], None]) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return a function for `mapInArrow` that passes batches on and calls *first* in between.
+    """Return a function for `mapInArrow` that passes batches on, and calls *first* once per task.
 
-    It is called before batch number *at* of each task, but only in its first attempt.
+    It is called before batch number *at* of each task, and only in the task's first attempt.
     """
 
     def passing(batches: Iterator[Any]) -> Iterator[Any]:
@@ -41,7 +42,7 @@ def pause(at: int, first: Callable[[], None]) -> Callable[[Iterator[Any]], Itera
 
 
 def await_file(path: str) -> None:
-    """Wait until a file is there."""
+    """Wait until a file exists."""
     deadline = time.monotonic() + _PATIENCE
     while not Path(path).exists():
         if time.monotonic() > deadline:
@@ -50,9 +51,9 @@ def await_file(path: str) -> None:
 
 
 def kill_other_workers() -> None:
-    """Kill -9 every Python worker of this Spark but the one that this runs in.
+    """Kill (-9) every Python worker of this Spark except the one that runs this function.
 
-    Workers are forked by daemons, which are the JVM's children.
+    Daemons, which are children of the JVM, fork the workers.
     """
     jvm = _parent(os.getppid())
     for daemon in _children(jvm):

@@ -29,24 +29,24 @@ from pulsar_retry.standalone.member import BrokerMember
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
-#: Set in CI: a cluster that does not start is then a failure, not a reason to skip.
+#: Set in CI: a cluster that does not start is then a failure; otherwise the tests are skipped.
 _REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
 #: Whether the processes are our children (the default) or containers.
 _KIND = "PULSAR_RETRY_CLUSTER"
 _NEEDED_MIB = 2560
-#: Who shows nothing may do everything, so that tools that know no tokens work here too.
+#: A client without credentials may do everything, so that tools without tokens work here too.
 _SETTINGS = {**HOSTILE, "anonymousUserRole": "admin"}
 
 
 @attrs.frozen
 class Certificates:
-    """What a certificate authority of our own has issued: PEM files.
+    """Certificates of a test authority, as PEM files.
 
     Attributes:
-        authority: Its certificate.
-        broker: The brokers', who are called 127.0.0.1 and nothing else.
-        client: Of a client whose role is ``robot``: certificate and key.
-        stranger: The certificate of another authority, which has issued nothing of these.
+        authority: The authority's certificate.
+        broker: The brokers' certificate, which is valid only for 127.0.0.1.
+        client: The certificate and key of a client whose role is ``robot``.
+        stranger: The certificate of another authority, which has issued none of these.
     """
 
     authority: Path
@@ -56,7 +56,7 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path) -> Certificates:
-        """Issue them."""
+        """Issue the certificates."""
         authority, stranger = folder / "ca.pem", folder / "stranger.pem"
         ours = trustme.CA()
         ours.cert_pem.write_to_path(authority)
@@ -72,7 +72,7 @@ class Certificates:
 
 
 def _write(issued: trustme.LeafCert, stem: Path) -> tuple[Path, Path]:
-    """Write a certificate and its key; Java reads keys in PKCS #8 alone."""
+    """Write a certificate and its key; Java reads keys only in PKCS #8."""
     certificate, key = stem.with_suffix(".pem"), stem.with_suffix(".key")
     certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     private = pem.load_pem_private_key(issued.private_key_pem.bytes(), None)
@@ -83,33 +83,33 @@ def _write(issued: trustme.LeafCert, stem: Path) -> tuple[Path, Path]:
 
 @attrs.frozen
 class RunningCluster:
-    """A cluster with authentication and TLS, and what tests ask of it.
+    """A cluster with authentication and TLS, and the operations that tests need.
 
     Attributes:
         it: The processes.
-        certificates: Its brokers', and a client's.
+        certificates: The certificates of its brokers and of a client.
     """
 
     it: LocalCluster
     certificates: Certificates
 
     def connection(self, role: str = "admin", **options: Any) -> Connection:
-        """Return how *role* reaches it, with TLS."""
+        """Return how *role* connects to the cluster, with TLS."""
         options.setdefault("service_url", self.it.service_url_tls)
         options.setdefault("admin_url", self.it.admin_url_tls)
         options.setdefault("tls_trust_certs_file", str(self.certificates.authority))
         return Connection(token=self.it.token(role), **options)
 
     def client(self, role: str = "admin", **options: Any) -> pr.Client:
-        """Open a client of *role*."""
+        """Open a client with the role *role*."""
         token = pulsar.AuthenticationToken(self.it.token(role))
         return pr.Client(self.it.service_url, token, logger=QUIET, **options)
 
     def call(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """Ask the REST API of a broker that runs; redirects to owners are followed.
+        """Call the REST API of a running broker; redirects to the owner of a topic are followed.
 
         Raises:
-            OSError: It refuses, or no broker runs.
+            OSError: The broker refuses, or no broker runs.
         """
         broker = self._running()
         try:
@@ -119,11 +119,11 @@ class RunningCluster:
             raise OSError(str(error)) from error
 
     def topics(self, namespace: str) -> list[str]:
-        """Return the names of the namespace's topics, those of partitions one by one."""
+        """Return the names of the namespace's topics; each partition is a name."""
         return sorted(self.call("GET", f"persistent/{namespace}"))
 
     def backlog(self, topic: str, subscription: str) -> int:
-        """Return how much a subscription has to deliver, over all partitions."""
+        """Return how many messages a subscription has to deliver, over all partitions."""
         path = topic_path(topic)
         parts = self.call("GET", f"{path}/partitions")["partitions"]
         names = [f"{path}-partition-{n}" for n in range(parts)] or [path]
@@ -152,7 +152,7 @@ class RunningCluster:
         patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
 
     def bundle(self, topic: str) -> str:
-        """Return the bundle of a topic, which need not exist: bundles are what moves."""
+        """Return the bundle of a topic, which need not exist; the brokers move whole bundles."""
         return patiently(lambda: self._look_up(topic, "/bundle"), OSError).strip('"')
 
     def _look_up(self, topic: str, what: str = "") -> str:
@@ -165,7 +165,7 @@ class RunningCluster:
         return next((each for each in self.it.brokers if each.is_running), self.it.brokers[0])
 
     def mend(self) -> None:
-        """Start whatever a test has killed."""
+        """Start every process that a test has killed."""
         for each in reversed(self.it.members):
             each.launch()
         for each in reversed(self.it.members):
@@ -177,7 +177,8 @@ def running_cluster(folder: Path) -> Iterator[RunningCluster]:
     """Start a cluster, and stop it at the end.
 
     Raises:
-        StandaloneError: There is too little memory, or it does not start; the first line says why.
+        StandaloneError: There is too little memory, or the cluster does not start; the first line
+            says why.
     """
     available = _available_mib()
     if available is not None and available < _NEEDED_MIB:
@@ -200,12 +201,12 @@ def _made(tls: TlsFiles) -> LocalCluster:
 
 
 def is_required() -> bool:
-    """Tell whether there has to be a cluster."""
+    """Return whether a missing cluster is an error."""
     return os.environ.get(_REQUIRED) == "1"
 
 
 def _available_mib() -> int | None:
-    """Return the memory that can be had without swapping; None: this system does not say."""
+    """Return the memory that is available without swapping; None if this system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

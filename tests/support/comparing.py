@@ -1,4 +1,4 @@
-"""Contestants in one run, interleaved."""
+"""Runs contestants in turn within one benchmark, and compares them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from figures import Point, Result, Time
 
 
 class Stopwatch:
-    """Takes the time of a number of messages.
+    """Measures the time of a number of messages.
 
     Attributes:
         rate: Messages per second.
         cpu: Microseconds of processor time per message, by *clock* (such as `time.thread_time`).
-            It depends less than the rate on what else the machine does.
+            It depends less than the rate on other programs on the machine.
     """
 
     rate: float
@@ -31,7 +31,7 @@ class Stopwatch:
 
     @classmethod
     def of(cls, messages: int, seconds: float, cpu_seconds: float) -> Self:
-        """Return one of somebody else's times."""
+        """Return a stopwatch for times that another program measured."""
         watch = cls(messages, time.process_time)
         watch.rate, watch.cpu = messages / seconds, cpu_seconds / messages * 1e6
         return watch
@@ -57,7 +57,7 @@ def interleaved(
     turn = deque(contestants)
 
     def one_round() -> None:
-        turn.rotate()  # being the first after a pause is no advantage, nor a handicap
+        turn.rotate()  # so that no contestant is always the first one after the pause
         for name in turn:
             rounds_of[name].append(contestants[name]())
 
@@ -76,8 +76,8 @@ def compare(
 ) -> None:
     """Run *contestants* in turn, *rounds* times; report medians, spread and the ratio to *base*.
 
-    Each returns messages per second for one round, or a stopwatch. *floors* are the least ratios
-    that some of them ought to have; *by_cpu*: of processor time, whatever the rate is.
+    Each returns messages per second for one round, or a stopwatch. *floors* are the minimum ratios
+    of some contestants. With *by_cpu*, they apply to the processor time, not to the rate.
     """
     rounds_of = interleaved(benchmark, contestants, rounds)
     unit = statistics.median(_rates(rounds_of[base]))
@@ -106,7 +106,7 @@ def sweep(
     base: str,
     rounds: int,
 ) -> None:
-    """Run *contestants* in turn at each of *places*, and report what a message costs there."""
+    """Run *contestants* in turn at each of *places*, and report the cost of a message there."""
     runs = {
         (x, name): partial(contestant, x)
         for x in places
@@ -135,8 +135,8 @@ def compare_times(
 ) -> None:
     """Run *contestants* in turn; report how long they took, and the ratio to *base*.
 
-    Each returns seconds, and seconds of processor time. *ceilings* are the greatest ratios that
-    some of them ought to have.
+    Each returns seconds, and seconds of processor time. *ceilings* are the maximum ratios of some
+    contestants.
     """
     rounds_of = interleaved(benchmark, contestants, rounds)
     medians = {
@@ -167,14 +167,14 @@ def _cpus(values: Sequence[float | Stopwatch]) -> list[float]:
 
 
 def _least(values: Sequence[float | Stopwatch]) -> float:
-    """Return the least processor time; 0 where none was taken. The rest is noise."""
+    """Return the least processor time; the rest is noise. 0 if none was measured."""
     return min(_cpus(values), default=0.0)
 
 
 def _cpu_ratio(base: Sequence[float | Stopwatch], values: Sequence[float | Stopwatch]) -> float:
-    """Return how much more processor time *base* takes, in the median of the rounds.
+    """Return the ratio of the processor times of *base* and a contestant: the median of the rounds.
 
-    What else the machine does changes from round to round, and less within one.
+    The load from other programs changes from round to round, but less within one round.
     """
     pairs = zip(_cpus(base), _cpus(values), strict=False)
     return statistics.median([theirs / ours for theirs, ours in pairs if ours] or [0.0])

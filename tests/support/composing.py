@@ -1,4 +1,4 @@
-"""The cluster of docker/compose.yaml, to be used as `LocalCluster` is."""
+"""The cluster of docker/compose.yaml, with the interface of `LocalCluster`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from pulsar_retry.testing.broker import DEFAULT_IMAGE
 
 ROOT = Path(__file__).parents[2]
 _FILE = ROOT / "docker" / "compose.yaml"
-#: Where the configuration's folder is for the containers.
+#: The folder of the configuration inside the containers.
 _INSIDE = Path("/pulsar/cluster")
 _PATIENCE = 240.0
 
 
 def missing_for_compose() -> str:
-    """Say what is missing to run docker/compose.yaml, or "" when nothing is."""
+    """Return what is missing to run docker/compose.yaml; "" if nothing is missing."""
     if missing := missing_for_container(os.environ.get("PULSAR_IMAGE") or DEFAULT_IMAGE):
         return missing
     return "" if _program() else "neither `docker compose` nor docker-compose is installed"
 
 
 def _program() -> list[str]:
-    """Return how Compose is called here; nothing: it is not here."""
+    """Return the command of Compose on this machine; empty if it is not installed."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]):
             told = subprocess.run([*command, "version"], capture_output=True, check=False)
@@ -49,16 +49,16 @@ def _program() -> list[str]:
 
 @attrs.frozen
 class Project:
-    """A run of docker/compose.yaml under a name of its own."""
+    """A run of docker/compose.yaml under a unique name."""
 
     name: str
     environment: Mapping[str, str]
 
     def call(self, *arguments: str) -> str:
-        """Call Compose and return what it prints.
+        """Call Compose and return its output.
 
         Raises:
-            StandaloneError: It failed.
+            StandaloneError: Compose failed.
         """
         done = subprocess.run(
             [*_program(), "--file", str(_FILE), "--project-name", self.name, *arguments],
@@ -73,13 +73,13 @@ class Project:
 
 
 class _InContainer:
-    """What a member does that is a container. Its `_runtime` is the project."""
+    """The operations of a member that runs in a container. Its `_runtime` is the project."""
 
     _down = _was_ready = False
 
     @property
     def is_running(self) -> bool:
-        """Whether it was not ended here: asking Docker each time would cost seconds."""
+        """Whether this program has not ended it: asking Docker each time would cost seconds."""
         return not self._down
 
     def launch(self) -> None:
@@ -126,7 +126,7 @@ class _BrokerContainer(_InContainer, BrokerMember):
 
 
 class ComposeCluster(LocalCluster):
-    """A cluster of containers, with ports and a configuration of its own."""
+    """A cluster of containers, with different ports and configuration for each cluster."""
 
     def __init__(self, *, tls: TlsFiles, settings: Mapping[str, config.Setting]) -> None:
         super().__init__(auth=True, tls=tls, settings=settings)
@@ -186,7 +186,7 @@ class ComposeCluster(LocalCluster):
         self._project.call("down", "--volumes", "--timeout", "1")
 
     def _more(self, port: int, web_port: int) -> dict[str, Any]:
-        """Return a broker's settings beyond those of docker/cluster."""
+        """Return a broker's settings that differ from those of docker/cluster."""
         inside = TlsFiles(
             **{
                 name: _INSIDE / getattr(self._tls, name).name
@@ -199,7 +199,7 @@ class ComposeCluster(LocalCluster):
 
 
 def _neighbours(number: int) -> int:
-    """Return the first of so many ports in a row that are free."""
+    """Return the first port of a row of free ports."""
     return next(
         first
         for first in (next(ports.free_ports()) for _ in count())

@@ -1,4 +1,4 @@
-"""One of two brokers that a test of tests/contract runs on, and what it does there."""
+"""One of the two brokers that a test of tests/contract runs on, and the operations there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pulsar
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
 
-#: Milliseconds in which what is to come comes.
+#: Milliseconds to wait for messages that have to come.
 SOON = 20_000
 
-#: Milliseconds after which nothing comes any more.
+#: Milliseconds to wait before it is certain that no message comes.
 NEVER = 500
 
 SUBSCRIPTION = "billing"
@@ -23,7 +23,7 @@ EARLIEST = pulsar.InitialPosition.Earliest
 
 @attrs.define
 class Place:
-    """One of the two brokers, and a topic of the test's own there.
+    """One of the two brokers, with a topic of the test.
 
     Attributes:
         topic: The topic.
@@ -34,7 +34,7 @@ class Place:
     _clients: list[pr.Client] = attrs.Factory(list)
 
     def client(self) -> pr.Client:
-        """Return another client, as of another process."""
+        """Return another client, as another process would have."""
         if isinstance(self._broker, MemoryBroker):
             client: pr.Client = self._broker.client()
         else:
@@ -66,7 +66,7 @@ class Place:
 
 
 def take(consumer: Any, count: int) -> list[Any]:
-    """Return the next messages; they must come."""
+    """Return the next messages; fail if they do not come."""
     return [consumer.receive(SOON) for _ in range(count)]
 
 
@@ -76,7 +76,7 @@ def texts(messages: list[Any]) -> list[str]:
 
 
 def rest(consumer: Any, wait: int = NEVER) -> list[str]:
-    """Return the payloads of everything that still comes."""
+    """Return the payloads of all messages that still come."""
     found = []
     try:
         while True:

@@ -1,14 +1,15 @@
-"""A program that hands messages on and is killed at a chosen step of a chosen hand-off.
+"""A program that hands messages off and is killed at a chosen step of a chosen hand-off.
 
-The steps are those of pulsar-client: its producer and consumer are wrapped here, in this process
-only, and nothing of the product knows of it.
+The steps are those of pulsar-client. Its producer and consumer are wrapped in this process only;
+the code of the product is unchanged.
 
 - ``unsent``: before the letter is given to pulsar-client.
-- ``sent``: right after; whether the broker has it by then is chance.
-- ``stored``: the broker's receipt is here, and nobody has seen it.
-- ``receipt``: the receipt was seen, and the acknowledgement is about to be given to pulsar-client.
-- ``acknowledged``: right after that; it is in the group that pulsar-client sends later.
-- ``told``: at the next hand-off, which is so late that the broker knows.
+- ``sent``: right after that; whether the broker has the letter by then is chance.
+- ``stored``: the broker's receipt has come, but nobody has seen it.
+- ``receipt``: the receipt was seen; the acknowledgement is about to be given to pulsar-client.
+- ``acknowledged``: right after that; the acknowledgement is in a group that pulsar-client sends
+  later.
+- ``told``: at the next hand-off, which is so late that the broker has the acknowledgement.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ import pulsar_retry as pr
 
 STEPS = ("unsent", "sent", "stored", "receipt", "acknowledged", "told")
 
-#: Seconds, several times what pulsar-client keeps a group of acknowledgements for.
+#: Seconds; several times as long as pulsar-client holds a group of acknowledgements back.
 _TOLD = 1.0
 
 
 def die(*_: Any) -> None:
-    """End as by kill -9: no destructor, no flush, no farewell to the broker."""
+    """End as by kill -9: without destructors, without a flush, without closing connections."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -52,7 +53,7 @@ class Trap:
     def arm(self) -> None:
         """Wrap pulsar-client."""
 
-        # Functions, unlike bound methods, are given the producer or consumer.
+        # Unlike bound methods, functions get the producer or consumer as an argument.
         def send(*arguments: Any) -> None:
             self.send(*arguments)
 
@@ -63,7 +64,7 @@ class Trap:
         _pulsar.Consumer.acknowledge_async = acknowledge
 
     def send(self, producer: Any, message: Any, callback: Any) -> None:
-        """Publish a letter, unless this is the end."""
+        """Publish a letter, or die at this step."""
         self._sends += 1
         its_turn = self._sends == self._at
         if self._step == "told" and self._sends == self._at + 1:
@@ -76,7 +77,7 @@ class Trap:
             die()
 
     def acknowledge(self, consumer: Any, message: Any, callback: Any) -> None:
-        """Acknowledge an original, unless this is the end."""
+        """Acknowledge an original, or die at this step."""
         self._acknowledgements += 1
         its_turn = self._acknowledgements == self._at
         if its_turn and self._step == "receipt":
@@ -87,7 +88,7 @@ class Trap:
 
 
 def crash(url: str, topic: str, ledger: Ledger, way: str, step: str, at: int) -> int:
-    """Run the program until it is dead; return its exit code, -9 if all is well."""
+    """Run the program until it is dead; return its exit code, which should be -9."""
     arguments = [url, topic, str(ledger.path), way, step, str(at)]
     return subprocess.run(
         [sys.executable, __file__, *arguments], check=False, timeout=60
@@ -95,7 +96,7 @@ def crash(url: str, topic: str, ledger: Ledger, way: str, step: str, at: int) ->
 
 
 def main() -> None:
-    """Hand messages on until the trap snaps."""
+    """Hand messages off until the trap kills the process."""
     url, topic, path, way, step, at = sys.argv[1:]
     Trap(step, int(at)).arm()
     with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:

@@ -1,6 +1,6 @@
-"""A program that hands messages on and is killed before its acknowledgements are out.
+"""A program that hands messages off and is killed before its acknowledgements are sent.
 
-Its arguments: URL, topic, how many messages, seconds of the letters' delay.
+Its arguments: URL, topic, the number of messages, the letters' delay in seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pulsar_retry as pr
 
 
 def main() -> None:
-    """Hand so many messages on, wait for the receipts, and die."""
+    """Hand the messages off, wait for the receipts, and die."""
     url, topic, count, delay = sys.argv[1:]
     consumer = pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)).subscribe(
         topic,

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 def key_files(folder: Path) -> list[str]:
     """Write a new public and a new private key to *folder*, and return their files in this order.
 
-    They are what `pulsar.CryptoKeyReader` takes.
+    `pulsar.CryptoKeyReader` takes these files.
     """
     private = rsa.generate_private_key(65537, 2048)
     files = [folder / "public.pem", folder / "private.pem"]

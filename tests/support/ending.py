@@ -1,4 +1,4 @@
-"""How a program ends that has used a client with a Python function in it."""
+"""Shows how a program ends that has passed a Python function to a client."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ use()
 def end_of(imports: str, body: str) -> tuple[int, str]:
     """Return the exit code of a program, and ``destroyed`` if a `Supplier` was destroyed.
 
-    pulsar-client may destroy what it was given on a thread of its own, and an interpreter that is
-    shutting down aborts the process then. Whether it does is chance; whether it might is not: it
-    can destroy only what nothing else keeps.
+    pulsar-client may destroy a Python object on a thread of its own; if the interpreter is shutting
+    down then, it aborts the process. Whether that happens is chance. Whether it can happen is not:
+    pulsar-client can destroy an object only if nothing else holds a reference to it.
 
     Args:
-        imports: What the program imports.
-        body: The body of its only function; ``Supplier`` and ``QUIET`` are there.
+        imports: The imports of the program.
+        body: The body of its only function, which can use ``Supplier`` and ``QUIET``.
     """
     program = _PROGRAM.format(imports=imports, body=textwrap.indent(body, "    "))
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""An HTTP server that acknowledges, as quickly as Python can: run it with a port."""
+"""An HTTP server that acknowledges as quickly as Python can; its argument is a port."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Acknowledging(asyncio.Protocol):
     """Answers 204 to each request of a connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start a connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._buffer = b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is whole."""
+        """Answer every complete request."""
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head = self._buffer[:end].lower()
@@ -28,7 +28,7 @@ class Acknowledging(asyncio.Protocol):
 
 
 async def main() -> None:
-    """Serve, and say so."""
+    """Serve, and print when ready."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Acknowledging, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - for who has started it

@@ -1,7 +1,7 @@
-"""A consumer in a process of its own that settles as many messages as it is told, again and again.
+"""A consumer in a separate process that settles given numbers of messages, again and again.
 
-``python enduring.py URL TOPIC DOING NAME`` reads a number from each line of its input, settles so
-many messages, and prints what that took, as JSON.
+``python enduring.py URL TOPIC DOING NAME`` reads a number from each line of its input, settles that
+many messages, and prints the time and memory that this took, as JSON.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import pulsar
 
 @attrs.frozen
 class Window:
-    """What a window of messages took.
+    """The cost of a window of messages.
 
     Attributes:
-        seconds: How long it was.
+        seconds: How long it took.
         cpu: Seconds of processor time.
         memory: Bytes of memory that the process holds after it.
     """
@@ -35,7 +35,7 @@ class Window:
 
 
 class Enduring:
-    """The process; a context manager. Its subscription is there once it is entered."""
+    """The process; a context manager. Its subscription exists once the context is entered."""
 
     def __init__(self, url: str, topic: str, doing: str, name: str) -> None:
         command = [sys.executable, __file__, url, topic, doing, name]
@@ -68,7 +68,7 @@ class Enduring:
 
 
 def main(url: str, topic: str, doing: str, name: str) -> None:
-    """Be the process."""
+    """Run the process."""
     from loads import CONTESTANTS, QUIET  # noqa: PLC0415 - the parent needs none of it
 
     kind, settling, options = CONTESTANTS[doing][name]

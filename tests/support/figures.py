@@ -1,7 +1,7 @@
-"""What benchmarks measured, as tables, and their places in docs/performance.md.
+"""The results of benchmarks as tables, and their places in docs/performance.md.
 
-A place begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end -->``; what is between is
-written by ``tox run -e bench -- --write-performance``. The name is a benchmark's, as pytest has it
+A place begins with ``<!-- figures: NAME -->`` and ends with ``<!-- end -->``. The text between them
+is written by ``tox run -e bench -- --write-performance``. NAME is pytest's name of a benchmark,
 without its folder: ``test_push.py::test_push[8]``.
 """
 
@@ -19,17 +19,17 @@ _PLOT = re.compile(r"\]\(figures/(?P<name>[\w-]+\.svg)\)")
 
 @attrs.frozen
 class Result:
-    """How a contestant did.
+    """The result of one contestant.
 
     Attributes:
-        name: Who it is.
-        rates: Messages per second: the median, the slowest round, the fastest.
-        ratio: Its median, where the base has 1.
-        cpu: Microseconds of processor time per message, in the round with the least; 0: unknown.
-        cpu_ratio: How much more of it the base takes, where it takes 1: the median of the rounds,
-            in each of which the two ran one after the other.
-        floor: What the ratio ought to be at least; 0: nothing is asked.
-        by_cpu: Whether that is asked of processor time alone.
+        name: The contestant.
+        rates: Messages per second: the median, the slowest round, the fastest round.
+        ratio: Its median rate, divided by that of the base.
+        cpu: Microseconds of processor time per message, in the round with the least; 0 if unknown.
+        cpu_ratio: The processor time of the base, divided by that of this contestant: the median of
+            the rounds, in each of which the two ran one after the other.
+        floor: The minimum of the ratio; 0 for none.
+        by_cpu: Whether the floor applies to processor time only.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Result:
     def judged(self) -> float:
         """The ratio that is compared with the floor.
 
-        The rate's or processor time's, whichever is better, where not the latter alone is asked
-        for: each of them swings with what else the machine does.
+        It is the better one of the rate's ratio and the processor time's ratio, because both vary
+        with other load on the machine; with `by_cpu`, it is the latter.
         """
         return self.cpu_ratio if self.by_cpu else max(self.ratio, self.cpu_ratio)
 
     @property
     def missed(self) -> str:
-        """What is wrong with it, or nothing."""
+        """What is wrong with the result, or ""."""
         if self.judged >= self.floor:
             return ""
         return f"{self.name} has {self.judged:.2f}, not {self.floor:.2f}"
@@ -70,15 +70,15 @@ class Result:
 
 @attrs.frozen
 class Time:
-    """How long something took, which is better the shorter it is.
+    """How long something took; shorter is better.
 
     Attributes:
-        name: What.
-        seconds: The median, the shortest and the longest.
-        ratio: Its median, where the base has 1.
+        name: What took that long.
+        seconds: The median, the shortest and the longest time.
+        ratio: Its median, divided by that of the base.
         cpu: Seconds of processor time: the median.
-        cpu_ratio: The same, where the base has 1.
-        ceiling: What the ratio ought to be at most; 0: nothing is asked.
+        cpu_ratio: The processor time, divided by that of the base.
+        ceiling: The maximum of the ratio; 0 for none.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Time:
 
     @property
     def missed(self) -> str:
-        """What is wrong with it, or nothing."""
+        """What is wrong with the time, or ""."""
         if not self.ceiling or min(self.ratio, self.cpu_ratio) <= self.ceiling:
             return ""
         return f"{self.name} takes {self.ratio:.2f} times as long, not {self.ceiling:.2f}"
@@ -107,14 +107,14 @@ class Time:
 
 @attrs.frozen
 class Point:
-    """What a message costs where something else is varied.
+    """The cost of a message at one value of a parameter.
 
     Attributes:
-        x: The value of what is varied.
-        name: Whose cost.
+        x: The value of the parameter.
+        name: The contestant.
         rate: Messages per second: the median.
         cpu: Microseconds of processor time per message, in the round with the least.
-        cpu_ratio: How much more of it the base takes there, as a `Result` has it.
+        cpu_ratio: The ratio of processor times there, as in `Result`.
     """
 
     x: int
@@ -131,14 +131,14 @@ class Point:
 
 @attrs.frozen
 class Figures:
-    """What one benchmark measured.
+    """The results of one benchmark.
 
     Attributes:
-        results: How contestants did.
+        results: The results of contestants.
         times: How long things took.
-        points: What messages cost where something is varied.
-        axis: What that is.
-        notes: What else was measured.
+        points: The costs of messages at different values of a parameter.
+        axis: The name of that parameter.
+        notes: Other measurements.
     """
 
     results: tuple[Result, ...] = ()
@@ -149,7 +149,7 @@ class Figures:
 
     @classmethod
     def taken(cls, info: Mapping[str, Any]) -> Self:
-        """Return those that `compare` and its like put into a benchmark's ``extra_info``."""
+        """Return the figures that `compare` and similar functions stored in ``extra_info``."""
         notes = dict(info)
         return cls(
             tuple(Result(**each) for each in notes.pop("results", ())),
@@ -160,7 +160,7 @@ class Figures:
         )
 
     def missed(self) -> list[str]:
-        """Return what is not as it ought to be."""
+        """Return which figures miss their floor or ceiling."""
         return [each.missed for each in (*self.results, *self.times) if each.missed]
 
     def table(self) -> str:
@@ -171,7 +171,7 @@ class Figures:
         return "\n\n".join("\n".join(each) for each in tables if each) + "\n"
 
     def lines(self) -> Iterator[str]:
-        """Yield them as they are printed."""
+        """Yield the figures as lines to print."""
         for result in self.results:
             texts = filter(None, (result.rate, result.processor_time))
             yield f"{result.name:44} {'; '.join(texts)}"
@@ -221,13 +221,13 @@ def plots(page: str) -> list[str]:
 
 
 def plot_name(name: str) -> str:
-    """Return what the plot of a benchmark is called, ``push-push-8.svg``."""
+    """Return the file name of a benchmark's plot, such as ``push-push-8.svg``."""
     words = re.findall(r"\w+", name.replace("test_", "").replace(".py", "").replace("_", "-"))
     return f"{'-'.join(words)}.svg"
 
 
 def written(page: str, tables: Mapping[str, str]) -> str:
-    """Return *page* with *tables* in their places; the others stay."""
+    """Return *page* with *tables* in their places; other places are unchanged."""
 
     def write(match: re.Match[str]) -> str:
         text = tables.get(match["name"])
@@ -237,5 +237,5 @@ def written(page: str, tables: Mapping[str, str]) -> str:
 
 
 def unplaced(page: str, names: Iterable[str]) -> list[str]:
-    """Return those of *names* for which *page* has no place."""
+    """Return the *names* for which *page* has no place."""
     return sorted(set(names) - set(places(page)))

@@ -28,7 +28,7 @@ def fill(url: str, topic: str, batching: bool) -> None:
 
 
 def subscribe(client: Any, topic: str, **options: object) -> Any:
-    """Subscribe to the whole of *topic*; what asyncio's clients give is to be awaited."""
+    """Subscribe to the whole of *topic*; with an asyncio client, the result has to be awaited."""
     return client.subscribe(
         topic,
         "bench",
@@ -39,14 +39,14 @@ def subscribe(client: Any, topic: str, **options: object) -> Any:
 
 
 def receive_and_acknowledge(consumer: pulsar.Consumer) -> None:
-    """Settle everything, one message at a time."""
+    """Receive and acknowledge all messages, one at a time."""
     receive, acknowledge = consumer.receive, consumer.acknowledge
     for _ in range(MESSAGES):
         acknowledge(receive(10_000))
 
 
 def send_batch(client: Any, topic: str, count: int) -> None:
-    """Publish *count* messages, their numbers, as one entry."""
+    """Publish *count* messages, whose payloads are their numbers, as one entry."""
     producer = client.create_producer(
         topic,
         batching_enabled=True,

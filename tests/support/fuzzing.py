@@ -1,4 +1,4 @@
-"""What fuzz tests ask of everything that takes input: take it, or refuse it with a clear error."""
+"""The rule for everything that takes input: accept it, or refuse it with a clear error."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from pulsar_retry.errors import ConfigError
 
-#: What `taken` returns for input that was refused.
+#: The result of `taken` for input that was refused.
 REFUSED: Any = object()
 
 
 def taken(make: Callable[..., Any], *arguments: Any, says: str = "", **named: Any) -> Any:
-    """Return what *make* makes, or `REFUSED` if it raises a ConfigError that contains *says*."""
+    """Return the result of *make*, or `REFUSED` if it raises a ConfigError that contains *says*."""
     try:
         return make(*arguments, **named)
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""Consumers that hand messages on, enter it in a ledger, and end when everything has ended.
+"""Consumers that hand messages off, record it in a ledger, and stop when every message has ended.
 
-Each way to hand on is one function of a client, a topic and a ledger, so that a test can run it
-here and `crashing` in a process that is killed.
+Each way to hand off is one function of a client, a topic and a ledger. So a test can run it in its
+process, and `crashing` can run it in a process that is killed.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import pulsar_retry as pr
 
 EARLIEST = pulsar.InitialPosition.Earliest
 
-#: Milliseconds for which a consumer waits before it looks whether it is to go on.
+#: Milliseconds for which a consumer waits before it checks whether it has to stop.
 _GLANCE = 200
 
-#: Seconds by which a broker may be early: its `delayedDeliveryTickTimeMillis`, by default.
+#: Seconds by which a broker may be early: the default of `delayedDeliveryTickTimeMillis`.
 _TICK = 1.0
 
-#: Seconds until a retry: two ticks. With less there would be no delay, and what is retried at once
-#: is in flight again while its neighbours still are: a fault would meet more letters than it names.
+#: Seconds until a retry: two ticks. A shorter delay would be no delay at all. Then a retried
+#: message would be in flight again together with its neighbours, and a fault would hit more letters
+#: than it names.
 DELAY = 2.0
 
 #: The name of consumers that have one.
 NAME = "same"
 
-#: The wall clock, whatever a test makes of it.
+#: The real wall clock, even if a test replaces it.
 _wall = time.time
 
 GoOn = Callable[[], bool]
@@ -50,14 +51,14 @@ def dead_letter_topic(topic: str) -> str:
 
 
 def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any) -> None:
-    """Publish *count* messages with the next numbers and enter those that have a receipt.
+    """Publish *count* messages with the next numbers; enter those that have a receipt.
 
-    The subscription is made first: a broker deletes a topic that has none.
+    The subscription is made first, because a broker deletes a topic without one.
     """
     patiently(lambda: _keep(client, topic), pulsar.Timeout)
     options = {"batching_enabled": False, "max_pending_messages": 0} | options
-    # pulsar-client asks one of the listed brokers, and waits twice as long after each failure: a
-    # few that meet the dead one use up any time-out. As an application would, ask again.
+    # pulsar-client asks one of the listed brokers, and doubles its wait after each failure. A
+    # few calls to a dead broker use up any time-out. So ask again, as an application would.
     producer = patiently(lambda: client.create_producer(topic, **options), pulsar.Timeout)
     first = ledger.account().sent
     for number in range(first, first + count):
@@ -72,7 +73,7 @@ def publish(client: Any, topic: str, ledger: Ledger, count: int, **options: Any)
 
 
 def _keep(client: Any, topic: str) -> None:
-    """Make the subscription, unless somebody is connected to it."""
+    """Make the subscription, unless a consumer is connected to it."""
     with suppress(pulsar.ConsumerBusy):
         pulsar.Client.subscribe(
             client,
@@ -85,7 +86,7 @@ def _keep(client: Any, topic: str) -> None:
 
 
 def subscribe(client: pr.Client, topic: str, **options: Any) -> pr.Consumer:
-    """Subscribe with retries, Shared, from the start."""
+    """Subscribe with retries, Shared, from the start of the topic."""
     options = {
         "consumer_type": pulsar.ConsumerType.Shared,
         "initial_position": EARLIEST,
@@ -96,7 +97,7 @@ def subscribe(client: pr.Client, topic: str, **options: Any) -> pr.Consumer:
 
 
 def received(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
-    """Yield messages while *go_on*, each entered as delivered."""
+    """Yield messages while *go_on* is true; enter each as delivered."""
     while go_on():
         with suppress(pulsar.Timeout):
             message = consumer.receive(_GLANCE)
@@ -105,9 +106,9 @@ def received(consumer: pr.Consumer, ledger: Ledger, go_on: GoOn) -> Any:
 
 
 def is_early(message: Any) -> bool:
-    """Tell whether a letter comes before it is due, by more than a tick of any broker.
+    """Return whether a letter came before it was due, by more than one tick of any broker.
 
-    Its publication is stamped in the moment in which its delay begins.
+    The publish time of a letter is the moment when its delay begins.
     """
     waited = _wall() - message.publish_timestamp() / 1000
     return waited < (pr.RetryProperties.of(message).delay or 0.0) - _TICK
@@ -142,7 +143,7 @@ def retry_many(
     delay: float = DELAY,
     **options: Any,
 ) -> None:
-    """Do what `retry` does with many letters in flight."""
+    """Do the same as `retry`, with many letters in flight."""
     consumer = subscribe(client, topic, **options)
     for message in received(consumer, ledger, go_on):
         if pr.RetryProperties.of(message).reconsume_times:
@@ -163,7 +164,7 @@ def dead_letter(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **op
 
 
 def nack(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
-    """Nack every message; the policy grants no redelivery, so each becomes a dead letter."""
+    """Nack every message; the policy allows no redelivery, so each becomes a dead letter."""
     options.setdefault("dead_letter_policy", pr.DeadLetterPolicy(0, initial_subscription_name="k"))
     consumer = subscribe(client, topic, enable_retry=False, **options)
     for message in received(consumer, ledger, go_on):
@@ -204,7 +205,7 @@ def reject(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options
                 subscriber.result(_GLANCE / 1000)
 
 
-#: The ways by name.
+#: The ways to hand off, by name.
 WAYS: dict[str, Callable[..., None]] = {
     "reconsume_later": retry,
     "dead_letter": dead_letter,

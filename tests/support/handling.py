@@ -1,4 +1,4 @@
-"""Handlers that take notes, for tests of the subscriber."""
+"""Handlers that record their calls, for tests of the subscriber."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-#: Seconds in which what has to happen happens.
+#: Seconds to wait for something that has to happen.
 SOON = 30.0
 
 
 class Notes:
-    """A handler that remembers what it was called with. Thread-safe.
+    """A handler that remembers the messages it was called with. Thread-safe.
 
     Attributes:
         seen: The payloads, in order, once per attempt.
@@ -20,7 +20,7 @@ class Notes:
     """
 
     def __init__(self, act: Callable[[Any], Any] = lambda _message: None) -> None:
-        """Make a handler that does what *act* does."""
+        """Make a handler that calls *act*."""
         self._act = act
         self._changed = threading.Condition()
         self.seen: list[bytes] = []
@@ -39,11 +39,11 @@ class Notes:
         return self._act(message)
 
     def wait_for(self, count: int) -> None:
-        """Wait until there were so many attempts."""
+        """Wait until there were this many attempts."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.seen) >= count, SOON), self.seen
 
 
 def fails(message: Any) -> None:
-    """Never works."""
+    """Fail at every attempt."""
     raise ValueError(f"cannot do {message.data()!r}")

@@ -1,4 +1,4 @@
-"""A bookie's journal as BookKeeper writes it, and as its replay reads it."""
+"""A bookie's journal, as BookKeeper writes it and as its replay reads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEDGER_KEY, FENCE, LAC = -0x1000, -0x2000, -0x8000
 
 
 def entry_record(ledger: int, entry: int, data: bytes, *, crc32: bool = False) -> bytes:
-    """Return an entry of a ledger, with the digest of its kind of ledger."""
+    """Return an entry of a ledger, with the digest of the ledger's type."""
     head = struct.pack(">qqqq", ledger, entry, entry - 1, len(data))
     if crc32:
         digest = zlib.crc32(head + data).to_bytes(8, "big")
@@ -41,13 +41,13 @@ def entry_record(ledger: int, entry: int, data: bytes, *, crc32: bool = False) -
 
 
 def record(ledger: int, kind: int, content: bytes = b"") -> bytes:
-    """Return a record of the bookie itself."""
+    """Return a record that the bookie writes about itself."""
     length = len(content).to_bytes(4, "big") if content else b""
     return _with_length(struct.pack(">qq", ledger, kind) + length + content)
 
 
 def padding(at: int) -> bytes:
-    """Return what is written at *at* when a flush follows."""
+    """Return the padding that is written at *at* if a flush follows."""
     short = -at % 512
     if short == 0:
         return b""
@@ -56,7 +56,7 @@ def padding(at: int) -> bytes:
 
 
 def replayed(journal: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield where each record begins, and it, as the bookie's `scanJournal` does.
+    """Yield each record with its position, as the bookie's `scanJournal` does.
 
     Raises:
         ValueError: The bookie would not start.
@@ -76,29 +76,29 @@ def replayed(journal: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def torn_data(entry: bytes) -> bytes:
-    """Return an entry up to the end of a page, as the kernel leaves it."""
+    """Return an entry that ends at the end of a page, as the kernel leaves it."""
     return entry[:4096]
 
 
 def torn_ids(entry: bytes) -> bytes:
-    """Return an entry whose own number was not written: it says 0."""
+    """Return an entry whose entry number was not written, so that it is 0."""
     return entry[:12]
 
 
 def torn_padding(_: bytes) -> bytes:
-    """Return half of what padding begins with: a length that the bookie does not start with."""
+    """Return the first half of a padding mark: a length with which the bookie does not start."""
     return PADDING.to_bytes(4, "big", signed=True)[:2]
 
 
 def tear(folder: Path, torn: Callable[[bytes], bytes]) -> tuple[Path, int]:
-    """Write to a killed bookie's journal what a kill leaves of one entry more.
+    """Add a torn entry to a killed bookie's journal, as a kill during a write leaves it.
 
     Args:
-        folder: The journal's, with some entry of 10 KB or more.
+        folder: The journal's folder; the journal has an entry of 10 KB or more.
         torn: Cuts the entry.
 
     Returns:
-        The file, and where in it the entry begins.
+        The file, and the position in it where the entry begins.
     """
     file = max(folder.glob("current/*.txn"), key=lambda each: int(each.stem, 16))
     content = file.read_bytes()
@@ -115,9 +115,9 @@ def tear(folder: Path, torn: Callable[[bytes], bytes]) -> tuple[Path, int]:
 
 
 def _flushed(journal: bytes) -> int:
-    """Return the end of the last whole flush.
+    """Return the end of the last complete flush.
 
-    On a busy machine a kill may have torn what is behind it: another bookie had acknowledged that.
+    On a busy machine, a kill may have torn what follows it; another bookie had acknowledged that.
     """
     at = end = len(HEADER)
     while (length := _int(journal, at)) > 0 or length == PADDING:

@@ -1,12 +1,13 @@
-"""A ledger of messages: what came in, and how each of them ended, over any number of processes.
+"""A ledger of messages: which were sent, and how each of them ended, over any number of processes.
 
-A message is known by its number, which is its payload and so survives every hop. A message ends
-when it is processed or when there is a dead letter of it. One that came in and has no end is lost;
-each end more than it came in is a duplicate.
+A message is known by its number, which is its payload, so every letter keeps it. A message has a
+completion when it is processed, or when there is a dead letter of it. A message that was sent and
+has no completion is lost. Duplicates are completions beyond the number of times that the message
+was sent, which is usually one.
 
-Every entry is one line, appended by one system call: a process that is killed has written all that
-it did, or nothing of it. Processing is entered *before* its acknowledgement, as an application's
-own effects are.
+Every entry is one line, appended by one system call: a process that is killed has written either
+the whole line or nothing. Processing is entered *before* its acknowledgement, like the effects
+of a real application.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ Event = Literal["sent", "delivered", "retried", "processed", "dead"]
 
 T = TypeVar("T")
 
-#: Seconds for everything to come to its end.
+#: Seconds for every message to end.
 SOON = 120.0
 
 
 @attrs.frozen
 class Account:
-    """What a ledger says, all messages together.
+    """The content of a ledger, summed over all messages.
 
     Attributes:
-        sent: How many messages came in.
+        sent: How many messages were sent.
         deliveries: How often they were delivered.
-        retried: How many retry letters were asked for.
-        processed: How many ends there were without a dead letter.
+        retried: How many retry letters were requested.
+        processed: The completions without a dead letter.
         dead: How many dead letters there are.
-        lost: The numbers of messages without an end.
-        twice: How many ends each message has more than it came in, if any.
-        strange: Numbers that ended and never came in.
+        lost: The numbers of messages without a completion.
+        twice: For each message with duplicates, how many: completions beyond the number of times
+            it was sent.
+        strange: Numbers of messages that have a completion, but were never sent.
     """
 
     sent: int
@@ -54,7 +56,7 @@ class Account:
 
     @property
     def duplicates(self) -> int:
-        """How many ends there are too many."""
+        """The number of duplicates."""
         return self.twice.total()
 
     def __str__(self) -> str:
@@ -66,15 +68,15 @@ class Account:
 
 
 class Ledger:
-    """Counts messages by number. Thread-safe, and safe with other processes on the same file."""
+    """Counts messages by number. Safe for several threads, and for several processes on a file."""
 
     def __init__(self, path: str | Path) -> None:
-        """Open the ledger at *path*, or make it."""
+        """Open the ledger at *path*, or create it."""
         self.path = Path(path)
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def enter(self, event: Event, what: Any) -> int:
-        """Enter an event of the message, or of the message with the number, *what*."""
+        """Enter an event of a message; *what* is the message or its number."""
         number = what if isinstance(what, int) else number_of(what)
         os.write(self._file, f"{event} {number}\n".encode())
         return number
@@ -85,7 +87,7 @@ class Ledger:
             self.enter(event, message)
 
     def counts(self) -> dict[Event, Counter[int]]:
-        """Return how often each event befell each number."""
+        """Return how often each event happened to each number."""
         counts: dict[Any, Counter[int]] = {
             event: Counter() for event in ("sent", "delivered", "retried", "processed", "dead")
         }
@@ -95,12 +97,12 @@ class Ledger:
         return counts
 
     def open(self) -> frozenset[int]:
-        """Return the numbers of messages that came in and have not ended."""
+        """Return the numbers of messages that were sent and have no completion."""
         counts = self.counts()
         return frozenset(counts["sent"] - counts["processed"] - counts["dead"])
 
     def account(self) -> Account:
-        """Return what it says by now."""
+        """Return the present account."""
         counts = self.counts()
         sent, ends = counts["sent"], counts["processed"] + counts["dead"]
         return Account(
@@ -116,17 +118,17 @@ class Ledger:
 
 
 def payload(number: int) -> bytes:
-    """Return the payload of the message of that number."""
+    """Return the payload of the message with that number."""
     return b"%d" % number
 
 
 def number_of(message: Any) -> int:
-    """Return the number of a message, of its letter or of its dead letter."""
+    """Return the number of a message, or of its letter or dead letter."""
     return int(message.data())
 
 
 def wait_until(condition: Callable[[], bool], within: float = SOON) -> float:
-    """Wait until *condition* holds, or *within* seconds; return how many it took."""
+    """Wait until *condition* is true, at most *within* seconds; return how many seconds it took."""
     began = time.monotonic()
     while not condition() and time.monotonic() - began < within:
         time.sleep(0.05)
@@ -134,7 +136,7 @@ def wait_until(condition: Callable[[], bool], within: float = SOON) -> float:
 
 
 def patiently(ask: Callable[[], T], refusal: type[Exception], within: float = SOON) -> T:
-    """Ask again after each *refusal*, for *within* seconds; return the answer."""
+    """Call again after each *refusal*, for *within* seconds; return the result."""
     deadline = time.monotonic() + within
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What is read and handed on where its cost is measured, by pulsar-client alone and by ours."""
+"""Loads of messages, read and handed off with pulsar-client alone and with this package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pulsar_retry as pr
 
 IN_FLIGHT = 1_000
 HOUR = timedelta(hours=1)
-#: As long as what `reconsume_later` writes.
+#: Properties as long as those of `reconsume_later`.
 LETTER = {
     "REAL_TOPIC": "persistent://public/default/0123456789abcdef0123456789abcdef",
     "REAL_SUBSCRIPTION": "bench",
@@ -29,20 +29,20 @@ LETTER = {
     "DELAY_TIME": "3600000",
 }
 
-#: Settles a message, and what waits until all that were settled are so at the broker.
+#: A function that settles a message, and one that waits until the broker has settled all of them.
 Settle = tuple[Callable[[Any], object], Callable[[], object]]
 
 
 @attrs.frozen
 class Load:
-    """What is read.
+    """A load of messages.
 
     Attributes:
-        messages: How many.
+        messages: The number of messages.
         size: Bytes of each payload.
-        properties: How many each has.
-        partitions: How many the topic has; 0: it is not partitioned.
-        consumers: How many read at a time, each on a thread of its own, with one client.
+        properties: The number of properties of each message.
+        partitions: The number of partitions of the topic; 0 if it is not partitioned.
+        consumers: How many consumers read in parallel, each on its thread, with one client.
     """
 
     messages: int
@@ -53,12 +53,12 @@ class Load:
 
     @property
     def prefetched(self) -> int:
-        """How much a queue of pulsar-client's may hold: a fifth is received beforehand at most."""
+        """The size of each receiver queue: at most a fifth of the load is prefetched."""
         queues = max(1, self.partitions) * self.consumers
         return max(1, min(1_000, self.messages // 5 // queues))
 
     def publish(self, url: str, topic: str) -> None:
-        """Publish it, each message an entry of its own."""
+        """Publish the load, each message as one entry."""
         client = pulsar.Client(url, logger=QUIET)
         producer = client.create_producer(
             topic,
@@ -79,7 +79,7 @@ def acknowledging(_client: Any, consumer: Any, _topic: str) -> Settle:
 
 
 def sending_on(client: Any, consumer: Any, topic: str) -> Settle:
-    """Do what hands messages on with the least: the same bytes on the wire, and an ack after."""
+    """Do the least that a hand-off needs: the same bytes on the wire, then an acknowledgement."""
     producer = client.create_producer(
         f"{topic}-copy", max_pending_messages=IN_FLIGHT, block_if_queue_full=True
     )
@@ -96,7 +96,7 @@ def sending_on(client: Any, consumer: Any, topic: str) -> Settle:
 
 
 def reconsuming(_client: Any, consumer: Any, _topic: str) -> Settle:
-    """Hand messages on as retry letters."""
+    """Hand messages off as retry letters."""
     future: Any = None
 
     def hand_on(message: Any) -> None:
@@ -124,7 +124,7 @@ def settled(
     }
     consumers = [client.subscribe(topic, "bench", **subscribe) for _ in range(load.consumers)]
     if settling is sending_on:
-        client.subscribe(f"{topic}-copy", "bench", **subscribe)  # as a retry topic is
+        client.subscribe(f"{topic}-copy", "bench", **subscribe)  # as on a retry topic
     load.publish(url, topic)
     count, done = itertools.count(1), threading.Event()
 
@@ -140,7 +140,7 @@ def settled(
                     done.set()
             finish()
         finally:
-            done.set()  # the others would wait for ever for what this one has
+            done.set()  # otherwise the other threads would wait for ever
 
     settles = [settling(client, consumer, topic) for consumer in consumers]
     threads = [
@@ -156,10 +156,10 @@ def settled(
     return watch
 
 
-#: A client, how it settles, and how it subscribes.
+#: A class of clients, how it settles, and how it subscribes.
 Contestant = tuple[type[pulsar.Client], Callable[..., Settle], dict[str, Any]]
 
-#: How each of the two does what.
+#: The contestants of each benchmark.
 CONTESTANTS: dict[str, dict[str, Contestant]] = {
     "receive": {
         "pulsar.Client": (pulsar.Client, acknowledging, {}),
@@ -174,5 +174,5 @@ CONTESTANTS: dict[str, dict[str, Contestant]] = {
         ),
     },
 }
-#: Which of them are this package.
+#: The contestants that are this package.
 OURS = frozenset({"pr.Client, enable_retry", "reconsume_later_async"})

@@ -1,4 +1,4 @@
-"""What programs log on standard error, as readers of the docs are to see it."""
+"""The log entries of programs on standard error, as the docs show them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 
 def entries(logged: str, folder: Path, home: str, topic: str) -> list[str]:
-    """Return what was logged, one text for each entry, sorted: threads log them.
+    """Return the log entries, sorted, because several threads log.
 
-    A traceback's frames are one line, ``  …``.
+    The frames of a traceback become one line, ``  …``.
 
     Args:
-        logged: What came.
-        folder: Where the program is.
-        home: What it is called in the docs.
-        topic: The program's topic, a pattern; for it the docs say what is before its number.
+        logged: The text on standard error.
+        folder: The program's folder.
+        home: The name of this folder in the docs.
+        topic: A pattern for the program's topic, which has a random suffix; the docs leave the
+            suffix out.
     """
     logged = logged.replace(str(folder), home)
     logged = re.sub(rf"(persistent://public/default/{topic})-[0-9a-f]{{8}}\b", r"\1", logged)

@@ -1,4 +1,4 @@
-"""The queue of nacks in virtual time, over a model of pulsar-client's own timer."""
+"""The queue of nacks in virtual time, on a model of pulsar-client's timer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Id:
 
 
 class World:
-    """A clock, a timer, and pulsar-client's consumer, whose timer starts anew with each nack."""
+    """A clock, a timer, and pulsar-client's consumer, whose timer restarts with each nack."""
 
     def __init__(self, cost: float = 3e-6, *, redelivers_all: bool = False) -> None:
         self.time = 1000.0
@@ -56,15 +56,15 @@ class World:
         return self.time
 
     def check_later(self, _owner: Any, delay: float) -> None:
-        """Stand for the timer."""
+        """Replace the timer."""
         self._due = min(self._due, self.time + max(0.0, delay))
 
     def discard(self, _owner: Any) -> None:
-        """Stand for the timer."""
+        """Replace the timer."""
         self._due = math.inf
 
     def negative_acknowledge(self, message_id: Id) -> None:
-        """Stand for pulsar-client's consumer."""
+        """Replace pulsar-client's consumer."""
         self._advance_client(self.time + self.cost)
         self.time += self.cost
         self.calls += 1
@@ -85,7 +85,7 @@ class World:
             self._tick = tick + LEAD / 3 if keep else math.inf
 
     def run(self, until: float) -> None:
-        """Let time go by."""
+        """Let time pass."""
         until += 1000.0
         while self._due <= until:
             self.time, self._due = max(self.time, self._due), math.inf

@@ -1,4 +1,4 @@
-"""What benchmarks measured, as plots for docs/performance.md. The same figures, the same bytes."""
+"""The results of benchmarks as plots for docs/performance.md. Equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-#: Text stays text, and ids are not drawn at random: small files that differ where figures do.
+#: Text stays text, and ids are not random. So files are small, and differ only if figures do.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "pulsar-retry", "font.size": 9}
 _WIDTH, _ROW = 7.0, 0.36  # inches
 _OURS, _OTHERS = "#2563eb", ("#9ca3af", "#d97706", "#059669")
 
 
 def drawn(figures: Figures) -> bytes:
-    """Return an SVG: a line for each name where something is varied, else a bar for each."""
+    """Return an SVG: a line for each name if there is a parameter, else a bar for each name."""
     rows = len(figures.results) or len(figures.times)
     height = 3.2 if figures.points else 0.9 + _ROW * rows
     with rc_context(_STYLE):
@@ -74,7 +74,7 @@ def _bars(axes: Axes, figures: Figures) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether a contestant is this package."""
+    """Return whether a contestant is this package."""
     ours = ("pr.", "pulsar_retry", "pulsar-failures", "write_failures", "enable_retry")
     names = ("subscriber", "dispatcher", "reconsume_later_async", "dead_letter_async", "Redrive")
     return any(each in name for each in (*ours, *names))

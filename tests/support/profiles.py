@@ -6,10 +6,10 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-# On a loaded machine a deadline fails what is right.
+# On a loaded machine, a deadline makes correct tests fail.
 settings.register_profile("dev", deadline=None)
-# A change is to fail for what it does, not for the examples that came up: those are for dev and
-# nightly, which find new ones.
+# In CI, a change should fail because of what it does, not because of new random examples. The
+# profiles dev and nightly find new ones.
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True)
 settings.register_profile(
     "nightly",

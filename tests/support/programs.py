@@ -1,4 +1,4 @@
-"""Subscribers that run in processes of their own."""
+"""Subscribers that run in separate processes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import workers
 
 
 class Program:
-    """The program of `workers`, and the attempts that it wrote down.
+    """The program of `workers`, and the attempts that it has recorded.
 
     Attributes:
-        path: Where it writes them.
+        path: The file with the attempts.
         process: The process.
     """
 
@@ -27,7 +27,7 @@ class Program:
         backoff: str = "fixed 1s",
         redelivery: str = "letters",
     ) -> None:
-        """Start it; *pause* are the seconds that its handler takes."""
+        """Start the program; its handler takes *pause* seconds."""
         self.path = path
         arguments = [url, topic, str(path), str(pause), backoff, redelivery]
         self.process = subprocess.Popen([sys.executable, workers.__file__, *arguments])

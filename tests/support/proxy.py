@@ -1,7 +1,7 @@
-"""A TCP proxy before a server, to cut, stall, slow and reset connections. No privileges needed.
+"""A TCP proxy before a server, to cut, stall, slow and reset connections. Needs no privileges.
 
-A standalone Pulsar answers look-ups with "through the URL that you have used", so a client of the
-proxy stays with it.
+A standalone Pulsar answers look-ups with the URL that the client has used, so a client of the proxy
+keeps using it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class Proxy:
-    """Passes bytes between clients and one server until told otherwise. Thread-safe.
+    """Passes bytes between clients and one server, until a method stops it. Thread-safe.
 
     Attributes:
-        port: Where clients connect.
-        delay: Seconds for which each piece is held back, one way.
+        port: The port for clients.
+        delay: Seconds for which each piece of data is held back, in each direction.
     """
 
     def __init__(self, host: str, port: int) -> None:
-        """Stand before the server at *host* and *port*."""
+        """Start a proxy before the server at *host* and *port*."""
         self._target = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -53,26 +53,26 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """Return the service URL, if the server is a broker."""
+        """The service URL, if the server is a broker."""
         return f"pulsar://127.0.0.1:{self.port}"
 
     def mend(self) -> None:
-        """Let everything pass again. What was stalled goes on."""
+        """Let all data pass again. Stalled connections continue."""
         self._refusing, self.delay = False, 0.0
         self._to_server.set()
         self._to_client.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Close all connections in order; *refuse*: and accept no new one until `mend`."""
+        """Close all connections in order; with *refuse*, accept no new one until `mend`."""
         self._refusing = refuse
         self._end(reset=False)
 
     def reset(self) -> None:
-        """Reset all connections, as a firewall does that has forgotten them."""
+        """Reset all connections, like a firewall that has forgotten them."""
         self._end(reset=True)
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Pass nothing on, one way or both, and close nothing: half-open connections."""
+        """Pass no data on, in one direction or both, and close nothing: half-open connections."""
         if to_server:
             self._to_server.clear()
         if to_client:
@@ -105,9 +105,9 @@ class Proxy:
     def _pump(
         self, source: socket.socket, target: socket.socket, may_pass: threading.Event
     ) -> None:
-        """Pass bytes on one way until either end closes, or `_end` does."""
+        """Pass bytes on in one direction, until either end closes or `_end` does."""
         with suppress(OSError):
-            # Never in a call for long: a socket that another thread reads is not closed.
+            # Calls stay short, because a socket is not closed while another thread reads it.
             source.settimeout(_GLANCE)
             while True:
                 with suppress(TimeoutError):
@@ -115,7 +115,7 @@ class Proxy:
                         break
                     time.sleep(self.delay)
                     while not may_pass.wait(_GLANCE):
-                        source.getpeername()  # raises when it has ended meanwhile
+                        source.getpeername()  # raises if the connection has ended meanwhile
                     target.sendall(data)
         for each in (source, target):
             with suppress(OSError):
@@ -134,7 +134,7 @@ class Proxy:
                 each.close()
 
 
-#: What may go wrong, by name, for so many seconds; `Proxy.mend` then lets everything pass again.
+#: The faults by name. Some last for a number of seconds. `Proxy.mend` then ends their effects.
 BREAKS: dict[str, Callable[[Proxy, float], object]] = {
     "cut": lambda proxy, _: proxy.cut(),
     "refuse": lambda proxy, seconds: (proxy.cut(refuse=True), time.sleep(seconds)),

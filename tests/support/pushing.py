@@ -1,4 +1,4 @@
-"""Dispatchers that push to endpoints which enter in a ledger what they process."""
+"""Dispatchers that push to endpoints, which enter the messages they process in a ledger."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from receiving import Receiver, Request, Say, no_content
 
 import pulsar_retry as pr
 
-#: Seconds that an endpoint takes for a message, and how many it gets at a time: together so slow
-#: that requests are out, and messages are left, when a fault strikes.
+#: Seconds that an endpoint takes for a message, and how many messages it gets at a time. They are
+#: slow enough that requests are under way, and messages are left, when a fault happens.
 _WORK, OUTSTANDING = 0.05, 12
 
 
 def endpoint(ledger: Ledger) -> Receiver:
-    """Return an endpoint that acknowledges what it has processed."""
+    """Return an endpoint that processes and acknowledges messages."""
 
     def act(request: Request) -> Say:
         number = int(base64.b64decode(request.data()))
@@ -32,7 +32,7 @@ def endpoint(ledger: Ledger) -> Receiver:
 
 
 def push(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: Any) -> None:
-    """Push every message to an endpoint here."""
+    """Push every message to an endpoint in this process."""
     with endpoint(ledger) as receiver:
         push_to(client, topic, ledger, go_on, url=receiver.url, **options)
 
@@ -40,7 +40,7 @@ def push(client: pr.Client, topic: str, ledger: Ledger, go_on: GoOn, **options: 
 def push_to(
     client: pr.Client, topic: str, _ledger: Ledger, go_on: GoOn, *, url: str, **options: Any
 ) -> None:
-    """Push every message to the endpoint at *url*, which has the ledger."""
+    """Push every message to the endpoint at *url*, which keeps the ledger."""
     options["max_outstanding"] = OUTSTANDING
     with pr.push.Dispatcher(client, topic, SUBSCRIPTION, url, **options):
         while go_on():

@@ -1,6 +1,6 @@
-"""A program whose process one of its messages kills, while it has others in hand.
+"""A program that is killed by one of its messages, while it has others in hand.
 
-Its arguments: URL, topic, the folder of claims, a file to which each attempt is written.
+Its arguments: URL, topic, the folder of claims, and a file for the attempts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     def handle(message: Any) -> None:
         os.write(log, message.data() + b"\n")
         if message.data() == b"killer":
-            time.sleep(0.5)  # in which the others are begun
+            time.sleep(0.5)  # meanwhile the other messages are started
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1.5)
 

@@ -28,7 +28,7 @@ RETRYING = FROM_START | {"enable_retry": True}
 
 
 def read_all(client: pr.Client, topic: str, count: int, **options: Any) -> list[pulsar.Message]:
-    """Read *count* messages of *topic* from its start, and see that there are no more."""
+    """Read *count* messages of *topic* from its start, and check that there are no more."""
     consumer = client.subscribe(
         topic, "inspector", initial_position=pulsar.InitialPosition.Earliest, **options
     )
@@ -53,7 +53,7 @@ def receive_all(consumer: pr.Consumer, wait: int = NEVER) -> list[bytes]:
 
 
 def eventually(condition: Callable[[], bool], within: float = 20.0) -> None:
-    """Wait until *condition* holds; fail after *within* seconds."""
+    """Wait until *condition* is true; fail after *within* seconds."""
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"

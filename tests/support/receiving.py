@@ -1,4 +1,4 @@
-"""An HTTP server that does what a test says, byte by byte, and remembers what it was sent."""
+"""An HTTP server that sends what a test specifies, byte by byte, and records the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 import attrs
 
-#: Seconds in which what has to happen happens.
+#: Seconds to wait for something that has to happen.
 SOON = 30.0
 
 Then = Literal["keep", "close", "reset", "half", "hang"]
@@ -23,7 +23,7 @@ Then = Literal["keep", "close", "reset", "half", "hang"]
 
 @attrs.frozen
 class Request:
-    """What came: the first line, the headers and the body."""
+    """A request: the first line, the headers and the body."""
 
     line: str
     headers: HTTPMessage
@@ -31,30 +31,30 @@ class Request:
     connection: int
 
     def json(self) -> Any:
-        """Return the body."""
+        """The body, decoded from JSON."""
         return json.loads(self.body)
 
     def data(self) -> str:
-        """Return Pub/Sub's ``data``, decoded from JSON alone."""
+        """The field ``data`` of Pub/Sub's envelope, decoded from JSON only."""
         return str(self.json()["message"]["data"])
 
 
 @attrs.frozen
 class Say:
-    """What to send, and what to do with the connection then."""
+    """The bytes to send, and what to do with the connection afterwards."""
 
     data: bytes
     then: Then = "keep"
 
 
 def answer(status: int, body: bytes = b"", *headers: str, then: Then = "keep") -> Say:
-    """Return an answer with a length."""
+    """Return an answer with a Content-Length."""
     lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", *headers]
     return Say("\r\n".join(lines).encode() + b"\r\n\r\n" + body, then)
 
 
 def no_content(_request: Request) -> Say:
-    """Acknowledge."""
+    """Acknowledge with 204."""
     return Say(b"HTTP/1.1 204 No Content\r\n\r\n")
 
 
@@ -62,11 +62,11 @@ Act = Callable[[Request], Say]
 
 
 class Receiver:
-    """The server; a context manager. `act` may be replaced at any time.
+    """The server; a context manager. A test may replace `act` at any time.
 
     Attributes:
         port: Its port on 127.0.0.1.
-        requests: What came, in order.
+        requests: The requests, in order.
         connections: How many connections were made.
     """
 
@@ -86,7 +86,7 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """An endpoint."""
+        """The URL of an endpoint."""
         return f"http{'s' if self._tls else ''}://localhost:{self.port}/push"
 
     def __enter__(self) -> Self:
@@ -104,7 +104,7 @@ class Receiver:
         self._thread.join()
 
     def wait_for(self, count: int, timeout: float = SOON) -> None:
-        """Wait until so many requests have come."""
+        """Wait until this many requests have come."""
         with self._changed:
             came = self._changed.wait_for(lambda: len(self.requests) >= count, timeout)
         assert came, [request.line for request in self.requests]
@@ -135,7 +135,7 @@ class Receiver:
                     if say.then != "keep":
                         self._end(connection, say.then)
                         return
-        except OSError:  # the other side has gone
+        except OSError:  # the other side has closed the connection
             pass
         finally:
             self._open.discard(connection)

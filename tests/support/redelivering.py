@@ -1,7 +1,7 @@
-"""A proxy that notes when a client asks the broker for which redeliveries, in a process of its own.
+"""A proxy that records when a client asks the broker for redeliveries, in a separate process.
 
-So it is the client's doing alone that is timed: what the broker makes of it takes longer. Run as a
-program it prints its port, relays until its input ends, and then prints what it saw.
+So only the client's part is timed; the broker takes longer to redeliver. The program prints its
+port, relays until its input ends, and then prints what it recorded.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Self
 #: A ledger and an entry.
 Entry = tuple[int, int]
 
-#: Of the binary protocol: the command's number, which is that of its field, too.
+#: Of the binary protocol: the number of the command, which is also the number of its field.
 _REDELIVER = 20
-_BYTES = 2  # the wire type of what has a length
+_BYTES = 2  # the wire type of fields with a length
 
 _seen: list[tuple[float, bytes]] = []
 
 
 class RedeliveryProxy:
-    """Stands before a broker that listens on 127.0.0.1; a context manager.
+    """A proxy before a broker that listens on 127.0.0.1; a context manager.
 
     Attributes:
-        url: Where clients find it.
-        asked: When which entries were asked for, by `time.monotonic`; known at the end.
+        url: The service URL for clients.
+        asked: The entries that were asked for, with the time by `time.monotonic`; set at the end.
     """
 
     def __init__(self, service_url: str) -> None:
@@ -87,7 +87,7 @@ def _entries(command: bytes) -> Iterator[Entry]:
 
 
 async def _relay_frames(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Relay what the client says, frame by frame."""
+    """Relay the client's data, frame by frame."""
     while True:
         size = await reader.readexactly(4)
         frame = await reader.readexactly(int.from_bytes(size, "big"))

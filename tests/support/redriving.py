@@ -14,7 +14,7 @@ from reading import SUBSCRIPTION
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
 
-#: A process of its own, to be killed or interrupted.
+#: The program of a separate process, which a test can kill or interrupt.
 PROGRAM = """
 import json, sys
 from pulsar_retry.replay import Cluster, Redrive
@@ -62,14 +62,14 @@ class Dead:
         )
 
     def create(self, *subscriptions: str, partitions: int = 0) -> None:
-        """Create the dead-letter topic, to be read from its start."""
+        """Create the dead-letter topic, with a subscription from its start."""
         admin = self.cluster.admin()
         admin.topics.create(self.dlq, partitions=partitions)
         for each in subscriptions:
             admin.subscriptions.create(self.dlq, each, at="earliest")
 
     def properties(self, number: int, **more: str) -> dict[str, str]:
-        """Return what a consumer writes on a dead letter."""
+        """Return the properties that a consumer writes on a dead letter."""
         return {
             "REAL_TOPIC": self.topic,
             "REAL_SUBSCRIPTION": SUBSCRIPTION,
@@ -101,7 +101,7 @@ class Dead:
         producer.close()
 
     def _ensure(self) -> None:
-        """Have the dead-letter topic keep what is published to it."""
+        """Make a subscription that keeps the messages of the dead-letter topic."""
         if not self.cluster.admin().topics.exists(self.dlq):
             self.create("keep")
 
@@ -110,14 +110,14 @@ class Dead:
         return Redrive(self.dlq, *arguments, cluster=self.cluster, **options)
 
     def program(self, options: str = "{}") -> subprocess.Popen[str]:
-        """Start a redrive in a process of its own."""
+        """Start a redrive in a separate process."""
         urls = (self.broker.service_url, self.broker.admin_url, self.dlq, options)
         return subprocess.Popen(
             [sys.executable, "-c", PROGRAM, *urls], stdout=subprocess.PIPE, encoding="utf-8"
         )
 
     def backlog(self, subscription: str = "keep") -> int:
-        """Return how many letters are left, after partitions."""
+        """Return how many letters are left, in all partitions together."""
         stats = self.cluster.admin().topics
         return sum(
             stats.stats(each)["subscriptions"][subscription]["msgBacklog"]
@@ -126,7 +126,7 @@ class Dead:
 
 
 def received(consumer: pr.Consumer, count: int, wait: int = 20_000) -> list[pulsar.Message]:
-    """Receive and acknowledge *count* messages, and see that no more come."""
+    """Receive and acknowledge *count* messages, and check that no more come."""
     messages = []
     while True:
         try:

@@ -1,9 +1,9 @@
-"""The fault table of docs/reliability.md: each test of a fault enters its row, a run writes them.
+"""The fault table of docs/reliability.md: each test of a fault enters a row, and a run writes them.
 
-A pytest plugin, loaded by tests/conftest.py. A test asks for the fixture `fault` and says what it
-found; that nothing is lost and that the duplicates are within their bound is asserted on the way.
-``--write-reliability`` puts the rows of the run into the page, the place of those of the same tests
-before, and leaves the rows of other tests alone.
+A pytest plugin, loaded by tests/conftest.py. A test uses the fixture `fault` and reports what it
+found; the fixture also asserts that nothing is lost and that duplicates are within their bound.
+``--write-reliability`` replaces the rows of the tests that have run in the page, and does not
+change the rows of other tests.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Row:
         effect: What happens then.
         messages: How many messages were counted.
         lost: How many of them are lost.
-        duplicates: How many ends there were too many.
+        duplicates: How many duplicates there were: completions beyond the first.
         bound: How many there may be, and why.
-        recovery: Seconds from the end of the fault until every message had come to its end.
+        recovery: Seconds from the end of the fault until every message had ended.
         test: The name of the test.
     """
 
@@ -49,7 +49,7 @@ class Row:
     test: str
 
     def line(self) -> str:
-        """Return it as Markdown."""
+        """Return the row as Markdown."""
         cells = (
             self.fault,
             self.effect,
@@ -64,27 +64,27 @@ class Row:
 
 
 class Fault:
-    """What a test says of its fault."""
+    """The report of a test about its fault."""
 
     def __init__(self, node: pytest.Item) -> None:
         self._node = node
         self._over: float | None = None
 
     def is_over(self) -> None:
-        """Begin to measure the recovery: the fault has happened, or has passed."""
+        """Begin to measure the recovery: the fault has happened, or has ended."""
         self._over = time.monotonic()
 
     def survived(
         self, fault: str, effect: str, account: Account, *, bound: int, why: str = ""
     ) -> None:
-        """Enter the row: every message has come to its end by now.
+        """Enter the row; every message has ended by now.
 
         Args:
             fault: What went wrong, in the table's first column.
-            effect: What happens then, in its second.
-            account: What the ledger says.
+            effect: What happens then, in its second column.
+            account: The account of the ledger.
             bound: How many duplicates there may be.
-            why: The bound in words; else its number.
+            why: The bound in words; by default its number.
         """
         assert self._over is not None, "call is_over() when the fault has happened"
         recovery = time.monotonic() - self._over
@@ -108,7 +108,7 @@ class Fault:
 
 @pytest.fixture
 def fault(request: pytest.FixtureRequest) -> Fault:
-    """Give what a test tells of its fault, for the table."""
+    """Give a `Fault`, with which a test enters its row in the table."""
     return Fault(request.node)
 
 
@@ -122,14 +122,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with no rows; register what keeps them."""
+    """Start without rows, and register the plugin that keeps them."""
     config.stash[_ROWS] = []
     config.pluginmanager.register(_Keeper(config), "reliability-rows")
 
 
 @attrs.frozen
 class _Keeper:
-    """Collects rows, those of pytest-xdist's workers too, and writes them at the end."""
+    """Collects rows, also those of pytest-xdist's workers, and writes them at the end."""
 
     config: pytest.Config
 
@@ -140,7 +140,7 @@ class _Keeper:
             self.config.stash[_ROWS].extend(rows)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the rows, and write them if that is wanted."""
+        """Print the rows, and write them if the option asks for it."""
         if not (rows := merged(self.config.stash[_ROWS])):
             return
         terminalreporter.section("faults")
@@ -154,7 +154,7 @@ class _Keeper:
 
 
 def merged(rows: Iterable[Row]) -> list[Row]:
-    """Make one row of those of the same fault and test, with the worst of each."""
+    """Merge the rows of the same fault and test into one row, with the worst of each."""
     worst: dict[tuple[str, str], Row] = {}
     for row in rows:
         before = worst.setdefault((row.fault, row.test), row)
@@ -175,7 +175,7 @@ def rows_tests(text: str) -> list[str]:
 
 
 def write(page: Path, rows: list[Row]) -> None:
-    """Put *rows* into the page, each in the place of the rows of its test before."""
+    """Put *rows* into the page, in place of the earlier rows of their tests."""
     text = page.read_text(encoding="utf-8")
     ours = {row.test for row in rows}
     kept = [

@@ -1,4 +1,4 @@
-"""What tests of seeks and snapshots say again and again."""
+"""Steps that many tests of seeks and snapshots share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.replay import Cluster, Subscription
 
 
 def subscription_of(broker: Any, topic: str, name: str = SUBSCRIPTION) -> Subscription:
-    """Name a subscription on the test's broker."""
+    """Return a name for a subscription on the test's broker."""
     return Subscription(Cluster(broker.service_url, admin_url=broker.admin_url), topic, name)
 
 
@@ -44,7 +44,7 @@ def firsts(*payloads: str | bytes) -> list[tuple[bytes, int]]:
 
 
 def pause_between() -> datetime:
-    """Return a time that is after all that was published, and before all that will be."""
+    """Return a time that is after all earlier messages and before all later ones."""
     time.sleep(0.02)  # publish times are milliseconds
     now = datetime.now(UTC)
     time.sleep(0.02)
@@ -57,7 +57,7 @@ def drained(admin: Any, topic: str, subscription: str = SUBSCRIPTION) -> None:
 
 
 def trim(admin: Any, topic: str, subscription: str = SUBSCRIPTION) -> None:
-    """Have the broker delete what is acknowledged: there is no retention, the ledger is closed."""
+    """Make the broker delete acknowledged messages: without retention, from a closed ledger."""
     drained(admin, topic, subscription)
     before = ledgers(admin, topic)
     eventually(lambda: admin.has_stored_acks(topic, subscription))
@@ -72,5 +72,5 @@ def ledgers(admin: Any, topic: str) -> list[int]:
 
 
 def delivered(consumer: pr.Consumer, wait: int = NEVER) -> list[tuple[bytes, int]]:
-    """Return what `received` does, once: a consumer that runs may get something twice."""
+    """Return what `received` does, without repetitions: a consumer may get a message twice."""
     return sorted(set(received(consumer, wait)))

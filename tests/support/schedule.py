@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import attrs
 
-#: The faults, and how often each comes up.
+#: The faults, and the weight of each in the schedule.
 FAULTS = {
     "kill a consumer": 6,
     "unload the topic": 4,
@@ -29,12 +29,12 @@ class Step:
     """One fault.
 
     Attributes:
-        number: Which it is, from 1.
-        fault: Its name.
+        number: The number of the step, from 1.
+        fault: The name of the fault.
         messages: How many messages are published before it.
         wait: Seconds between the messages and the fault.
-        lasts: Seconds for which it lasts, where it does.
-        choice: A number for what else is to be chosen.
+        lasts: How many seconds the fault lasts, if it has a duration.
+        choice: A random number for further choices.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Sending rows without the sink: what it is measured against. Importable by child processes."""
+"""Ways to send rows without the sink, for comparison. Child processes can import this module."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import _pulsar
 import pulsar
 from comparing import Stopwatch
 
-#: A row: its key, its payload, and what of its properties is its own.
+#: A row: its key, its payload, and the properties that other rows do not share.
 Row = tuple[str, bytes, dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows go, what they have in common, and how long the broker keeps them back."""
+    """Where rows go, the properties they share, and how long the broker delays them."""
 
     url: str
     topic: str
@@ -29,12 +29,12 @@ class Target:
 
 
 def quiet() -> Any:
-    """Return a logger that says nothing but errors."""
+    """Return a logger that logs only errors."""
     return pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 def send_sync(target: Target, rows: Iterable[Row]) -> None:
-    """Send as tutorials do: one after the other, with each receipt awaited."""
+    """Send as tutorials do: one message after another, each with a wait for its receipt."""
     client = pulsar.Client(target.url, logger=quiet())
     producer = client.create_producer(target.topic)
     for key, payload, own in rows:
@@ -44,7 +44,7 @@ def send_sync(target: Target, rows: Iterable[Row]) -> None:
 
 
 def send_async(target: Target, rows: Iterable[Row]) -> None:
-    """Send as somebody does who has read the documentation: batches, and a callback that looks."""
+    """Send as a reader of the documentation does: in batches, with a callback that checks."""
     client = pulsar.Client(target.url, logger=quiet())
     producer = _batching(client, target.topic)
     failed = []
@@ -65,7 +65,7 @@ def send_async(target: Target, rows: Iterable[Row]) -> None:
 
 
 def send_raw(target: Target, rows: Iterable[Row]) -> None:
-    """Send as fast as pulsar-client can while every receipt is looked at."""
+    """Send as fast as pulsar-client can while every receipt is checked."""
     client = pulsar.Client(target.url, logger=quiet())
     send = (raw := _batching(client, target.topic)._producer).send_async
     receipts: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -100,7 +100,7 @@ def in_processes(
     payload: bytes,
     processes: int,
 ) -> Stopwatch:
-    """Let *processes* send *rows* rows between them, and take the time once all are ready."""
+    """Let *processes* send *rows* rows together; measure the time once all are ready."""
     context = multiprocessing.get_context("spawn")
     start, cpu = context.Barrier(processes + 1), context.Value("d", 0.0)
     arguments = (send, target, rows // processes, payload, start, cpu)
@@ -126,7 +126,7 @@ def _child(
     number: int,
 ) -> None:
     def source() -> Iterator[Row]:
-        # The producer is open when the first row is asked for.
+        # The producer is open before the first row is requested.
         start.wait()
         began = time.process_time()
         for position in range(rows):

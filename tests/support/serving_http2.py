@@ -1,4 +1,4 @@
-"""A server of HTTP/2 over TLS that says what a test wants, made of the h2 library."""
+"""A server of HTTP/2 over TLS that answers as a test specifies; it uses the library h2."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Server:
 
 
 def say_status(connection: h2.connection.H2Connection, stream: int, code: int) -> None:
-    """Send a status, which is the last one unless it is interim."""
+    """Send a status, which ends the response unless it is interim."""
     connection.send_headers(stream, [(":status", str(code))], end_stream=code >= 200)
 
 
 def contexts(alpn: str = "h2") -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Return the server's context for ``localhost``, and that of a client that trusts it."""
+    """Return the server's TLS context for ``localhost``, and one of a client that trusts it."""
     authority = trustme.CA()
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(theirs)
@@ -76,7 +76,7 @@ def contexts(alpn: str = "h2") -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 @contextlib.contextmanager
 def serving(server: Server) -> Iterator[tuple[str, ssl.SSLContext]]:
-    """Serve on a thread of its own; give an endpoint, and the context of who trusts it."""
+    """Serve on a separate thread; give an endpoint, and the TLS context of a client."""
     theirs, ours = contexts()
     loop = asyncio.new_event_loop()
     listening = loop.run_until_complete(

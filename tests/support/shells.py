@@ -1,4 +1,4 @@
-"""One face for both shells, so that one scenario is played on each of them."""
+"""One interface for both shells, so that one scenario runs on each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pulsar_retry as pr
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 SHELLS = ("threads", "asyncio")
 
-#: What is made by a shell, and has methods that a scenario awaits.
+#: The classes of objects that a shell makes and whose methods a scenario awaits.
 _THINGS = (
     pulsar.Client,
     pulsar.Consumer,
@@ -35,10 +35,10 @@ _THINGS = (
 
 
 class Face:
-    """A client or what it makes, with every method awaitable.
+    """A client, or an object that it has made, with every method awaitable.
 
     Attributes:
-        thing: What is behind it.
+        thing: The wrapped object.
     """
 
     def __init__(self, thing: Any) -> None:
@@ -75,7 +75,7 @@ def opened(kind: str, url: str) -> Face:
 
 
 def on_both_shells(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a test of a scenario that takes a client, a topic and, maybe, the broker's REST API."""
+    """Make a test of a scenario, which takes a client, a topic and optionally the REST API."""
     more = list(inspect.signature(scenario).parameters)[2:]
 
     def test(shell: str, broker: Any, topic: str, admin: Any) -> None:

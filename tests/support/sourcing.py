@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share: options, letters to read, and ways to look on."""
+"""Shared parts of the tests of the Spark source: options, letters to read, and queries."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Letters:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that read both."""
+        """The options with which the source reads both topics."""
         return {"service.url": self.url, "topic": self.topic, "subscription": SUBSCRIPTION}
 
     def send(self, *payloads: Any, to: str | None = None, **options: Any) -> list[str]:
-        """Publish to the dead-letter topic, or *to* another, one entry each; return the ids."""
+        """Publish to the dead-letter topic, or to the topic *to*, each an entry; return the ids."""
         producer = self._producer(
             to or self.dead,
             batching_enabled=False,
@@ -53,7 +53,7 @@ class Letters:
         return [message_id_text(producer.send(each, **options)) for each in payloads]
 
     def send_batch(self, *payloads: bytes, to: str | None = None) -> None:
-        """Publish as one entry."""
+        """Publish messages as one entry."""
         producer = self._producer(
             to or self.dead,
             batching_enabled=True,
@@ -65,7 +65,7 @@ class Letters:
         producer.flush()
 
     def send_raw(self, properties: Mapping[Any, Any], payload: bytes = b"raw") -> None:
-        """Publish properties that pulsar-client's own checks would refuse."""
+        """Publish properties that pulsar-client would refuse."""
         builder = _pulsar.MessageBuilder()
         builder.content(payload)
         builder.properties(dict(properties))
@@ -79,7 +79,7 @@ class Letters:
 
 
 def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
-    """Have the broker delete dead letters that no subscription keeps, and publish others."""
+    """Make the broker delete dead letters that no subscription keeps, and publish new ones."""
     path = letters.dead.replace("://", "/")
 
     def first_ledger() -> int:
@@ -87,7 +87,7 @@ def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
         return number
 
     before = first_ledger()
-    # The ledger that is written to stays; loading the topic anew begins another one.
+    # The current ledger can't be deleted; loading the topic again starts a new one.
     admin.unload(letters.dead)
     letters.send(*payloads)
     admin.call("POST", f"{path}/trim")
@@ -95,22 +95,22 @@ def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
 
 
 def frame(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
-    """Return what there is to read; `__` in the name of an option stands for a dot."""
+    """Return the rows of a batch query; `__` in the name of an option stands for a dot."""
     register(spark)
     dotted = {name.replace("__", "."): value for name, value in more.items()}
     return spark.read.format("pulsar-failures").options(**options, **dotted).load()
 
 
 def payloads(rows: list[Row]) -> list[bytes]:
-    """Return the payloads of rows, as they come."""
+    """Return the payloads of rows, in their order."""
     return [bytes(row.payload) for row in rows]
 
 
 class Micro:
-    """Does with a stream reader what Spark does, without Spark, one micro-batch at a time.
+    """Calls a stream reader as Spark does, but without Spark, one micro-batch at a time.
 
     Attributes:
-        offset: Up to where rows were processed; a checkpoint has it.
+        offset: The offset up to which rows were processed; a checkpoint would have it.
     """
 
     def __init__(
@@ -146,21 +146,21 @@ class Micro:
         return [row["payload"] for row in rows]
 
     def run_all(self) -> list[list[bytes]]:
-        """Process micro-batches as long as there is something new, and return their payloads."""
+        """Process micro-batches until there is nothing new, and return their payloads."""
         return list(iter(self.run, []))
 
     def kill(self) -> None:
-        """End, as Spark ends it: without a word, so what is on its way goes out."""
+        """End as Spark ends a reader: without notice; requests that are pending are still sent."""
         self.reader.stop()
 
 
 @attrs.define
 class Query:
-    """A streaming query with a checkpoint, started as often as a test likes.
+    """A streaming query with a checkpoint; a test may start it several times.
 
     Attributes:
         log: The id and the payloads of each micro-batch, in the order in which they were run.
-        fail_at: The micro-batch that fails from now on; None: none does.
+        fail_at: The micro-batch that fails from now on; None if none fails.
     """
 
     spark: SparkSession
@@ -171,7 +171,7 @@ class Query:
     running: Any = attrs.field(default=None, init=False)
 
     def start(self, *, available_now: bool = False, **more: str) -> Any:
-        """Start it; `__` in the name of an option stands for a dot."""
+        """Start the query; `__` in the name of an option stands for a dot."""
         register(self.spark)
         dotted = {name.replace("__", "."): value for name, value in more.items()}
         rows = self.spark.readStream.format("pulsar-failures").options(**self.options, **dotted)
@@ -182,11 +182,11 @@ class Query:
         return self.running
 
     def run(self, **more: str) -> None:
-        """Read what is there now."""
+        """Read everything that exists now."""
         self.start(available_now=True, **more).awaitTermination()
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the query."""
         if self.running is not None:
             self.running.stop()
 

@@ -1,4 +1,4 @@
-"""What is stored in a topic, whatever its messages' delays."""
+"""All messages that are stored in a topic, whatever their delays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
 def stored(url: str, *topics: str) -> list[pulsar.Message]:
-    """Return all messages of *topics*, which are not partitioned, topic by topic, oldest first."""
+    """Return all messages of *topics* (unpartitioned ones), topic by topic, oldest first."""
     messages = []
     client = pulsar.Client(url, logger=QUIET)
     for topic in topics:
@@ -24,5 +24,5 @@ def stored(url: str, *topics: str) -> list[pulsar.Message]:
 
 
 def payloads(messages: Iterable[pulsar.Message]) -> Counter[bytes]:
-    """Return how often each payload is there."""
+    """Return how many messages have each payload."""
     return Counter(message.data() for message in messages)

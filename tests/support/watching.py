@@ -1,4 +1,4 @@
-"""What Spark's processes take of the machine: its JVM, and the Python workers below it. Linux."""
+"""The processor time and memory of Spark's processes: the JVM and its Python workers. Linux."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-_EVERY = 0.2  # seconds; what a process takes after its last look is lost
+_EVERY = 0.2  # seconds; the time that a process takes after the last check is not counted
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Family:
-    """A process and its descendants, looked at again and again.
+    """A process and its descendants, checked at intervals.
 
     Attributes:
         head: The most bytes of memory that the process itself has held since `forget`.
@@ -40,11 +40,11 @@ class Family:
         self._watcher.join()
 
     def forget(self) -> None:
-        """Begin anew with memory."""
+        """Reset the figures of memory."""
         self.head = self.largest = 0
 
     def cpu(self) -> float:
-        """Return the seconds of processor time that all have taken, ended ones too."""
+        """Return the seconds of processor time that all of them have taken, ended ones too."""
         with self._lock:
             self._look()
             return self._total

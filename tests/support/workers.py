@@ -1,8 +1,8 @@
 """Handlers that other processes import, and a program that runs a subscriber.
 
-Run as a program, it handles the messages of a topic until SIGTERM and writes each attempt, a line
-with the payload, to a file. Payloads say what happens: ``flaky…`` fails on the first attempt,
-``poison…`` on every one.
+The program handles the messages of a topic until SIGTERM, and writes each attempt to a file, as a
+line with the payload. Payloads say what happens: ``flaky…`` fails at the first attempt, ``poison…``
+at every attempt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUBSCRIPTION = "billing"
 
 
 def payload(number: int) -> bytes:
-    """Return the payload of the message of that number: 1 % poison, 5 % flaky."""
+    """Return the payload of the message with that number: 1 % poison, 5 % flaky."""
     kind = b"poison" if number % 100 == 0 else b"flaky" if number % 20 == 1 else b"fine"
     return b"%s-%d" % (kind, number)
 
@@ -39,17 +39,17 @@ def judge(message: Any) -> None:
 
 
 def leave(_message: Any) -> None:
-    """End the program, as far as the handler knows."""
+    """Raise what ends a program."""
     sys.exit("no database")
 
 
 def interrupt(_message: Any) -> None:
-    """Do what Ctrl-C does."""
+    """Raise what Ctrl-C raises."""
     raise KeyboardInterrupt
 
 
 def describe(message: Any) -> Any:
-    """Fail with what can be read of a message in another process, so that a test can see it."""
+    """Fail with the contents of a message in another process, so that a test can see them."""
     raise RuntimeError(
         repr(
             (
@@ -67,13 +67,13 @@ def describe(message: Any) -> Any:
 
 
 def die(message: Any) -> None:
-    """Kill the process that handles a killer; everything else works."""
+    """Kill the process if the message is a killer; otherwise succeed."""
     if message.data() == b"killer":
         os._exit(9)
 
 
 def hang(message: Any) -> None:
-    """Never return, the first time."""
+    """Never return at the first attempt."""
     if pr.attempt_of(message) == 1:
         time.sleep(600)
 
@@ -95,7 +95,7 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
 
 
 def awaiting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return *act* as a handler that is ``async def``."""
+    """Return *act* as an ``async def`` handler."""
 
     async def handle(message: Any) -> Any:
         await asyncio.sleep(0)
@@ -105,7 +105,7 @@ def awaiting(act: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def hiding(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a lambda that calls a handler, so that nobody sees whether it is ``async def``."""
+    """Return a lambda that calls a handler, so that nothing shows whether it is ``async def``."""
     return lambda message: handler(message)  # noqa: PLW0108 - that is the point
 
 
@@ -126,10 +126,10 @@ class Unloadable:
         self._way = way
 
     def __call__(self, _message: Any) -> None:
-        """Never called."""
+        """Fail the test: nothing calls this."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Fail as *way* says, when the other process unpickles it."""
+        """Fail in the way *way* when another process unpickles the handler."""
         if state["_way"] == "import":
             importlib.import_module("no_such_module")
         elif state["_way"] == "exit":
@@ -139,7 +139,7 @@ class Unloadable:
 
 
 def main() -> None:
-    """Run a subscriber: URL, topic, file, seconds a handler takes, backoff, redelivery."""
+    """Run a subscriber: URL, topic, file, seconds per message, backoff, redelivery."""
     url, topic, path, pause, backoff, redelivery = sys.argv[1:]
     log = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 

@@ -1,1 +1,1 @@
-"""The clients of several languages behind one face."""
+"""Clients in several languages, behind one interface."""

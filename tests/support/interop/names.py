@@ -1,4 +1,4 @@
-"""Where the letters of a test's subscription are, for every client."""
+"""The topics of the letters of a test's subscription, for every client."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from reading import SUBSCRIPTION
 
 
 def retry_topic(topic: str) -> str:
-    """Return where the letters of *topic* go."""
+    """Return the retry topic of *topic*."""
     return f"{topic}-{SUBSCRIPTION}-RETRY"
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Return where the dead letters of *topic* go."""
+    """Return the dead-letter topic of *topic*."""
     return f"{topic}-{SUBSCRIPTION}-DLQ"
 
 
 def is_settled(admin: Any, topic: str) -> bool:
-    """Tell whether nothing is left; a letter is written before its original is acknowledged."""
+    """Return whether nothing is left; a letter is published before its original is acknowledged."""
     return all(admin.backlog(name, SUBSCRIPTION) == 0 for name in (topic, retry_topic(topic)))

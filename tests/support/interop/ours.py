@@ -14,7 +14,7 @@ from interop.sides import Consumer, Seen, Side
 
 
 class Order(Record):
-    """What the schema tests send; `Interop.Order` in Java."""
+    """The value that the schema tests send; `Interop.Order` in Java."""
 
     item = String()
     amount = Integer()
@@ -142,5 +142,5 @@ class PythonConsumer:
 def _ordering_key(message: pulsar.Message) -> bytes:
     try:
         return message.ordering_key().encode()
-    except UnicodeDecodeError as error:  # pulsar-client has no other way to read it
+    except UnicodeDecodeError as error:  # pulsar-client gives the bytes in no other way
         return error.object

@@ -1,4 +1,4 @@
-"""Clients in other languages, as sides: programs that are told what to do, line by line."""
+"""Clients in other languages as sides: programs that read orders, line by line."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from reading import SOON, SUBSCRIPTION
 
 from interop.sides import Consumer, Seen, Side
 
-#: Seconds for an answer; Java's first one waits for the compiler.
+#: Seconds to wait for an answer; before Java's first answer, its compiler runs.
 PATIENCE = 120
 
 
 class PeerError(Exception):
-    """What the other client threw."""
+    """An exception of the other client."""
 
 
 class Program:
-    """The other client's running program; orders go out, answers come back, one line each."""
+    """The other client's running program; orders and answers are one line each."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path) -> None:
         self._log = folder / "stderr"
@@ -46,7 +46,7 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The id of the process."""
         return self._process.pid
 
     def _read(self, answers: IO[str]) -> None:
@@ -55,10 +55,10 @@ class Program:
         self._answers.put("")
 
     def call(self, order: str, **details: Any) -> Any:
-        """Give an order, and return the answer.
+        """Send an order, and return the answer.
 
         Raises:
-            PeerError: The client threw something.
+            PeerError: The client threw an exception.
         """
         try:
             self._orders.write(json.dumps({"do": order, **details}) + "\n")
@@ -73,7 +73,7 @@ class Program:
         return answer["is"]
 
     def end(self) -> None:
-        """Close its input, which ends it, and wait for that."""
+        """Close the program's input, which ends it, and wait for its end."""
         with suppress(OSError):
             self._orders.close()
         try:
@@ -121,9 +121,9 @@ class PeerSide(Side):
     ) -> Sequence[str]:
         """Publish messages, to the partitions in turn; return their ids as that client prints them.
 
-        A *batch* is one entry, on one partition; larger messages than the broker takes are chunked
-        otherwise. Each message has `data` (for a schema `order` or `pair`), and as it likes `key`
-        or `key_bytes`, `ordering_key`, `event_time` and `properties`.
+        With *batch*, they are one entry, on one partition. Otherwise, messages that are too large
+        for the broker are chunked. Each message has `data` (for a schema, `order` or `pair`), and
+        optionally `key` or `key_bytes`, `ordering_key`, `event_time` and `properties`.
         """
         lines = [
             {
@@ -138,12 +138,12 @@ class PeerSide(Side):
         return ids
 
     def close_all(self) -> None:
-        """Leave nothing of one test to the next."""
+        """Close everything that a test has opened."""
         self._program.call("close all")
 
 
 class PeerConsumer:
-    """A consumer of such a client."""
+    """A consumer of a client in another language."""
 
     def __init__(self, program: Program, number: int) -> None:
         self._program = program

