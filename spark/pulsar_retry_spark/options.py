@@ -150,7 +150,7 @@ class SinkOptions:
     Attributes:
         connection: The cluster.
         targets: Where rows go.
-        max_attempts: A row without an action is retried if its attempt is below this number.
+        max_attempts: A retryable row without an action is retried if its attempt is below this.
         delays: The delay of a row that has no delay itself, by its attempt.
         batching: How rows are batched and sent.
         effectively_once: Set for delivery=effectively-once; None for at-least-once.

@@ -48,7 +48,7 @@ class Stage:
 
     @contextmanager
     def working(self, *ways: Way, **options: Any) -> Iterator[None]:
-        """Run each of *ways* on a thread. At its end, the block waits until every message has ended."""
+        """Run each of *ways* on a thread; at its end, wait until every message has ended."""
         enough = threading.Event()
         failures: list[BaseException] = []
 

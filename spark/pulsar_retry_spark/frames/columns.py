@@ -6,18 +6,20 @@ Only ``payload`` is required. For any other column, a null is the same as no suc
 |---|---|---|
 | payload | binary, string | the payload of the message; null for a tombstone |
 | key | string, binary | the message's key |
-| ordering_key | string, binary | its ordering key, which Key_Shared subscriptions prefer to the key
-| | action | string | ``retry`` or ``dead_letter``; null: ``retryable`` and ``attempt`` decide | |
-target_topic | string | the topic to write to, instead of the subscription's topics | | reason,
-stage | string | why and where the row failed, in a word | | error, details | string | the error's
-type or condition, and its text | | rule | string, array of string | the rules that the row broke |
-| retryable | boolean | false sends the row to the dead-letter topic | | attempt | integer | the
-attempt that failed, from 1; with 0, a row starts again | | delay_ms, not_before | integer,
-timestamp | when a retried row is delivered (``not_before`` wins) | | event_time | timestamp,
-integer | when the event happened (an integer is ms since 1970) | | origin_topic, origin_message_id
-| string | the topic and message that the row came from | | source | struct | its origin in files,
-tables and other systems | | headers | map of string, Kafka's array | the message's properties | |
-dedupe_id | string | equal for equal rows |
+| ordering_key | string, binary | its ordering key; Key_Shared subscriptions prefer it to the key |
+| action | string | ``retry`` or ``dead_letter``; null: ``retryable`` and ``attempt`` decide |
+| target_topic | string | the topic to write to, instead of the subscription's topics |
+| reason, stage | string | why and where the row failed, in a word |
+| error, details | string | the error's type or condition, and its text |
+| rule | string, array of string | the rules that the row broke |
+| retryable | boolean | false sends the row to the dead-letter topic |
+| attempt | integer | the attempt that failed, from 1; with 0, a row starts again |
+| delay_ms, not_before | integer, timestamp | when a retried row comes (``not_before`` wins) |
+| event_time | timestamp, integer | when the event happened (an integer is ms since 1970) |
+| origin_topic, origin_message_id | string | the topic and message that the row came from |
+| source | struct | its origin in files, tables and other systems |
+| headers | map of string, Kafka's array | the message's properties |
+| dedupe_id | string | equal for equal rows |
 
 Columns that a source has added say where the row came from, and never where it goes: Kafka's
 `topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.

@@ -39,7 +39,7 @@ def split(
 ) -> tuple[DataFrame, DataFrame]:
     """Split *df* into its good rows and its failed rows. Each row is in exactly one of the two.
 
-    Spark evaluates a frame anew for each use, and a second evaluation may judge a row differently:
+    Spark evaluates a frame again for each use, and a second evaluation may judge a row differently:
     a rule or column may be random, call a service or ask for the time; the source may have changed;
     or the reader parses only the columns that a query needs, and so does not notice that another
     column is malformed. Therefore `split` runs one Spark job, which evaluates *df* and the rules

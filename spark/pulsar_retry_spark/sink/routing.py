@@ -1,7 +1,7 @@
 """Where each row goes, when, and with which properties. Pure.
 
 The rules are those of the consumer's letters: the same decision about retrying, and the same
-property names. A property is set only if the row's own headers do not have it.
+property names. The row's own headers win over the properties in `Route.defaults`.
 """
 
 from __future__ import annotations
