@@ -131,7 +131,7 @@ async def test_what_is_not_accepted(client, topic):
     for options, words in (
         ({"enable_retry": 1}, "enable_retry=1: expected a bool"),
         ({"consumer_type": "Shared"}, "consumer_type='Shared'"),
-        ({"max_pending_letters": 0}, "max_pending_letters=0: expected 1 or more"),
+        ({"max_pending_letters": 0}, "max_pending_letters=0: expected a whole number, 1 or more"),
         ({"letter_send_timeout": 0}, "letter_send_timeout=0"),
         ({"delay_levels": "soon"}, "soon"),
         ({"negative_ack_backoff": 3}, "negative_ack_backoff=3"),
