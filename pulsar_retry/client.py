@@ -1,4 +1,4 @@
-"""The client: pulsar-client's, with retries, and with the managed subscriber on top."""
+"""The client: a `pulsar.Client` with retries and managed subscribers."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ _FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
 class Client(consumer_client.Client):
     """A `pulsar.Client` with retry letters, dead letters, nack delays and managed subscribers.
 
-    Takes every argument of `pulsar.Client` and does everything it does; it is a context manager
-    too. Thread-safe. It cannot be used in a process forked after it was made (`ForkedError`).
+    Accepts every argument of `pulsar.Client`, has all its methods, and works as a context manager.
+    Thread-safe. A child process that is forked later cannot use the client (`ForkedError`).
     """
 
     _retry_policy: RetryPolicy | None = None
 
     @property
     def retry_policy(self) -> RetryPolicy | None:
-        """What subscribers and pulls of this client leave open; None: nothing is said here.
+        """The default retry policy of this client's subscribers and pulls; None if there is none.
 
-        Set it before they are made: a subscriber keeps what was said then. It is no argument of
-        the client, whose arguments are those of `pulsar.Client`.
+        It applies to settings that a subscriber's own policy leaves open. Set it before you make
+        subscribers: a subscriber keeps the value from its creation. It is an attribute because the
+        constructor's arguments are exactly those of `pulsar.Client`.
 
         Raises:
-            ConfigError: it is set to what is no `RetryPolicy` nor None.
+            ConfigError: the value is neither a `RetryPolicy` nor None.
         """
         return self._retry_policy
 
@@ -89,53 +90,59 @@ class Client(consumer_client.Client):
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
     ) -> Subscriber:
-        """Return a subscriber that calls *handler* with every message; it is not started.
+        """Return a subscriber that calls *handler* with every message; the caller must start it.
 
         Args:
             topic: A topic or a list of topics.
             subscription: The subscription. A new one starts at *initial_position*.
-            handler: A function of one argument, the plain `pulsar.Message`, ``def`` or
-                ``async def``. Returning acknowledges; an awaitable that it returns is awaited
-                first. It may raise, or return, `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit`
-                and `KeyboardInterrupt` end the subscription; anything else that it raises is judged
-                by the retry policy.
-            retry_policy: Which failures are retried, how often and when. What it leaves open is
-                decided by the client's `retry_policy`, environment variables and defaults
-                (`Subscriber.describe`).
-            dead_letter_policy: The letters' topics, and the number of attempts where the retry
-                policy has none.
-            flow_control: How much is in hand at most.
+            handler: A function, ``def`` or ``async def``, that takes one `pulsar.Message`. When it
+                returns, the message is acknowledged; if it returns an awaitable, that is awaited
+                first. It can raise or return `Retry`, `Reject`, `Drop` or `Defer`. `SystemExit` and
+                `KeyboardInterrupt` end the subscription. The retry policy decides about all other
+                exceptions.
+            retry_policy: Which failures are retried, how often and when. Settings that it leaves
+                open come from the client's `retry_policy`, from environment variables, or from the
+                defaults. `Subscriber.describe` shows the result.
+            dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
+                does not set it.
+            flow_control: The limits on what is in hand at a time.
             concurrency: How many handlers run at a time.
-            workers: ``"threads"``; or ``"processes"`` for handlers that need a processor each, and
-                for those that may die. Then handler and schema are pickled, and the program's main
-                module is imported by the workers: guard it by ``if __name__ == "__main__"``.
-            consumer_type: The type of the subscription. None: Shared, or what the consumers have
-                that are there. On any other than Shared messages are handled in order: by key on
-                Key_Shared, else by topic or partition.
-            redelivery: ``"letters"`` counts attempts in the message, durably; ``"nack"`` needs no
-                retry topic, leaves messages in place and counts in the broker's memory. There a
-                `Defer` uses up an attempt.
+            workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need a
+                processor each, or that can crash. Handler and schema are then pickled, and the
+                workers import the program's main module: guard it by
+                ``if __name__ == "__main__"``.
+            consumer_type: The type of the subscription. None: the type of its connected consumers,
+                or Shared if there are none. All types except Shared handle messages in order:
+                Key_Shared by key, the others by topic or partition.
+            redelivery: ``"letters"`` stores the number of attempts durably, in the message.
+                ``"nack"`` needs no retry topic and leaves messages in place. It uses the broker's
+                count, which is only in memory, and there a `Defer` uses up an attempt.
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
-            breaker: When to stop receiving because everything fails. None: never.
-            quarantine: When a message counts as one that kills its worker. None: with worker
-                processes after three deaths, else never.
-            prefetch: Messages in pulsar-client's own queue, beside those in hand (as
-                ``receiver_queue_size``). Few, so that no consumer sits on what others could do.
+            breaker: When to stop receiving because nearly everything fails. None: never.
+            quarantine: When a message is taken to crash its workers. None: after three crashes with
+                worker processes, otherwise never.
+            prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
+                in addition to those in hand. A small number leaves more to other consumers.
             schema: The topic's schema.
             initial_position: Where a new subscription starts.
-            naming: How letters' topics are named where no policy names them.
-            codec: Whose readers the letters' failure properties are written for, beside our own.
-            redact: Called with ``reason``, ``message`` or ``traceback`` and the text, before it
-                leaves the process in a letter; returns what may, or None.
-            delay_levels: The table of the consumer's levels.
-            consumer_name: The consumer's name.
-            letter_send_timeout: Seconds until a letter without a receipt has failed.
-            dedupe_letters: Letters that are remembered to tell duplicates (`Client.subscribe`).
-            hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
+            naming: The rules for the names of letters' topics that no policy names.
+            codec: The client whose readers shall understand the failure properties of letters, in
+                addition to this package.
+            redact: A function that is called with ``reason``, ``message`` or ``traceback``, and the
+                text of it, before a letter takes the text out of the process. It returns the text
+                to publish, or None.
+            delay_levels: The table of the consumer's delay levels.
+            consumer_name: The name of the consumer.
+            letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
+                has failed.
+            dedupe_letters: How many letters are remembered to recognize duplicates
+                (`Client.subscribe`).
+            hooks: Functions that are called when something happens to a message. None: the
+                client's `hooks`.
 
         Raises:
-            ConfigError: an argument is not acceptable. Nothing was opened.
+            ConfigError: an argument is invalid. Nothing was opened.
         """
         options = with_handler(
             checked_options(
@@ -186,35 +193,39 @@ class Client(consumer_client.Client):
         schema: Any = _BYTES,
         naming: Naming | str = Naming.PULSAR,
     ) -> list[Delivery]:
-        """Pull messages once, to be settled by the caller: Pub/Sub's synchronous pull.
+        """Pull messages once, for the caller to settle: Pub/Sub's synchronous pull.
 
-        Returns when there are *max_messages*, when some are there and no more come for a tenth of a
-        second, or after *timeout*. A delivery that is not settled within its deadline counts as a
-        failed attempt and comes back.
+        The call returns when it has *max_messages*, when it has fewer and a tenth of a second
+        passes without another one, or after *timeout*. A delivery that is not settled within its
+        deadline counts as a failed attempt and is redelivered.
 
-        The consumer stays open for further pulls, until it was not needed for 10 s or the client is
-        closed. What is not settled then is redelivered. A pull whose arguments ask for another
-        consumer (another dead-letter topic, for example) closes the earlier one and opens its own.
+        The consumer stays open for further pulls until it was unused for 10 s, or the client is
+        closed. Unsettled messages are redelivered then. If the arguments of a later pull require a
+        different consumer, for example because of another dead-letter topic, that pull closes the
+        earlier consumer and opens a new one.
 
         Args:
-            topic: See `subscriber` for this and the other arguments that are not named here.
-            subscription: The subscription.
-            max_messages: No more are returned.
-            timeout: Seconds or a timedelta to wait for the first message.
-            ack_deadline: Seconds or a timedelta for the caller to settle a delivery, up to the
-                lease's ``max_total``; `Delivery.modify` changes it.
-            retry_policy: What becomes of deliveries that are nacked or not settled.
+            topic: A topic or a list of topics.
+            subscription: The subscription. A new one starts at the earliest message.
+            max_messages: The maximum number of messages to return.
+            timeout: Seconds, or a timedelta, to wait for the first message.
+            ack_deadline: Seconds, or a timedelta, for the caller to settle a delivery. The maximum
+                is the lease's ``max_total``. `Delivery.modify` changes the deadline.
+            retry_policy: What happens to deliveries that are nacked or not settled.
             dead_letter_policy: See `subscriber`.
-            consumer_type: See `subscriber`. The order is the caller's business.
+            consumer_type: See `subscriber`. The caller is responsible for the order of handling.
             redelivery: See `subscriber`.
-            lease: Only ``max_total`` and ``late`` count: *ack_deadline* says the rest.
+            lease: Only ``max_total`` and ``late`` are used; *ack_deadline* replaces the rest.
             prefetch: See `subscriber`.
             schema: See `subscriber`.
             naming: See `subscriber`.
 
+        Returns:
+            The deliveries; an empty list if no message came.
+
         Raises:
-            ConfigError: an argument is not acceptable, or asks for another consumer while
-                deliveries of the earlier one are out.
+            ConfigError: an argument is invalid, or requires a different consumer while deliveries
+                of the earlier one are not settled.
             pulsar.PulsarException: the subscription could not be opened.
         """
         count, wait = whole("max_messages", max_messages), seconds("timeout", timeout)

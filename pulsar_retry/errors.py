@@ -3,34 +3,34 @@
 ::
 
     PulsarRetryError
-    ├── AdminError                           the REST API was not reached, or refuses
-    │   ├── AdminConflictError               … because what is there is in the way
-    │   ├── AdminForbiddenError              … because this role may not, or is not known
-    │   └── AdminNotFoundError               … because there is no such thing
-    ├── ConfigError (also a ValueError)      an argument, before anything is opened
-    ├── EventLoopError (also a RuntimeError) a consumer used on another event loop than its own
-    ├── ForkedError (also a RuntimeError)    a client used in a forked child process
-    ├── SettleError (a PulsarException)      a message could not be handed on; it will come back
+    ├── AdminError                           the REST API was not reached, or refused a request
+    │   ├── AdminConflictError               … because something exists already, or is in use
+    │   ├── AdminForbiddenError              … because the role lacks a right, or is not known
+    │   └── AdminNotFoundError               … because something does not exist
+    ├── ConfigError (also a ValueError)      an argument is invalid; nothing was opened
+    ├── EventLoopError (also a RuntimeError) a consumer was used on a different event loop
+    ├── ForkedError (also a RuntimeError)    a client was used in a forked child process
+    ├── SettleError (a PulsarException)      a message was not handed on; it will be redelivered
     │   ├── LetterPublishError               … because its letter was not published
-    │   ├── AcknowledgeError                 … its letter is out, the original not acknowledged
+    │   ├── AcknowledgeError                 … its letter is published, but it is not acknowledged
     │   ├── LeaseExpired                     … because it was in hand for too long
-    │   └── AlreadySettledError              … because that was done before
-    ├── BatchSettleError (an ExceptionGroup) some messages of a list failed, with each error
+    │   └── AlreadySettledError              … because it was settled before
+    ├── BatchSettleError (an ExceptionGroup) some messages of a list failed; it has their errors
     ├── ConsumerClosedError (AlreadyClosed)  a call on a consumer that is closed or closing
-    ├── HandlerError                         what a handler in another process raised
-    │   ├── UnfinishedError                  … or it returned what has not run
-    │   └── WorkerCrashedError               … or its process died
-    ├── RedriveError                         a redrive could not begin, or had to stop
+    ├── HandlerError                         an exception of a handler in another process
+    │   ├── UnfinishedError                  … a handler returned a generator that has not run
+    │   └── WorkerCrashedError               … the process of a handler died
+    ├── RedriveError                         a redrive could not start, or had to stop
     ├── SeekError                            a seek was refused, or could not be finished
-    │   └── RetentionError                   … because the broker has its messages no more
-    ├── SnapshotError                        a snapshot is not there, or cannot be made or restored
+    │   └── RetentionError                   … because the broker has deleted the messages
+    ├── SnapshotError                        a snapshot is missing, or could not be made or restored
     ├── StandaloneError                      the embedded Pulsar did not download, start or stop
-    ├── UnreachableError (a ConnectError)    there is no broker where the service URL says
-    └── WorkersLostError                     handlers that never return have taken every worker
+    ├── UnreachableError (a ConnectError)    there is no broker at the service URL
+    └── WorkersLostError                     all workers are lost to handlers that never return
 
-What pulsar-client raises passes through unchanged wherever a call is only passed on. Where an
-error of ours stands for one of its own it is a `pulsar.PulsarException` too, so that existing
-handlers catch it, and carries the client's as `__cause__`.
+Exceptions of pulsar-client pass through unchanged when this package only forwards a call. If an
+error of this package replaces one of pulsar-client, it is a `pulsar.PulsarException` too, so that
+existing handlers catch it. It has the original exception as `__cause__`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ __all__ = [
 
 
 def shown(value: object, show: Callable[[object], str] = str) -> str:
-    """Return *value* as text, whatever its own methods do: trouble is to be told, not added to.
+    """Return *value* as text, even if its own `str` or `repr` raises.
 
-    `repr` of an int of more than 4300 digits raises, too.
+    `repr` raises for an int of more than 4300 digits, too.
     """
     try:
         return show(value)
@@ -84,10 +84,11 @@ class PulsarRetryError(Exception):
     """The base of every error of this package.
 
     Attributes:
-        kind: What tells errors of one class apart, in logs and in dead letters' fingerprints;
-            None: the place where they were raised. Letters have no traceback of an error with a
-            kind: it was raised in this package.
-        detail: What letters tell beside the error's text, and logs do not; None: nothing.
+        kind: A name that distinguishes errors of one class, in logs and in the fingerprints of dead
+            letters. None: the place where the error was raised distinguishes them. A letter has no
+            traceback of an error with a kind, because this package raised the error.
+        detail: Text for letters only, in addition to the error's text. It is not logged. None if
+            there is none.
     """
 
     kind: str | None = None
@@ -95,21 +96,21 @@ class PulsarRetryError(Exception):
 
 
 class ConfigError(PulsarRetryError, ValueError):
-    """An argument is not acceptable. Raised before anything is opened or sent."""
+    """An argument is invalid. The error is raised before anything is opened or sent."""
 
     @classmethod
     def bad(cls, argument: str, value: object, accepted: str) -> ConfigError:
-        """Return the error in its one form: the argument, its value and what is accepted."""
+        """Return the error in its standard form: argument, value, and what is accepted."""
         return cls(f"{argument}={shown(value, repr)}: expected {accepted}")
 
 
 class AdminError(PulsarRetryError):
-    """The REST API of a cluster was not reached, or refuses.
+    """The REST API of a cluster was not reached, or refused a request.
 
     Attributes:
-        status: The status of HTTP; None: there was no answer.
-        path: What was asked for, after ``/admin/v2/``.
-        reason: What the broker says, or why there is no answer.
+        status: The HTTP status; None if there was no answer.
+        path: The path of the request, after ``/admin/v2/``.
+        reason: The broker's message, or why there was no answer.
     """
 
     def __init__(self, status: int | None, path: str, reason: str) -> None:
@@ -124,30 +125,30 @@ class AdminError(PulsarRetryError):
 
 
 class AdminConflictError(AdminError):
-    """What is there is in the way: it exists already, or is in use."""
+    """The request conflicts with the present state: something exists already, or is in use."""
 
 
 class AdminForbiddenError(AdminError):
-    """The role of this token may not do that, or there is no valid token."""
+    """The role of the token lacks the right, or there is no valid token."""
 
 
 class AdminNotFoundError(AdminError):
-    """There is no such tenant, namespace, topic, subscription or message."""
+    """The tenant, namespace, topic, subscription or message does not exist."""
 
 
 class EventLoopError(PulsarRetryError, RuntimeError):
-    """A consumer, producer or reader of `pulsar_retry.asyncio` was used on another event loop."""
+    """A consumer, producer or reader of `pulsar_retry.asyncio` was used on a second event loop."""
 
 
 class ForkedError(PulsarRetryError, RuntimeError):
-    """A client or consumer was used in a child process forked after it was made.
+    """A client or consumer was used in a child process that was forked after it was made.
 
-    pulsar-client's threads do not survive a fork: acknowledgements would be lost in silence and
-    sends would hang. Make the client in the child instead.
+    pulsar-client's threads do not survive a fork: acknowledgements would be lost without an error,
+    and sends would hang. Make the client in the child process instead.
     """
 
 
-#: The right without which the subscription that keeps dead letters cannot be made.
+#: The right that is needed to create the subscription that keeps dead letters.
 FIRST_SUBSCRIPTION = "consume, for its first subscription,"
 
 _ADVICE = (
@@ -161,14 +162,14 @@ class SettleError(PulsarRetryError, PulsarException):  # type: ignore[misc]  # i
 
 
 class LetterPublishError(SettleError):
-    """A retry letter or dead letter was not published; the original was asked to come back.
+    """A retry letter or dead letter was not published; the original will be redelivered.
 
     Attributes:
-        topic: The topic of letters.
+        topic: The topic of the letter.
     """
 
     def __init__(self, topic: str, cause: object, *, right: str = "produce") -> None:
-        """Make the error; *right* is what a role lacks if *cause* is that it is not authorised."""
+        """Make the error. *right* is the missing right if *cause* is an authorization error."""
         said = shown(cause)
         if isinstance(cause, AuthorizationError):
             said = f"the role of this client may not {right} there ({said})"
@@ -183,47 +184,50 @@ class LetterPublishError(SettleError):
 
 
 class AcknowledgeError(SettleError):
-    """The letter was published but the original was not acknowledged, so both will be delivered."""
+    """The letter was published, but the original was not acknowledged: both will be delivered."""
 
 
-class LeaseExpired(SettleError):  # noqa: N818 - nobody has made a mistake
-    """A delivery was in hand for longer than its lease: its message has been made to come back."""
+class LeaseExpired(SettleError):  # noqa: N818 - it is not a mistake of the caller
+    """A delivery was in hand for longer than its lease; the message will be redelivered."""
 
 
 class AlreadySettledError(SettleError):
-    """A delivery was settled twice. What was said first holds."""
+    """A message was settled twice. The first call counts."""
 
 
 class HandlerError(PulsarRetryError):
-    """What a handler raised in another process, where it cannot be pickled: its class and text."""
+    """The class and text of an exception from a handler in another process.
+
+    It replaces an exception that cannot be pickled.
+    """
 
 
 class WorkerCrashedError(HandlerError):
-    """The process of a handler died with a message in hand. This uses up an attempt."""
+    """The process of a handler died while it had a message. This uses up an attempt."""
 
 
 class UnfinishedError(HandlerError):
-    """A handler returned a generator, of which nothing has run. This uses up an attempt."""
+    """A handler returned a generator that was never run. This uses up an attempt."""
 
 
 class WorkersLostError(PulsarRetryError):
-    """A subscription has ended because its workers hang or have died: nothing would be handled."""
+    """A subscription has ended because all its workers hang or have died."""
 
 
 class RedriveError(PulsarRetryError):
-    """A redrive could not begin, or had to stop. Every dead letter is in its topic or redriven."""
+    """A redrive could not start, or had to stop. Each dead letter is in its topic or redriven."""
 
 
 class SeekError(PulsarRetryError):
-    """A seek was refused, or could not be finished. Run it again: nothing is lost."""
+    """A seek was refused, or could not be finished. Nothing is lost: run it again."""
 
 
 class RetentionError(SeekError):
-    """A seek asks for messages that the broker does not have any more."""
+    """A seek needs messages that the broker has deleted."""
 
 
 class SnapshotError(PulsarRetryError):
-    """A snapshot is not there, cannot be made, or cannot be restored."""
+    """A snapshot does not exist, or could not be made or restored."""
 
 
 class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped
@@ -235,17 +239,17 @@ class StandaloneError(PulsarRetryError):
 
 
 class UnreachableError(PulsarRetryError, ConnectError):  # type: ignore[misc]  # it is untyped
-    """There is no broker where the service URL says, or it refuses the connection.
+    """There is no broker at the service URL, or it refuses the connection.
 
-    The message names the URL and the cause.
+    The message contains the URL and the cause.
     """
 
 
 class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
     """Some messages of a list could not be handed on; the others were.
 
-    `exceptions` holds one error for each failed message, in the order of the list, and `failed`
-    the messages' positions in it.
+    `exceptions` has one error for each failed message, in the order of the list. `failed` has the
+    positions of these messages in the list.
     """
 
     failed: tuple[int, ...]
@@ -253,7 +257,7 @@ class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
     def __new__(
         cls, message: str, exceptions: Sequence[Exception], failed: Sequence[int] = ()
     ) -> Self:
-        """Make the group; *failed* are the positions in the list."""
+        """Make the group. *failed* are the positions in the list."""
         self = super().__new__(cls, message, exceptions)
         self.failed = tuple(failed)
         return self
@@ -264,11 +268,11 @@ class BatchSettleError(PulsarRetryError, ExceptionGroup[Exception]):
         exceptions: Sequence[Exception],
         failed: Sequence[int] = (),  # noqa: ARG002 - __new__ has taken them
     ) -> None:
-        # ExceptionGroup's takes no argument by name, and what it takes is what a copy is made from.
+        # ExceptionGroup's accepts no keyword arguments. Copies are made from these two values.
         super().__init__(message, exceptions)
 
     def derive(self, excs: Sequence[Exception]) -> BatchSettleError:  # type: ignore[override]
-        """Return a group of the same type for a part of the errors (see `ExceptionGroup`)."""
+        """Return a group of the same type with some of the errors (see `ExceptionGroup`)."""
         positions = {id(error): at for error, at in zip(self.exceptions, self.failed, strict=False)}
         return BatchSettleError(
             self.message, excs, [positions[id(e)] for e in excs if id(e) in positions]

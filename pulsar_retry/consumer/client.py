@@ -41,7 +41,7 @@ from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import Naming
 
-# pulsar-client's own defaults, down to the one schema instance that it shares.
+# The defaults of pulsar-client itself. The schema is the one instance that pulsar-client shares.
 _BYTES = inspect.signature(pulsar.Client.subscribe).parameters["schema"].default
 _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
@@ -52,37 +52,37 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _as(original: Any) -> Callable[[_Method], _Method]:
-    """Give a method the name, documentation and signature of pulsar-client's, but keep its type."""
+    """Give a method the name, docstring and signature of pulsar-client's, but keep its type."""
     return cast("Callable[[_Method], _Method]", wraps(original))
 
 
 class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
-    """A `pulsar.Client` whose subscriptions know retry letters, dead letters and nack delays.
+    """A `pulsar.Client` whose consumers support retry letters, dead letters and nack delays.
 
-    Takes every argument of `pulsar.Client` and does everything it does; it is a context manager
-    too. Thread-safe. It cannot be used in a process forked after it was made (`ForkedError`).
+    Accepts every argument of `pulsar.Client`, has all its methods, and works as a context manager.
+    Thread-safe. A child process that is forked later cannot use the client (`ForkedError`).
     """
 
-    #: Makes what builds a raw message that the raw client sends.
+    #: Makes the builder of a raw message that the raw client can send.
     _new_message: NewMessage = _pulsar.MessageBuilder
-    #: Makes another client of the same brokers, for a short time; None: there is none like it.
+    #: Makes a short-lived client of the same brokers; None if no such client can be made.
     _new_client: Callable[[], pulsar.Client] | None = None
-    #: Publishes the letters, so that this client loses no connection when a broker refuses one;
-    #: None: this client does. It opens nothing before the first letter.
+    #: Publishes the letters. It is a separate client, so that this one keeps its connection when a
+    #: broker refuses a letter. It connects at the first letter. None: this client publishes them.
     _letter_client: pulsar.Client | None = None
     _hooks: Hooks | None = None
-    #: What is told of brokers that are not reached; None: nobody knows its URL.
+    #: Reports brokers that are not reached; None if the service URL is not known.
     _contact: Contact | None = None
 
     @property
     def hooks(self) -> Hooks | None:
-        """Functions that consumers of this client tell what becomes of messages; None: nobody.
+        """The functions that are called when something happens to a message; None: no functions.
 
-        Set it before they are made. It is no argument of the client, whose arguments are those of
-        `pulsar.Client`.
+        Set it before you make consumers: a consumer keeps the value from its creation. It is an
+        attribute because the constructor's arguments are exactly those of `pulsar.Client`.
 
         Raises:
-            ConfigError: it is set to what are no `Hooks` nor None.
+            ConfigError: the value is neither `Hooks` nor None.
         """
         return self._hooks
 
@@ -90,7 +90,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     def hooks(self, hooks: Hooks | None) -> None:
         self._hooks = checked_hooks(hooks)
 
-    # The wrappers below take what the installed pulsar-client takes, with its signatures.
+    # The methods below accept what the installed pulsar-client accepts, with the same signatures.
 
     @_as(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -99,20 +99,20 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         if isinstance(logger, logging.Logger):
             arguments["logger"] = logger_of(logger)
         super().__init__(**{k: v for k, v in arguments.items() if k != "self"})
-        # Without the logger, of which a process has one.
+        # Leave the logger out: there is only one in a process.
         alike = {k: v for k, v in arguments.items() if k not in {"self", "logger"}}
         alike.update(io_threads=1, message_listener_threads=1)
         self._new_client = partial(pulsar.Client, **alike)
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
-        if isinstance(url := arguments["service_url"], str):  # else it provides several
+        if isinstance(url := arguments["service_url"], str):  # otherwise it yields several URLs
             self._contact = Contact(url)
         self._begin()
 
     def _begin(self, clock: Clock = SYSTEM) -> None:
-        """Make ready what stands on the raw client, which is there by now.
+        """Set up everything that needs the raw client, which exists already.
 
-        The seam of `pulsar_retry.testing`, whose raw client is another; the rest runs unchanged.
+        `pulsar_retry.testing` calls it with a raw client of a different kind; all else is the same.
         """
         self._clock = clock
         self._timer = Timer(clock)
@@ -120,7 +120,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         if self._letter_client is not None:
             raws.append(self._letter_client._client)  # noqa: SLF001
         self._dropped = weakref.finalize(self, _shut_down, os.getpid(), raws, self._timer)
-        self._dropped.atexit = False  # then `_close_all` is gentler
+        self._dropped.atexit = False  # at exit, `_close_all` closes the client properly
         _open_clients.add(self)
         fork.guard(self, "_client")
 
@@ -150,7 +150,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         fork.guard(view, "_table_view")
         return view
 
-    def subscribe(  # noqa: D417, PLR0917 - pulsar-client's arguments, which it documents
+    def subscribe(  # noqa: PLR0917 - pulsar-client's arguments
         self,
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
@@ -192,43 +192,92 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         plain_letters: bool = False,
         **newer: Any,
     ) -> Consumer:
-        """Subscribe, as `pulsar.Client.subscribe` does, with the same arguments and these more.
+        """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
+
+        The positional arguments are those of `pulsar.Client.subscribe`; the keyword-only arguments
+        after them are new. With ``enable_retry`` the consumer reads two topics, the topic and the
+        retry topic. Arguments that name no topic then apply to both, unless stated otherwise.
 
         Args:
-            topic: See pulsar-client for this and the other arguments that are not named here.
-            subscription_name: With a dead-letter policy it must not be blank.
-            dead_letter_policy: How often a message is retried and where its letters go; a
-                `pulsar.ConsumerDeadLetterPolicy` does too. Without ``enable_retry`` it is the nack
-                path's: after N redeliveries a message is dead-lettered (Shared and Key_Shared
-                only, as redeliveries are not counted elsewhere).
-            enable_retry: Read the retry topic too, which makes `Consumer.reconsume_later` work.
-                Without a policy N is 16.
-            naming: How letters' topics are named where the policy does not name them.
-            delay_levels: The table of `reconsume_later`'s levels.
-            negative_ack_backoff: When nacked messages come back, by their redelivery count; wins
-                over *negative_ack_redelivery_delay_ms*.
-            max_pending_letters: Letters in flight at most, in the asynchronous calls. While those
-                in flight have 64 MiB of payload or more, a further letter waits, too.
-            letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
-                failed.
-            dedupe_letters: Letters from the retry topic that are remembered, for ten minutes and
-                about 500 bytes each. A second letter of the same delivery, which a killed process
-                leaves, is acknowledged and not delivered. 0: off.
-            hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
-            max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``, beyond which it
-                delivers nothing (0: there is none). The consumer warns when it comes near.
-            letter_encryption_key: The name of the key that letters are encrypted with; its public
-                key is the *crypto_key_reader*'s. With a reader and letters this, or
-                *plain_letters*, must be given.
-            plain_letters: Publish the letters of decrypted messages unencrypted.
-            **newer: Arguments that a newer pulsar-client has and this signature does not list yet.
-                They are passed on to it, with `enable_retry` for both topics.
+            topic: A topic name, a list of names, or a compiled regular expression for the full
+                names, such as ``re.compile("persistent://public/default/orders-.*")``. With
+                ``enable_retry`` an expression is not allowed.
+            subscription_name: The name of the subscription. With a dead-letter policy or
+                ``enable_retry`` it must not be blank.
+            consumer_type: The type of the subscription: Exclusive, Shared, Failover or KeyShared.
+                The subscription of the retry topic is always Shared.
+            schema: The schema of the messages. The default is plain bytes.
+            message_listener: A function of two arguments, the consumer and the message. A thread of
+                pulsar-client calls it with each message. `receive` must not be used then.
+            receiver_queue_size: How many messages pulsar-client fetches ahead. A larger queue can
+                raise the throughput and needs more memory. 0 disables fetching ahead; then receive
+                time-outs, partitioned topics and ``enable_retry`` are not possible.
+            max_total_receiver_queue_size_across_partitions: The limit of fetched messages for all
+                partitions together. If necessary, the queue of each partition is made smaller.
+            consumer_name: The name of the consumer. None: a generated name.
+            unacked_messages_timeout_ms: Milliseconds, more than 10 000. Messages that are not
+                acknowledged within this time are redelivered. None: no time-out.
+            broker_consumer_stats_cache_time_ms: Milliseconds for which pulsar-client caches the
+                broker's statistics of this consumer.
+            negative_ack_redelivery_delay_ms: Milliseconds until a nacked message is redelivered.
+            is_read_compacted: Read the compacted version of the topic.
+            properties: Names and values that describe the consumer. The broker shows them.
+            pattern_auto_discovery_period: Seconds between two searches for new topics that match a
+                regular expression.
+            initial_position: Where a new subscription starts: ``Latest`` or ``Earliest``. The retry
+                topic is always read from the earliest letter.
+            crypto_key_reader: Supplies the keys that decrypt messages, and encrypt letters.
+            replicate_subscription_state_enabled: Replicate the state of the subscription to the
+                other clusters of a geo-replicated namespace.
+            max_pending_chunked_message: How many incomplete chunked messages are kept in memory at
+                a time. 0: no limit.
+            auto_ack_oldest_chunked_message_on_queue_full: What happens to incomplete chunked
+                messages above that limit. True: they are acknowledged, and so lost. False: they are
+                redelivered.
+            start_message_id_inclusive: After a seek to a message id, deliver that message too.
+            batch_receive_policy: When `batch_receive` returns: after a number of messages, of bytes
+                or of milliseconds. The default is 10 MiB or 100 ms.
+            key_shared_policy: How a Key_Shared subscription distributes keys among consumers.
+            batch_index_ack_enabled: Acknowledge each message of a batch separately. This needs the
+                broker's setting ``acknowledgmentAtBatchIndexLevelEnabled``.
+            regex_subscription_mode: Which topics a regular expression can match: persistent topics
+                (the default), non-persistent topics, or both.
+            dead_letter_policy: The number N of retries, and the names of the letters' topics. A
+                `pulsar.ConsumerDeadLetterPolicy` is accepted too. On a Shared or Key_Shared
+                subscription, N also limits redeliveries: after N of them the message is
+                dead-lettered. On other types the broker does not count redeliveries. None: nothing
+                is dead-lettered, except with ``enable_retry``, where N is 16.
+            crypto_failure_action: What happens to a message that cannot be decrypted. ``FAIL``: it
+                is not delivered until decryption succeeds. ``DISCARD``: it is acknowledged and not
+                delivered. ``CONSUME``: it is delivered encrypted.
+            enable_retry: Read the retry topic too. `Consumer.reconsume_later` needs this.
+            naming: The rules for the names of letters' topics that the policy does not name.
+            delay_levels: The table of delays that the *level* of `reconsume_later` refers to.
+            negative_ack_backoff: Computes the delay of a nack from the message's redelivery count.
+                It replaces *negative_ack_redelivery_delay_ms*.
+            max_pending_letters: How many letters can be in flight. The asynchronous calls block at
+                this limit. They also block while the letters in flight hold 64 MiB of payload.
+            letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
+                has failed.
+            dedupe_letters: How many letters of the retry topic are remembered, each for ten minutes
+                and in about 500 bytes. A killed process can leave two letters of one delivery. The
+                second one is recognized, acknowledged and not delivered. 0: off.
+            hooks: Functions that are called when something happens to a message. None: the
+                client's `hooks`.
+            max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``. The broker
+                delivers nothing above it, so the consumer logs a warning at 80 %. 0: no warning.
+            letter_encryption_key: The name of the key that encrypts letters. The
+                *crypto_key_reader* supplies the public key. If there are letters and a key reader,
+                either this argument or *plain_letters* is required.
+            plain_letters: Publish the letters unencrypted, although messages are decrypted.
+            **newer: Arguments of a newer pulsar-client that this signature does not list. They are
+                passed on for each topic.
 
         Raises:
             TypeError: the installed pulsar-client has no such argument. Nothing was opened.
-            ConfigError: an argument is not acceptable. Nothing was opened.
-            pulsar.PulsarException: the broker refused one of the two subscriptions, or the look-up
-                for old-style letter topics. What was open is closed again.
+            ConfigError: an argument is invalid. Nothing was opened.
+            pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
+                letter topics. Everything that was open is closed again.
         """
         plan = make_plan(
             topic=topic,
@@ -302,7 +351,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         return consumer
 
     def _subscribe_raw(self, *args: Any, **kwargs: Any) -> Any:
-        """Subscribe as pulsar-client does and return the raw consumer alone."""
+        """Subscribe as pulsar-client does, and return only the raw consumer."""
         with self._awaiting_contact():
             bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
@@ -316,15 +365,16 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         common: dict[str, Any],
         main_only: dict[str, Any],
     ) -> Consumer:
-        """Subscribe to the retry topic, then to the topic, so that no letter is written before.
+        """Subscribe to the retry topic first, then to the topic.
 
-        The retry topic is always Shared, whatever the type of the subscription, for only there does
-        the broker delay, and read from its start.
+        In this order no letter can be written before the retry topic has its subscription. The
+        retry topic is always Shared, because the broker delays messages only there. It is read from
+        its start.
         """
         limits = batch_limits(main_only["batch_receive_policy"])
         with self._awaiting_contact():
             plan = with_old_names(plan, self)
-        checked_sources(plan)  # which may be called otherwise now
+        checked_sources(plan)  # the look-up may have changed the names
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         consumer = RetryConsumer(self, common["schema"], plan, self._timer)
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
@@ -351,10 +401,10 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         return consumer
 
     def close(self) -> None:
-        """Close the client and its consumers; letters in flight are waited for.
+        """Close the client and its consumers, after the letters in flight have their receipts.
 
         Raises:
-            pulsar.AlreadyClosed: it is closed already.
+            pulsar.AlreadyClosed: the client is closed already.
         """
         for consumer in list(self._consumers):
             if isinstance(consumer, Consumer):
@@ -373,9 +423,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                     self._letter_client.close()
 
     def shutdown(self) -> None:
-        """End every connection at once, without waiting for anything.
+        """Close every connection at once, without waiting.
 
-        Letters in flight fail, for pulsar-client forgets them without a word.
+        Letters in flight fail here, because pulsar-client drops them without reporting it.
         """
         self._timer.close()
         super().shutdown()
@@ -402,7 +452,7 @@ def check_newer(arguments: Mapping[str, Any]) -> None:
     """Check arguments of `Client.subscribe` that its signature does not list.
 
     Raises:
-        TypeError: the installed pulsar-client does not know one.
+        TypeError: the installed pulsar-client has no such argument.
     """
     known = inspect.signature(pulsar.Client.subscribe).parameters if arguments else {}
     for name in arguments:
@@ -414,9 +464,9 @@ def check_newer(arguments: Mapping[str, Any]) -> None:
 
 
 def _shut_down(pid: int, raws: list[Any], timer: Timer) -> None:
-    """End a client that was dropped without being closed, with that of its letters.
+    """Shut down a client that was garbage-collected without being closed, and its letter client.
 
-    pulsar-client ends the process when a consumer is destroyed in which a receive waits.
+    Otherwise pulsar-client ends the process when a consumer with a waiting receive is destroyed.
     """
     if os.getpid() != pid:
         for raw in raws:
@@ -434,9 +484,9 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Close at the end of the process what nobody closed: letters in flight get their receipts.
+    """Close all open clients at exit, so that letters in flight get their receipts.
 
-    And pulsar-client's threads find no interpreter that is half gone, which would be an abort.
+    Otherwise pulsar-client's threads would use an interpreter that is shutting down, and abort.
     """
     for client in list(_open_clients):
         fork.keep_for_ever(client._client)  # noqa: SLF001 - see `exiting`, which keeps only some
@@ -447,7 +497,7 @@ def _close_all() -> None:
 
 
 def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
-    """Return the count, bytes and milliseconds of a batch receive policy."""
+    """Return the limits of a batch receive policy: messages, bytes, milliseconds."""
     if policy is None:
         return DEFAULT_BATCH_LIMITS
     if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):

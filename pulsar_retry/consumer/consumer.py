@@ -32,18 +32,18 @@ from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds in which a consumer is disconnected whose subscription was moved.
+#: Seconds to wait for the broker to disconnect a consumer whose subscription was moved.
 _CUT = 0.25
 
 
 class Consumer(SettlingConsumer):
     """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
 
-    Made by `Client.subscribe`. Everything that `pulsar.Consumer` does works the same. All methods
-    may be called from several threads at once.
+    `Client.subscribe` makes it. Everything that `pulsar.Consumer` does works the same. All methods
+    are thread-safe.
 
-    With ``enable_retry`` it reads its topic and its retry topic as one. `topic`, `seek` and
-    `get_last_message_id` speak of the topic, everything else of both.
+    With ``enable_retry`` the consumer reads its topic and its retry topic as one. `topic`, `seek`
+    and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
 
     _client: Any
@@ -59,7 +59,7 @@ class Consumer(SettlingConsumer):
         self._gauges = NackGauges(self)
         self._ledger.attach(self._gauges)
         self._closed = False
-        # What holds messages of this consumer that pulsar-client has given away.
+        # They hold messages that pulsar-client has already handed to this consumer.
         self._inboxes: list[Inbox] = []
         self._when_moved: list[Callable[[], None]] = []
         MOVES.watch(self, plan.topic, plan.subscription)
@@ -87,23 +87,23 @@ class Consumer(SettlingConsumer):
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:
-        """Let listeners wait until the consumer is whole, or has failed to open."""
+        """Make listeners wait until the consumer is complete, or has failed to open."""
         try:
             yield
         finally:
             self._opened.set()
 
     def _attach(self, raw: Any) -> None:
-        """Take the raw consumer once it is open."""
+        """Store the raw consumer once it is open."""
         self._consumer = self._nacks.raw = raw
 
     def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
-        """Return *listener* as pulsar-client is to call it."""
+        """Wrap *listener* in the form that pulsar-client calls."""
 
         def deliver(_bare: Any, message: Any) -> None:
-            self._opened.wait()  # the first message may be here before `subscribe` has returned
+            self._opened.wait()  # the first message can arrive before `subscribe` has returned
             if self._consumer is None:
-                return  # it has failed: the broker redelivers the message
+                return  # opening has failed: the broker redelivers the message
             if not self._is_surplus(message._message):  # noqa: SLF001
                 self._took((message,))
                 message._letter = False  # noqa: SLF001 - as `message_of` does it
@@ -113,7 +113,7 @@ class Consumer(SettlingConsumer):
         return deliver
 
     def topic(self) -> str:
-        """Return the topic, or the pattern, as it was given."""
+        """Return the topic or the pattern, as it was given to `subscribe`."""
         topic = self._plan.topic
         return topic.pattern if isinstance(topic, re.Pattern) else str(super().topic())
 
@@ -122,7 +122,7 @@ class Consumer(SettlingConsumer):
         return self._consumer
 
     def _wrap(self, raw: Any) -> Any:
-        """Return the message that is handed out for *raw*, and count it."""
+        """Count the raw message, and return the message that the application gets."""
         self._took((raw,))
         return message_of(raw, self._schema)
 
@@ -140,25 +140,26 @@ class Consumer(SettlingConsumer):
         level: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish *message* as a retry letter and acknowledge it; it comes back after a delay.
+        """Publish *message* as a retry letter and acknowledge it; the letter arrives after a delay.
 
-        When it has been reconsumed N times already, it goes to the dead-letter topic instead.
-        Returns when the letter is published and the original acknowledged.
+        A message that was reconsumed N times already goes to the dead-letter topic instead. The
+        method returns when the letter is published and the original is acknowledged.
 
         Args:
-            message: A message, or a list of messages such as `batch_receive` returns.
-            delay: An explicit delay, 0 to 864 000 seconds or a timedelta.
-            level: A delay level, counted from 1; 0: no delay; above the table: its last level.
-                With neither *delay* nor *level*, the level is the number of this retry.
-            properties: More properties for the letter. The system's cannot be changed.
+            message: A message, or a list of messages, such as `batch_receive` returns.
+            delay: The delay: 0 to 864 000 seconds, or a timedelta.
+            level: A delay level, counted from 1. 0 means no delay. A level above the table means
+                its last level. Without *delay* and *level*, the level is the number of this retry.
+            properties: Additional properties of the letter. System properties cannot be changed.
 
         Raises:
-            ConfigError: an argument is not acceptable, or ``enable_retry`` is off; nothing is sent.
-            AlreadySettledError: the message was acknowledged, or handed on without an error;
-                nothing is sent.
+            ConfigError: an argument is invalid, or ``enable_retry`` is off. Nothing was sent.
+            AlreadySettledError: the message was acknowledged, or successfully handed on, before.
+                Nothing was sent.
             LetterPublishError: the letter was not published; the original will be redelivered.
-            AcknowledgeError: it was, but the original will be redelivered too.
-            BatchSettleError: messages of a list failed; the others are settled.
+            AcknowledgeError: the letter was published, but the original was not acknowledged and
+                will be redelivered too.
+            BatchSettleError: some messages of a list failed; the others are settled.
             ConsumerClosedError: the consumer is closed.
         """
         if isinstance(message, list | tuple):
@@ -184,13 +185,13 @@ class Consumer(SettlingConsumer):
     ) -> Future[None]:
         """Do what `reconsume_later` does for one message, without waiting for the receipt.
 
-        At most ``max_pending_letters`` are in flight; then this blocks until some are done. The
-        first call also blocks while the producer is made.
+        At most ``max_pending_letters`` letters are in flight; at that limit the call blocks until
+        some are done. The first call also blocks until the producer is open.
 
         Returns:
-            A future with no value, or with the error that `reconsume_later` would raise. Its
-            callbacks run on a thread of pulsar-client's or ours, or here: they must not block or
-            call this method.
+            A future. Its result is None, or the error that `reconsume_later` would raise. Its
+            callbacks run on a thread of pulsar-client or of this package, or on the calling thread.
+            They must not block or call this method.
         """
         future = self._hand_on(*self._letters.retry(message, delay, level, properties))
         handed_on(message, future)
@@ -206,12 +207,12 @@ class Consumer(SettlingConsumer):
     ) -> None:
         """Publish *message* as a retry letter and acknowledge everything up to it.
 
-        Exclusive and Failover only. Works for messages of both topics; what "up to it" means is
-        said in `acknowledge_cumulative`. Messages before it that were not settled are acknowledged
-        without a letter, as in the Java client.
+        Only for Exclusive and Failover subscriptions. It works for messages of both topics;
+        `acknowledge_cumulative` explains what "up to it" means. Earlier messages that are not
+        settled are acknowledged without a letter, as in the Java client.
 
         Raises:
-            ConfigError: the subscription is Shared or Key_Shared, or as `reconsume_later`.
+            ConfigError: the subscription is Shared or Key_Shared, or as for `reconsume_later`.
             LetterPublishError: the letter was not published, and nothing was acknowledged.
         """
         acknowledge = self._cumulatively(message)
@@ -219,7 +220,7 @@ class Consumer(SettlingConsumer):
         acknowledge()
 
     def _cumulatively(self, message: Any) -> Callable[[], None]:
-        """Return what acknowledges everything up to *message* once its letter is out."""
+        """Return what acknowledges up to *message*; call it when the letter is published."""
         if self._plan.shared:
             raise ConfigError(
                 "reconsume_later_cumulative needs an Exclusive or Failover subscription"
@@ -227,7 +228,7 @@ class Consumer(SettlingConsumer):
         return self._up_to(message)
 
     def _up_to(self, message: Any) -> Callable[[], None]:
-        """Return what acknowledges everything up to *message* as of now."""
+        """Return a function that acknowledges everything up to *message*, as of now."""
         return partial(super().acknowledge_cumulative, message)
 
     def dead_letter(
@@ -240,22 +241,23 @@ class Consumer(SettlingConsumer):
     ) -> None:
         """Publish *message* to the dead-letter topic now and acknowledge it.
 
-        Its count of retries stays as it is.
+        The message's count of retries does not change.
 
         Args:
             message: The message.
-            reason: A short, stable name of what is wrong, for filters and metrics; travels as
-                ``FAILURE_REASON``.
-            error: What was raised; its class, text, traceback and fingerprint travel in the
-                ``FAILURE_`` properties, which take 8 KiB at most.
-            properties: More properties. The system's cannot be changed; ``FAILURE_STAGE`` says
-                where it failed (``handler`` else).
+            reason: A short, stable name of the problem, for filters and metrics. The letter has it
+                in the property ``FAILURE_REASON``.
+            error: The exception that was raised. The letter has its class, text, traceback and
+                fingerprint in the ``FAILURE_`` properties, which take 8 KiB at most.
+            properties: Additional properties of the letter. System properties cannot be changed.
+                ``FAILURE_STAGE`` names the stage that failed; the default is ``handler``.
 
         Raises:
-            ConfigError: there is no dead-letter policy, or an argument is not acceptable.
-            AlreadySettledError: as `reconsume_later`.
-            LetterPublishError: it was not published; the original will be redelivered.
-            AcknowledgeError: it was, but the original will be redelivered too.
+            ConfigError: there is no dead-letter policy, or an argument is invalid.
+            AlreadySettledError: as for `reconsume_later`.
+            LetterPublishError: the letter was not published; the original will be redelivered.
+            AcknowledgeError: the letter was published, but the original was not acknowledged and
+                will be redelivered too.
             ConsumerClosedError: the consumer is closed.
         """
         self.dead_letter_async(message, reason=reason, error=error, properties=properties).result()
@@ -279,17 +281,18 @@ class Consumer(SettlingConsumer):
         return self._hand_off
 
     def _hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
-        """Hand *raw* on.
+        """Hand *raw* on as *letter*.
 
-        Where its letter cannot be published the message comes back; with *keep* the letter is
-        published again, later and later, until that works or the consumer is closed.
+        If the letter cannot be published, the message is redelivered. With *keep* the letter is
+        published again instead, after longer and longer delays, until publishing succeeds or the
+        consumer is closed.
         """
         hand_off = self._open_hand_off()
         source, options = self._leaving(raw, keep=keep)
         return hand_off.hand_on(raw, source, letter, **options)
 
     def _hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
-        """Hand *raw* on if that does not block; else return None."""
+        """Hand *raw* on if that does not block; otherwise return None."""
         hand_off = self._open_hand_off()
         source, options = self._leaving(raw, keep=keep)
         handed = hand_off.hand_on_now(raw, source, letter, **options)
@@ -298,12 +301,12 @@ class Consumer(SettlingConsumer):
         return handed
 
     def _leaving(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
-        """Take note that *raw* is handed on; return its raw consumer, and what `hand_on` needs."""
+        """Record that *raw* is handed on; return its raw consumer and the options of `hand_on`."""
         was_letter = self._is_letter(raw)
         ended = self._leaves(raw) if was_letter else None
         if self._queue(letter=was_letter).pending.entries:
             self._take_back(raw)
-        self._settled += 1  # where that fails, it comes back
+        self._settled += 1  # undone if the hand-off fails
         kept = self._kept.keep if keep else None
         return self._source(letter=was_letter), {
             "was_letter": was_letter,
@@ -312,7 +315,7 @@ class Consumer(SettlingConsumer):
         }
 
     def _leaves(self, raw: Any) -> Callable[[], None] | None:  # noqa: ARG002 - as `_source`
-        """Take note that the letter *raw* is handed on; return what to call when that is done."""
+        """Record that the letter *raw* is handed on; return what to call when that is done."""
         return None
 
     # -- seeks ----------------------------------------------------------------------------------
@@ -320,14 +323,14 @@ class Consumer(SettlingConsumer):
     def seek(self, messageid: Any) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
-        What is held here of before is forgotten, also pending nacks.
+        Messages that were fetched before, and pending nacks, are dropped.
         """
         super().seek(messageid)
         self._moved()
         MOVES.tell(self._plan.topic, self._plan.subscription, but=self)
 
     def _subscription_moved(self) -> None:
-        """Let go of what is held here, for another one in this process has moved the subscription.
+        """Drop held messages and nacks: another consumer here has moved the subscription.
 
         Thread-safe.
         """
@@ -338,14 +341,14 @@ class Consumer(SettlingConsumer):
             self._worker.submit(lambda: self._ask_back([item.message for item in items]))
 
     def _ask_back(self, messages: list[Any]) -> None:
-        """Ask for messages that were dropped again, unless they are surely of before the seek."""
-        if not self._is_cut_soon():  # the broker ignores those that it will not deliver
+        """Request dropped messages again, unless they are certainly from before the seek."""
+        if not self._is_cut_soon():  # the broker ignores ids that it will not deliver
             for raw in messages:
                 self._returns.given_back(raw)
                 self._nacks.add(self._to_nack(raw, letter=False), 0.0)
 
     def _is_cut_soon(self) -> bool:
-        """Wait a moment for the broker to disconnect the consumer of one topic; tell whether."""
+        """Wait briefly for the disconnect; tell whether it came, and the consumer has one topic."""
         deadline = self._clock.monotonic() + _CUT
         while self._consumer.is_connected():
             if self._clock.monotonic() >= deadline:
@@ -360,7 +363,7 @@ class Consumer(SettlingConsumer):
     # -- the nack path's dead letters ---------------------------------------------------------
 
     def _is_surplus(self, raw: Any) -> bool:
-        """Tell whether *raw* was delivered N + 1 times already; then it is dead-lettered."""
+        """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
         limit = self._plan.limit
         if limit is None or not surplus_delivery(self._returns.attempts_before(raw), limit):
             return False
@@ -372,9 +375,9 @@ class Consumer(SettlingConsumer):
     def _dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.
 
-        Where that fails, it is tried again, later and later; the message is not delivered
-        meanwhile. Returns False where pulsar-client cannot read the message's properties and so no
-        letter can be made of it.
+        If that fails, it is tried again after longer and longer delays. The message is not
+        delivered meanwhile. Returns False if pulsar-client cannot read the message's properties,
+        because then no letter can be made.
         """
         if self._closed:
             return True  # the broker redelivers it
@@ -393,11 +396,11 @@ class Consumer(SettlingConsumer):
         return True
 
     def unsubscribe(self) -> None:
-        """Remove the subscription, from the retry topic too. Letters in flight are waited for.
+        """Remove the subscription from all its topics, after the letters in flight are done.
 
         Raises:
-            pulsar.PulsarException: the broker refused, for example because of other consumers; the
-                consumer goes on as before.
+            pulsar.PulsarException: the broker refused, for example because the subscription has
+                other consumers. The consumer can still be used.
         """
         if self._hand_off is not None:
             self._hand_off.drain()
@@ -410,13 +413,15 @@ class Consumer(SettlingConsumer):
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
 
-        Letters in flight are waited for, as long as one may take (``letter_send_timeout``).
-        Messages that wait for their nack delay are redelivered at once, to other consumers too.
+        It waits for letters in flight, at most for the time that one letter may take
+        (``letter_send_timeout``). Messages that wait for their nack delay are redelivered at once,
+        to other consumers too.
 
         Raises:
-            pulsar.PulsarException: the broker could not be told. Everything of ours is closed.
+            pulsar.PulsarException: the broker could not be notified. All resources of this package
+                are released nevertheless.
         """
-        with self._closing:  # whoever comes second returns when all is done
+        with self._closing:  # a second caller waits here until the first has finished
             if self._closed:
                 return
             self._closed = True
@@ -429,7 +434,7 @@ class Consumer(SettlingConsumer):
         self._consumer.close()
 
     def _give_up(self) -> None:
-        """Fail what is in flight: pulsar-client was shut down."""
+        """Fail the letters in flight, because pulsar-client was shut down."""
         self._closed = True
         self._ledger.detach(self._gauges)
         self._kept.close()
@@ -437,7 +442,7 @@ class Consumer(SettlingConsumer):
             self._hand_off.give_up()
 
     def _settle(self) -> None:
-        """Wait for letters in flight, then close what they needed."""
+        """Wait for letters in flight, then close the resources that they needed."""
         self._close_nacks()
         self._ledger.detach(self._gauges)
         self._kept.close()

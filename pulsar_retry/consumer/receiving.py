@@ -26,15 +26,15 @@ from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import comes_again, id_of, message_of, position_of, raw_of
 from pulsar_retry.runtime.timer import Timer
 
-#: Milliseconds for which a batch may be waited for without looking at the retry topic.
+#: Milliseconds for which a batch receive can wait without reading the retry topic.
 _BRIEF = DEFAULT_BATCH_LIMITS[2]
 
-#: Seconds for which a connection that was there is taken to be there still.
+#: Seconds for which a connection is assumed to be up after it was checked.
 _TRUST = 0.001
 
 
 class CountingConsumer(Consumer):
-    """Dead-letters on receipt what was redelivered too often, as the Java client does."""
+    """Dead-letters messages that were redelivered too often, as the Java client does."""
 
     def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
         super().__init__(client, schema, plan, timer)
@@ -45,15 +45,14 @@ class CountingConsumer(Consumer):
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, a plain `pulsar.Message`.
 
-        Messages that were delivered N + 1 times already are dead-lettered on the way and not
-        returned.
+        Messages that were delivered N + 1 times already are dead-lettered and not returned.
 
         Args:
-            timeout_millis: How long to wait, in milliseconds; None: for ever.
+            timeout_millis: How long to wait, in milliseconds; None: without a limit.
 
         Raises:
-            pulsar.Timeout: none came in time.
-            pulsar.Interrupted: a signal came while it waited for ever.
+            pulsar.Timeout: no message came in time.
+            pulsar.Interrupted: a signal arrived during a wait without a limit.
             pulsar.AlreadyClosed: the consumer is closed.
         """
         if timeout_millis is None:
@@ -68,16 +67,16 @@ class CountingConsumer(Consumer):
         return self._wrap(raw)
 
     def _next(self, timeout_millis: int | None) -> Any:
-        """Return the next raw message, wanted or not."""
+        """Return the next raw message, including surplus ones."""
         self._is_asking = True
         if timeout_millis is None:
             return self._consumer.receive()
         return self._consumer.receive(timeout_millis)
 
     def _flowing(self) -> Callable[[int], Any] | None:
-        """Return what takes the next raw message from a topic that flows; None: it does not.
+        """Return a fast receive function while messages arrive steadily, otherwise None.
 
-        It raises `pulsar.Timeout` where there is none; then it is time for `receive`.
+        The function raises `pulsar.Timeout` if no message is ready. Then call `receive` instead.
         """
         return self._fast_receive() if self._is_trusted() else None
 
@@ -85,29 +84,29 @@ class CountingConsumer(Consumer):
         return self._consumer.receive  # type: ignore[no-any-return]
 
     def _is_trusted(self) -> bool:
-        """Tell whether the topic has a connection, or had one a moment ago."""
+        """Tell whether the topic has a connection, or had one about a millisecond ago."""
         if (now := self._now()) >= self._trusted_until and self._consumer.is_connected():
             self._trusted_until = now + _TRUST
         return now < self._trusted_until
 
     def _is_surplus(self, raw: Any) -> bool:
-        """Tell whether nobody is to handle *raw*; then it is settled, or comes again."""
+        """Tell whether *raw* must not be handled; then it is settled, or will be redelivered."""
         return self._is_lost(raw) or self._is_duplicate(raw) or super()._is_surplus(raw)
 
     def _is_lost(self, raw: Any) -> bool:
-        """Tell whether the connection is gone that *raw* came by.
+        """Tell whether the connection that delivered *raw* is gone.
 
-        Then the broker delivers it again, and pulsar-client drops its acknowledgement: whoever
-        handled it now would handle it twice. It does not count as lost where that is not sure.
+        In that case the broker delivers the message again and pulsar-client drops the
+        acknowledgement, so the message would be handled twice. In doubt the answer is False.
         """
         return not self._is_trusted() and comes_again(raw, self._plan.topic)
 
     def _is_duplicate(self, raw: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
-        """Tell whether *raw* is the second letter of a delivery; then it is settled."""
+        """Tell whether *raw* is the second letter of one delivery; then it is settled."""
         return False
 
     def batch_receive(self) -> list[Any]:
-        """Return as many messages as the batch receive policy says, less the dead-lettered."""
+        """Return messages as the batch receive policy says, without the dead-lettered ones."""
         self._is_asking = True
         return self._less_surplus(self._next_batch())
 
@@ -115,16 +114,16 @@ class CountingConsumer(Consumer):
         return self._consumer.batch_receive()  # type: ignore[no-any-return]
 
     def _less_surplus(self, batch: list[Any]) -> list[Any]:
-        """Return the messages of *batch*, less the dead-lettered."""
+        """Return the messages of *batch*, without the dead-lettered ones."""
         return [self._wrap(raw) for raw in batch if not self._is_surplus(raw)]
 
 
 def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
-    """Return the inbox of *consumer*, made now where it needs none itself.
+    """Return the inbox of *consumer*, and make one if the consumer has none.
 
     Args:
-        consumer: Open, and used by nobody else.
-        polls: Whether it has a receiver queue.
+        consumer: An open consumer that nothing else uses.
+        polls: Whether the consumer has a receiver queue.
     """
     if isinstance(consumer, RetryConsumer):
         return consumer._inbox  # type: ignore[no-any-return]  # noqa: SLF001
@@ -146,7 +145,7 @@ class RetryConsumer(CountingConsumer):
         self._batch_limits = DEFAULT_BATCH_LIMITS
         assert plan.topics is not None  # noqa: S101 - this plan has retries
         self._ledgers = LetterLedgers(client, plan.topics.retry)
-        self._latest: tuple[Any, LetterId | None] = (None, None)  # the letter that was seen last
+        self._latest: tuple[Any, LetterId | None] = (None, None)  # the last letter seen
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, self._clock) if plan.dedupe_letters else None
         fork.guard(
@@ -156,7 +155,7 @@ class RetryConsumer(CountingConsumer):
     # -- opening --------------------------------------------------------------------------------
 
     def _attach_both(self, main: Any, retry: Any, batch_limits: tuple[int, int, int]) -> None:
-        """Take the raw consumers once they are open."""
+        """Store the raw consumers once they are open."""
         self._consumer = self._nacks.raw = main
         self._retry = self._letter_nacks.raw = retry
         self._inbox = Inbox(
@@ -166,12 +165,12 @@ class RetryConsumer(CountingConsumer):
         self._batch_limits = batch_limits
 
     def _letter_listener(self, listener: Callable[[Any, Any], Any]) -> Any:
-        """Return *listener* as pulsar-client is to call it for the retry topic."""
+        """Wrap *listener* in the form that pulsar-client calls for the retry topic."""
 
         def deliver(_bare: Any, message: Any) -> None:
-            self._opened.wait()  # the first letter is here before the topic is subscribed to
+            self._opened.wait()  # a letter can arrive before the topic is subscribed to
             if self._consumer is None:
-                return  # it has failed: the broker redelivers the letter
+                return  # opening has failed: the broker redelivers the letter
             raw = message._message  # noqa: SLF001
             self._letter_seen(raw)
             if not self._is_surplus(raw):
@@ -183,7 +182,7 @@ class RetryConsumer(CountingConsumer):
         return deliver
 
     def _letter_seen(self, raw: Any) -> None:
-        """Remember where letters come from, so that what is done to them goes there too."""
+        """Record the source of a letter, so that its acknowledgement or nack goes there too."""
         message_id = raw.message_id()
         position = position_of(message_id)
         self._ledgers.seen(raw, position[0])
@@ -192,12 +191,12 @@ class RetryConsumer(CountingConsumer):
         self._latest = (raw, position)
 
     def _letter_at(self, raw: Any) -> LetterId | None:
-        """Return the position of a raw message, if it is a letter."""
-        latest, position = self._latest  # one read: other threads may be at other letters
+        """Return the position of a raw message if it is a letter, otherwise None."""
+        latest, position = self._latest  # read it once: other threads may replace it
         if latest is raw:
             return position
         if self._ledgers.is_empty:
-            return None  # whatever is received here was seen before
+            return None  # every letter is recorded before it gets here
         return position_of(raw.message_id()) if self._is_letter(raw) else None
 
     def _is_letter(self, message: Any) -> bool:
@@ -228,11 +227,12 @@ class RetryConsumer(CountingConsumer):
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
 
-        As `CountingConsumer.receive`; besides, an interrupted or timed-out call loses no message.
+        It works as `CountingConsumer.receive`, but an interrupted or timed-out call loses no
+        message.
         """
         fast_receive = self._inbox.fast_receive
         if fast_receive is not None:
-            # Written out, for this is what runs once per message.
+            # Inlined for speed: this code runs for every message.
             try:
                 raw = fast_receive(0)
             except _pulsar.Timeout:
@@ -257,7 +257,7 @@ class RetryConsumer(CountingConsumer):
         message = message_of(raw, self._schema, letter=position is not None)
         if position is not None:
             message._position = position  # noqa: SLF001 - asked for again when it is acknowledged
-            self._latest = (None, None)  # which holds a message no longer than its receiver does
+            self._latest = (None, None)  # do not keep the message alive longer than its receiver
         return message
 
     def _fast_receive(self) -> Callable[[int], Any] | None:
@@ -273,15 +273,15 @@ class RetryConsumer(CountingConsumer):
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
 
     def batch_receive(self) -> list[Any]:
-        """Return as many messages as the batch receive policy says, less the dead-lettered.
+        """Return messages as the batch receive policy says, without the dead-lettered ones.
 
-        While the topic flows and no letter is there, they are of the topic alone.
+        While messages of the topic arrive and there are no letters, a batch has no letters.
         """
         count, size, wait = self._batch_limits
-        # While that call waits for the topic, a letter that comes has to wait too.
+        # That call waits for the topic only. A letter that arrives meanwhile has to wait too.
         if self._inbox.fast_receive is None or not 0 < wait <= _BRIEF:
             return super().batch_receive()
-        # All in one call, and written out, for it runs once per message.
+        # One call, and inlined for speed: this code runs for every message.
         limit, schema, messages = self._limit, self._schema, []
         batch = self._consumer.batch_receive()
         trusted = self._is_trusted()
@@ -304,7 +304,7 @@ class RetryConsumer(CountingConsumer):
 
     @property
     def dropped_duplicates(self) -> int:
-        """Second letters of one delivery that were acknowledged here, and not delivered."""
+        """The number of duplicate letters that were acknowledged and not delivered."""
         return 0 if self._deduper is None else self._deduper.dropped
 
     def _is_lost(self, raw: Any) -> bool:
@@ -324,7 +324,7 @@ class RetryConsumer(CountingConsumer):
         ):
             return False
         self._took((raw,))
-        # Where it is closed, the letter comes again.
+        # If the consumer is closed, the letter will be redelivered.
         with contextlib.suppress(pulsar.PulsarException):
             self._settle_as(raw, SUPERSEDED)
         return True
@@ -332,7 +332,7 @@ class RetryConsumer(CountingConsumer):
     # -- settling -------------------------------------------------------------------------------
 
     def acknowledge(self, message: Any) -> None:
-        """Acknowledge a message, or its id, of either topic."""
+        """Acknowledge a message of either topic; its id is accepted too."""
         if getattr(message, "_letter", None) is False:
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
@@ -340,7 +340,7 @@ class RetryConsumer(CountingConsumer):
             self._settled += 1
             if self._nacked:
                 self._take_back(raw)
-            ledger = self._ledger  # as `SettlingConsumer` does it, written out likewise
+            ledger = self._ledger  # inlined from `SettlingConsumer`
             ledger.acknowledged = count = ledger.acknowledged + 1
             if count >= ledger.due:
                 self._watch.acknowledged(raw)
@@ -381,9 +381,9 @@ class RetryConsumer(CountingConsumer):
     def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.
 
-        Exclusive and Failover only. The retry topic is always Shared and knows no cumulative
-        acknowledgement, so up to a letter means: every letter that was delivered to this consumer
-        before it.
+        Only for Exclusive and Failover subscriptions. The retry topic is always Shared, and has no
+        cumulative acknowledgement. For a letter, "up to" therefore means all letters that were
+        delivered to this consumer before it.
 
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
@@ -404,7 +404,7 @@ class RetryConsumer(CountingConsumer):
     def _leaves(self, raw: Any) -> Callable[[], None] | None:
         message_id = raw.message_id()
         if self._in_hand is not None:
-            self._in_hand.remove(message_id)  # where it fails, the redelivery adds it again
+            self._in_hand.remove(message_id)  # if that fails, the redelivery adds it again
         return (
             None
             if self._deduper is None
@@ -414,7 +414,7 @@ class RetryConsumer(CountingConsumer):
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything that is not acknowledged redelivered now, of both topics."""
+        """Have all unacknowledged messages of both topics redelivered now."""
         self._inbox.drop()
         if self._in_hand is not None:
             self._in_hand.clear()
@@ -424,7 +424,7 @@ class RetryConsumer(CountingConsumer):
     def seek(self, messageid: Any) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
-        The topic alone: retry letters stay.
+        Only the topic is moved. The retry letters stay as they are.
         """
         self._inbox.drop(letters=False)
         super().seek(messageid)
@@ -450,7 +450,7 @@ class RetryConsumer(CountingConsumer):
         return bool(self._retry.is_connected() and super().is_connected())
 
     def _unsubscribe_raw(self) -> None:
-        super()._unsubscribe_raw()  # first, for here the broker may refuse
+        super()._unsubscribe_raw()  # first, because the broker may refuse this one
         self._retry.unsubscribe()
 
     def _close_raw(self) -> None:
@@ -461,4 +461,4 @@ class RetryConsumer(CountingConsumer):
                 super()._close_raw()
             finally:
                 self._inbox.wait_for_callbacks()
-                self._inbox.drop()  # a closed consumer hands nothing out
+                self._inbox.drop()  # a closed consumer delivers nothing

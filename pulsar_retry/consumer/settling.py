@@ -1,4 +1,4 @@
-"""A consumer's acknowledgements and nacks, and what the broker counts as unacknowledged."""
+"""A consumer's acknowledgements and nacks, and its count of unsettled messages."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import reconsume_times
 
-#: Seconds between two looks at received messages, about, where very many come.
+#: At high rates, the approximate number of seconds between two checks of received messages.
 _OFTEN = 0.001
 
-#: Messages at most of which one is looked at.
+#: At least one in this number of messages is checked.
 _MOST_UNSEEN = 128
 
 
 class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
-    """A `pulsar.Consumer` with counted acknowledgements, and nacks with delays of their own."""
+    """A `pulsar.Consumer` with counted acknowledgements and a delay for each nack."""
 
     _consumer: Any
     _schema: Any
@@ -48,43 +48,43 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._nacks = NackQueue(timer, redelivers_all=not plan.shared)
         self._returns = Returns()
         self._rounds = None if plan.shared else Rounds(self._nacks, timer)
-        # Looked at with each acknowledgement, which so costs nothing while nothing is nacked.
+        # Checked at each acknowledgement: without pending nacks, that costs nothing more.
         self._nacked = self._nacks.pending.entries
-        # Messages. Threads add to them without a lock, as to the ledger's.
+        # Counts of messages. Threads add to them without a lock, as they do to the ledger's counts.
         self._received = 0
         self._settled = 0
         self._stall = StallWatch(plan.max_unacked_messages, plan.subscription)
-        # The topics that messages of a pattern came from, which ids do not tell.
+        # The topics that messages of a pattern came from: a message id does not include its topic.
         is_pattern = isinstance(plan.topic, re.Pattern)
         self._seen_topics: set[str] | None = set() if is_pattern else None
-        #: Whether each message is looked at when it is received; else only some, if many come.
+        #: Whether each received message is checked. If not, only some are checked at high rates.
         self._looks_at_each = is_pattern or bool(plan.ack_timeout)
         self._looked, self._step = float("-inf"), 1
-        #: How much is to be received for a look.
+        #: The count of received messages at which the next check is due.
         self._looks_at = 0
-        #: Whether the application waits for a message, or waited in vain when it last asked.
+        #: Whether the application waits for a message, or got none when it last asked.
         self._is_asking = False
         this = weakref.ref(self)
         self._nacks.state = lambda: _state(this())
         self._nacks.asked_again = self._returns.asked_again
 
     def _queues(self) -> tuple[NackQueue, ...]:
-        """Return the queues of all of pulsar-client's consumers that this one is made of."""
+        """Return the nack queues of all raw consumers that this consumer is made of."""
         return (self._nacks,)
 
     def _queue(self, *, letter: bool) -> NackQueue:  # noqa: ARG002 - for the consumer of two topics
-        """Return the queue of the retry topic or of the main one."""
+        """Return the nack queue of the retry topic or of the main topic."""
         return self._nacks
 
     def _is_letter(self, message: Any) -> bool:  # noqa: ARG002 - for the consumer of two topics
-        """Tell whether *message*, or the message of this id, came from the retry topic."""
+        """Tell whether *message* came from the retry topic; it can be a message or an id."""
         return False
 
     # -- receiving ----------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, as `pulsar.Consumer.receive` does."""
-        # Written out, for this is what runs once per message.
+        # Inlined for speed: this code runs for every message.
         self._is_asking = True
         if timeout_millis is None:
             raw = self._consumer.receive()
@@ -101,20 +101,20 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         return message
 
     def batch_receive(self) -> list[Any]:
-        """Return messages, as `pulsar.Consumer.batch_receive` does."""
+        """Return a batch of messages, as `pulsar.Consumer.batch_receive` does."""
         self._is_asking = True
         messages: list[Any] = super().batch_receive()
         self._took(messages)
         return messages
 
     def _took(self, messages: Sequence[Any]) -> None:
-        """Count messages, raw or not, that were received."""
+        """Count received messages, which may be raw or not."""
         self._received += len(messages)
         if self._received >= self._looks_at:
             self._look(messages)
 
     def _look(self, received: Sequence[Any]) -> None:
-        """Look at the broker's limit, and at what was *received*."""
+        """Check the broker's limit, and the messages that were *received*."""
         self._is_asking = False
         unsettled = self.unsettled
         self._stall.look(unsettled, self.pending_nacks)
@@ -132,7 +132,7 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._looks_at = self._received + min(self._stall.next_look(unsettled), self._step)
 
     def _look_at(self, raw: Any) -> None:
-        """Take note of a message, which may be chunked, or one that was asked for."""
+        """Check whether a message is chunked, and whether a nack has requested it."""
         if self._seen_topics is not None:
             self._seen_topics.add(raw.topic_name())
         letter = self._is_letter(raw)
@@ -141,18 +141,18 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         if is_chunked:
             self._looks_at_each = True
         queue.come(message_id)
-        # pulsar-client's own time-out has the last chunk redelivered; a nack ends it.
+        # pulsar-client's time-out redelivers only the last chunk. A nack redelivers all chunks.
         if is_chunked and self._plan.ack_timeout and not queue.redelivers_all:
             queue.add(message_id, self._plan.ack_timeout)
 
     def _is_free(self) -> bool:
-        """Tell whether nothing that was received is unsettled."""
+        """Tell whether every received message is settled."""
         return not self.unsettled
 
     # -- acknowledgements -----------------------------------------------------------------------
 
     def acknowledge(self, message: Any) -> None:
-        """Acknowledge a message, or its id."""
+        """Acknowledge a message; its id is accepted too."""
         if isinstance(message, pulsar.Message):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
@@ -163,14 +163,14 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         self._settled += 1
         if self._nacked:
             self._take_back(raw)
-        # Written out, for this is what runs once per message.
+        # Inlined for speed: this code runs for every message.
         ledger = self._ledger
         ledger.acknowledged = count = ledger.acknowledged + 1
         if count >= ledger.due:
             self._watch.acknowledged(raw)
 
     def acknowledge_cumulative(self, message: Any) -> None:
-        """Acknowledge everything up to a message, or its id; it counts as one.
+        """Acknowledge everything up to a message or its id. It counts as one acknowledgement.
 
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
@@ -181,23 +181,23 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
 
     @property
     def dropped_duplicates(self) -> int:
-        """Second letters of one delivery that were acknowledged here, and not delivered."""
+        """The number of duplicate letters that were acknowledged and not delivered."""
         return 0
 
     def _counted(self, raw: Any) -> None:
-        """Count one acknowledgement, and look at it where that is due."""
+        """Count one acknowledgement, and report it if that is due."""
         ledger = self._ledger
         ledger.acknowledged = count = ledger.acknowledged + 1
         if count >= ledger.due:
             self._watch.acknowledged(raw)
 
     def _settle_as(self, message: Any, outcome: str) -> None:
-        """Acknowledge a message that has not succeeded, and count it as *outcome*."""
+        """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._acknowledge_raw(message)
         self._watch.settled(raw_of(message), outcome)
 
     def _acknowledge_raw(self, message: Any) -> None:
-        """Acknowledge without counting."""
+        """Acknowledge a message without counting it."""
         self._consumer.acknowledge(raw_of(message))
         self._settled += 1
         if self._nacked:
@@ -207,26 +207,27 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
 
     @property
     def pending_nacks(self) -> int:
-        """How many nacked messages wait here for their delay. The broker holds them as unacked."""
+        """How many nacked messages wait for their delay. To the broker they are unacknowledged."""
         return sum(len(queue.pending) for queue in self._queues())
 
     @property
     def unsettled(self) -> int:
-        """How many messages were received and are neither settled nor redelivered, about.
+        """About how many messages were received, and are neither settled nor redelivered.
 
-        Pending nacks are among them. The broker counts them as unacknowledged, beside what
-        pulsar-client has fetched ahead (``receiver_queue_size`` at most), and delivers nothing at
-        its limits: ``maxUnackedMessagesPerConsumer``, ``maxUnackedMessagesPerSubscription``.
+        Pending nacks are included. The broker counts these messages as unacknowledged, and also
+        those that pulsar-client has fetched ahead (``receiver_queue_size`` at most). It delivers
+        nothing at its limits ``maxUnackedMessagesPerConsumer`` and
+        ``maxUnackedMessagesPerSubscription``.
 
-        For Shared and Key_Shared. Elsewhere there is no limit, and a cumulative acknowledgement
-        counts for all that was received before. What the broker takes back by itself, after an
-        acknowledgement time-out, is not known here.
+        The number is meant for Shared and Key_Shared. Other types have no limit, and a cumulative
+        acknowledgement counts for all messages received before it. Messages that are redelivered
+        after an acknowledgement time-out are still included, because the consumer is not notified.
         """
         redelivered = sum(queue.redelivered for queue in self._queues())
         return max(0, self._received - self._settled - redelivered)
 
     def _all_settled(self) -> None:
-        """Take note that the broker redelivers whatever is not acknowledged."""
+        """Record that the broker redelivers everything that is not acknowledged."""
         self._settled = self._received - sum(queue.redelivered for queue in self._queues())
 
     # -- nacks --------------------------------------------------------------------------------
@@ -234,22 +235,22 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
     def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later.
 
-        Until then, settling it in any way takes the nack back. The nack is of the whole batch that
-        the message came in, as far as that is not acknowledged: the broker redelivers no less. A
-        message that is nacked again, or another one of its batch, comes when the first is due.
+        Settling the message before that cancels the nack. The broker can only redeliver a whole
+        batch, so the nack applies to all unacknowledged messages of the batch. If the message, or
+        another one of its batch, is nacked again, the earlier due time counts.
 
-        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of its last
-        delivery (redelivery count N) sends it to the dead-letter topic instead. Redeliveries that
-        this consumer has asked for because a letter could not be published do not count.
+        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of the last
+        delivery (redelivery count N) sends the message to the dead-letter topic instead.
+        Redeliveries that the consumer requests because a letter was not published do not count.
 
         Args:
-            message: A message. A message id works too, but has no count: the backoff starts anew
-                and its dead letter takes one redelivery more.
-            delay: Seconds or a timedelta; 0 means now, which is after some 0.15 s. None: by
-                ``negative_ack_backoff``, else by ``negative_ack_redelivery_delay_ms``.
+            message: A message. A message id works too, but has no redelivery count: the backoff
+                starts at its first delay, and dead-lettering takes one redelivery more.
+            delay: Seconds or a timedelta. 0 means now, which takes about 0.15 s. None: the delay of
+                ``negative_ack_backoff``, or else ``negative_ack_redelivery_delay_ms``.
 
         Raises:
-            ConfigError: *delay* is not acceptable.
+            ConfigError: *delay* is invalid.
         """
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
         raw = raw_of(message)
@@ -268,17 +269,17 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
             raise TypeError(f"expected a message or a message id, not {message!r}")
         queue, wanted = self._queue(letter=letter), self._to_nack(raw, letter=letter)
         if self._plan.ack_timeout and type(wanted) is ChunkedId:
-            queue.cancel(wanted)  # which may wait for the end of its time
+            queue.cancel(wanted)  # it may be waiting for its acknowledgement time-out
         queue.add(wanted, wait)
         self._watch.nacked(raw, wait)
 
     def _not_handed_on(self, raw: Any, letter: bool) -> None:
-        """Have a message redelivered whose letter failed."""
+        """Have a message redelivered whose letter has failed."""
         self._settled -= 1
         self._come_back(raw, letter)
 
     def _come_back(self, raw: Any, letter: bool) -> None:
-        """Have a message redelivered that was to be handed on."""
+        """Have a message redelivered that could not be handed on."""
         failures = self._returns.failed(raw)
         message_id = self._to_nack(raw, letter=letter)
         if letter or self._rounds is None:
@@ -287,7 +288,7 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
             self._rounds.add(message_id, failures)
 
     def _to_nack(self, raw: Any, *, letter: bool) -> Any:
-        """Return the id of *raw*, a message or an id, as the queue of nacks takes it."""
+        """Return the id of *raw*, a message or an id, in the form of the nack queue."""
         wanted = self._wanted(raw, letter=letter)
         if type(wanted) is ChunkedId or not self._plan.shared:
             self._looks_at_each = True
@@ -305,7 +306,7 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         return with_chunks(message_id, topics)
 
     def _may_be_from(self, partition: int, *, letter: bool) -> Iterable[str]:  # noqa: ARG002
-        """Return the full names of the topics, or partitions, that an id may be from."""
+        """Return the full names of the topics, or partitions, that an id can belong to."""
         suffix = f"-partition-{partition}" if partition >= 0 else ""
         if self._seen_topics is not None:
             return [each for each in tuple(self._seen_topics) if each.endswith(suffix)]
@@ -316,28 +317,28 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
         raise NotImplementedError
 
     def _close_nacks(self) -> None:
-        """Forget what is pending: the broker redelivers it at once."""
+        """Drop pending nacks: the broker redelivers these messages at once."""
         for queue in self._queues():
             queue.close()
 
     # -- what takes a nack back ---------------------------------------------------------------
 
     def _take_back(self, message: Any) -> None:
-        """Forget the nack of a message that is settled.
+        """Cancel the nack of a message that is settled.
 
-        What is due within a tenth of a second may be on its way already.
+        A nack that is due within a tenth of a second may already be on its way.
         """
         self._queue(letter=self._is_letter(message)).cancel(id_of(message))
 
     def _take_back_up_to(self, message: Any) -> None:
-        """Forget the nacks of all up to *message*, which is of the main topic."""
+        """Cancel the nacks of all messages up to *message*, which is from the main topic."""
         self._all_settled()
         if self._nacked:
             is_one = isinstance(self._plan.topic, str)
             self._nacks.cancel_up_to(id_of(message), one_topic=is_one)
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything that is not acknowledged redelivered now, also what was nacked."""
+        """Have all unacknowledged messages redelivered now, including nacked ones."""
         for queue in self._queues():
             queue.clear()
         super().redeliver_unacknowledged_messages()
@@ -346,7 +347,7 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
     def seek(self, messageid: Any) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
-        Pending nacks are forgotten: the broker delivers from there on.
+        Pending nacks are dropped, because the broker delivers everything from there on.
         """
         super().seek(messageid)
         self._nacks.clear()
@@ -354,13 +355,13 @@ class SettlingConsumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client 
 
 
 class NackGauges:
-    """What metrics say of a consumer's nacks, as long as it lives."""
+    """A consumer's gauges for the metrics. They end with the consumer."""
 
     def __init__(self, consumer: SettlingConsumer) -> None:
         self._consumer = weakref.ref(consumer)
 
     def gauges(self) -> Mapping[str, float]:
-        """Return what metrics say of now."""
+        """Return the current values for the metrics."""
         consumer = self._consumer()
         if consumer is None:
             return {}
@@ -369,7 +370,7 @@ class NackGauges:
 
 
 def _retries(raw: Any) -> int:
-    """Return how often a message was reconsumed; 0 where pulsar-client cannot read that."""
+    """Return how often a message was reconsumed; 0 if pulsar-client cannot read the properties."""
     try:
         return reconsume_times(raw.properties())
     except UnicodeDecodeError:
@@ -377,7 +378,7 @@ def _retries(raw: Any) -> int:
 
 
 def _state(consumer: SettlingConsumer | None) -> State:
-    """Return what the application does with *consumer*, if that still lives."""
+    """Return what the application is doing with *consumer*, if the consumer still exists."""
     if consumer is None:
         return State()
     return State(consumer._is_asking, consumer._is_free())  # noqa: SLF001 - as one of its methods
