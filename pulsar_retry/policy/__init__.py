@@ -1,4 +1,4 @@
-"""Pure decisions: what to do with a message that failed, and when it comes back.
+"""Pure decisions: what happens to a message that failed, and when it is delivered again.
 
-Nothing here knows of a broker, a clock or a thread.
+Nothing here uses a broker, a clock or a thread.
 """

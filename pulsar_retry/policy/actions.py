@@ -1,4 +1,4 @@
-"""What can be done with a failed message: the closed set of actions that every shell executes."""
+"""The actions for a failed message. Consumers and subscribers execute them; there are no others."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import attrs
 
 @attrs.frozen
 class RetryLater:
-    """Bring it back after *delay* seconds, 0 for at once.
+    """Deliver the message again after *delay* seconds; 0 means at once.
 
-    There is no retry that stays in the process: its count would not outlive it.
+    Retries inside the process do not exist, because their count would be lost with the process.
 
     Attributes:
         delay: Seconds.
-        level: The delay's number in the table of levels, which TDMQ's dialects write; None: it is
-            none of them.
-        counted: Whether the attempt that failed is used up. One that is not leaves the message's
-            count as it was.
+        level: The number of the delay in the table of levels, which TDMQ's dialects write. None if
+            the delay is not from the table.
+        counted: Whether the failed attempt is used up. If not, the message's count stays the same.
     """
 
     delay: float = 0.0
@@ -28,14 +27,14 @@ class RetryLater:
 
 @attrs.frozen
 class DeadLetter:
-    """Move it to the dead-letter topic."""
+    """Move the message to the dead-letter topic."""
 
     reason: str
 
 
 @attrs.frozen
 class Discard:
-    """Acknowledge and forget it."""
+    """Acknowledge the message and forget it."""
 
     reason: str
 
@@ -47,7 +46,7 @@ class Stop:
     reason: str
 
 
-#: What `decide` can say of a message that was not processed; one that was is acknowledged.
+#: The possible results of `decide` for a message that failed. A handled message is acknowledged.
 Action = RetryLater | DeadLetter | Discard | Stop
 
 #: The reason of a dead letter whose retries are used up.
@@ -55,22 +54,22 @@ RETRIES_EXHAUSTED = "retries-exhausted"
 
 
 def exhausted(failures: int, limit: int) -> bool:
-    """Tell whether a message that has failed *failures* times is not to be retried any more.
+    """Tell whether the retries of a message that has failed *failures* times are used up.
 
-    The one rule about counts: *limit* is N of the dead-letter policy, and N retries are N + 1
-    attempts (Java, TDMQ).
+    This is the only rule about counts: *limit* is N of the dead-letter policy, and N retries are
+    N + 1 attempts (as in Java and TDMQ).
     """
     return failures > limit
 
 
-@lru_cache(256)  # once per letter, and most ask for one of a few delays
+@lru_cache(256)  # it runs once per letter, and most calls use one of a few delays
 def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLater | DeadLetter:
     """Decide what `reconsume_later` does with a message.
 
     Args:
-        reconsume_times: The *new* count: how often it will have been reconsumed.
+        reconsume_times: The *new* count: how often the message will have been reconsumed.
         limit: N of the dead-letter policy.
-        delay: Seconds asked for.
+        delay: The requested delay in seconds.
 
     Returns:
         `DeadLetter` exactly when the retries are used up.
@@ -81,10 +80,10 @@ def decide_reconsume(reconsume_times: int, limit: int, delay: float) -> RetryLat
 
 
 def last_delivery(redelivery_count: int, limit: int) -> bool:
-    """Tell whether a failure of this delivery is the message's last one on the nack path."""
+    """Tell whether a failure of this delivery uses up the redeliveries of the nack path."""
     return exhausted(redelivery_count + 1, limit)
 
 
 def surplus_delivery(redelivery_count: int, limit: int) -> bool:
-    """Tell whether this delivery is one too many, so that the application must not see it."""
+    """Tell whether this delivery is above the limit, so that the application must not see it."""
     return exhausted(redelivery_count, limit)

@@ -1,4 +1,4 @@
-"""Backoffs: how long to wait before a message comes back."""
+"""Backoffs: how long to wait before a message is delivered again."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 
 class Backoff(Protocol):
-    """How long to wait after the *attempt*-th failure of a message."""
+    """How long to wait after failure number *attempt* of a message."""
 
     def delay(self, attempt: int) -> float:
-        """Return seconds, 0 or more; *attempt* is 1 for the first failure."""
+        """Return the delay in seconds, 0 or more; *attempt* is 1 for the first failure."""
         ...
 
 
 @attrs.frozen
 class Immediate:
-    """No delay: what Pub/Sub does with a subscription that has no retry policy."""
+    """No delay, as in a Pub/Sub subscription without a retry policy."""
 
     def __str__(self) -> str:
         return "immediate"
@@ -38,7 +38,7 @@ def _wait(value: Duration) -> float:
 
 @attrs.frozen
 class Fixed:
-    """Always the same delay.
+    """The same delay each time.
 
     Attributes:
         wait: Seconds.
@@ -68,18 +68,18 @@ def _maximum(value: Duration) -> float:
 
 @attrs.frozen
 class Linear:
-    """*step* more after each failure, up to *maximum*.
+    """A delay that grows by *step* after each failure, up to *maximum*.
 
     Attributes:
-        step: Seconds before the first retry, and by which each further delay is longer.
-        maximum: Seconds that no delay exceeds.
+        step: Seconds: the first delay, and the difference between two delays.
+        maximum: Seconds: the longest delay.
     """
 
     step: float = attrs.field(default=10.0, converter=_step)
     maximum: float = attrs.field(default=600.0, converter=_maximum)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse bounds that contradict each other."""
+        """Refuse a maximum that is below the step."""
         if self.maximum < self.step:
             raise ConfigError.bad("maximum", self.maximum, f"at least step={self.step:g}")
 
@@ -87,7 +87,7 @@ class Linear:
         return f"linear {text_of(self.step)} {text_of(self.maximum)}"
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after the *attempt*-th failure."""
+        """Return the seconds to wait after failure number *attempt*."""
         return min(self.step * max(1, attempt), self.maximum)
 
 
@@ -95,7 +95,7 @@ _DOUBLE = 2.0
 
 
 def _multiplier(value: float) -> float:
-    growth = number(value)  # a float: powers of an int would grow to gigabytes, not overflow
+    growth = number(value)  # a float: powers of an int would use gigabytes instead of overflowing
     if not 1 < growth < float("inf"):
         raise ConfigError.bad("multiplier", value, "a number above 1")
     return growth
@@ -103,15 +103,16 @@ def _multiplier(value: float) -> float:
 
 @attrs.frozen
 class Exponential:
-    """*minimum*, then *multiplier* times as much after each failure, up to *maximum*.
+    """A delay that starts at *minimum* and grows by *multiplier* after each failure, to *maximum*.
 
-    The same numbers as the Java client's ``MultiplierRedeliveryBackoff``, whose redelivery count c
-    is our attempt c + 1, and as Pub/Sub's retry policy (10 s to 600 s). A *minimum* of 0 stays 0.
+    The delays equal those of the Java client's ``MultiplierRedeliveryBackoff``, whose redelivery
+    count c is attempt c + 1 here, and those of Pub/Sub's retry policy (10 s to 600 s). A *minimum*
+    of 0 stays 0.
 
     Attributes:
-        minimum: Seconds before the first retry.
-        maximum: Seconds that no delay exceeds.
-        multiplier: The growth, above 1.
+        minimum: Seconds: the first delay.
+        maximum: Seconds: the longest delay.
+        multiplier: The factor of growth, above 1.
     """
 
     minimum: float = attrs.field(default=10.0, converter=_minimum)
@@ -119,7 +120,7 @@ class Exponential:
     multiplier: float = attrs.field(default=_DOUBLE, converter=_multiplier, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse bounds that contradict each other."""
+        """Refuse a maximum that is below the minimum."""
         if self.maximum < self.minimum:
             raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
 
@@ -128,12 +129,12 @@ class Exponential:
         return f"exponential {text_of(self.minimum)} {text_of(self.maximum)}{growth}"
 
     def delay(self, attempt: int) -> float:
-        """Return the seconds to wait after the *attempt*-th failure."""
+        """Return the seconds to wait after failure number *attempt*."""
         try:
             grown = self.minimum * self.multiplier ** max(0, attempt - 1)
         except OverflowError:
-            # Clamped by the exponent, not by testing a product that has already gone wrong:
-            # the Go client's default backoff turns negative from count 34.
+            # The limit depends on the exponent, not on a product that is wrong already. The Go
+            # client's default backoff gets negative from count 34 on.
             return self.maximum if self.minimum else 0.0
         return min(grown, self.maximum)
 
@@ -144,10 +145,10 @@ def _table(value: DelayLevels | str) -> DelayLevels:
 
 @attrs.frozen
 class Levels:
-    """The delay levels one after the other, and then the last one: TDMQ's automatic retries.
+    """The delays of a table, one level after the other, then the last one: as TDMQ retries.
 
     Attributes:
-        delay_levels: The table, also as text such as ``"1s 5s 10s"``.
+        delay_levels: The table; text such as ``"1s 5s 10s"`` is accepted too.
     """
 
     delay_levels: DelayLevels = attrs.field(
@@ -158,7 +159,7 @@ class Levels:
         return f"levels {self.delay_levels}"
 
     def level(self, attempt: int) -> int:
-        """Return the level after the *attempt*-th failure: its own number, up to the last one."""
+        """Return the level after failure number *attempt*: the same number, or the last level."""
         return self.delay_levels.clamp(max(1, attempt))
 
     def delay(self, attempt: int) -> float:
@@ -168,7 +169,7 @@ class Levels:
 
 @attrs.frozen
 class _Function:
-    """A user's function from attempts to durations."""
+    """A user's function from attempt numbers to durations."""
 
     function: Callable[[int], Any]
 
@@ -183,15 +184,15 @@ _ACCEPTED = (
 
 
 def backoff_of(backoff: Any) -> Backoff:
-    """Return a backoff from any of its spellings.
+    """Return a backoff from any of the accepted forms.
 
     Raises:
-        ConfigError: it is none, or its numbers are not acceptable.
+        ConfigError: *backoff* is not a backoff, or its numbers are invalid.
     """
     if isinstance(backoff, str):
         return _of_text(backoff)
     if isinstance(backoff, DelayLevels):
-        return Levels(backoff)  # which knows the levels' numbers, too
+        return Levels(backoff)  # it knows the numbers of the levels, too
     if isinstance(backoff, type):
         raise ConfigError.bad("backoff", backoff, _ACCEPTED)
     if callable(getattr(backoff, "delay", None)):
@@ -202,7 +203,7 @@ def backoff_of(backoff: Any) -> Backoff:
 
 
 def _of_text(text: str) -> Backoff:
-    """Read ``kind duration…``, as in settings."""
+    """Parse ``kind duration…``, the form used in settings."""
     kind, *rest = text.split() or [""]
     if kind == "levels":
         return Levels(" ".join(rest)) if rest else Levels()

@@ -1,4 +1,4 @@
-"""Checks of arguments: what is wrong is a `ConfigError` that names the argument. Pure."""
+"""Checks of arguments. An invalid one raises a `ConfigError` that names it. Pure."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def whole(
     *,
     accepted: str | None = None,
 ) -> int:
-    """Return *value*, a whole number from *least* to *most*; a bool is not a number.
+    """Return *value* if it is a whole number from *least* to *most*; a bool is not a number.
 
     Raises:
-        ConfigError: it is not; *accepted* says what is.
+        ConfigError: the value is invalid. *accepted* is the error's text about valid values.
     """
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ConfigError.bad(argument, value, accepted or f"a whole number, {least} or more")
@@ -28,10 +28,10 @@ def whole(
 
 
 def flag(argument: str, value: Any) -> bool:
-    """Return *value*, a bool.
+    """Return *value* if it is a bool.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the value is not a bool.
     """
     if not isinstance(value, bool):
         raise ConfigError.bad(argument, value, "a bool")
@@ -39,10 +39,10 @@ def flag(argument: str, value: Any) -> bool:
 
 
 def not_blank(argument: str, value: Any, accepted: str = "a text that is not blank") -> str:
-    """Return *value*, a text that is not blank.
+    """Return *value* if it is a string that is not blank.
 
     Raises:
-        ConfigError: it is not; *accepted* says what is.
+        ConfigError: the value is invalid. *accepted* is the error's text about valid values.
     """
     if not isinstance(value, str) or not value.strip():
         raise ConfigError.bad(argument, value, accepted)
@@ -50,10 +50,10 @@ def not_blank(argument: str, value: Any, accepted: str = "a text that is not bla
 
 
 def positive(argument: str, value: Duration) -> float:
-    """Return *value* in seconds, more than 0.
+    """Return *value* in seconds, if it is more than 0.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value is not a positive duration.
     """
     if (result := seconds(argument, value)) <= 0:
         raise ConfigError.bad(argument, value, "more than 0 seconds")
@@ -61,10 +61,10 @@ def positive(argument: str, value: Duration) -> float:
 
 
 def one_of(argument: str, value: Any, accepted: tuple[str, ...]) -> str:
-    """Return *value*, one of *accepted*.
+    """Return *value* if it is one of *accepted*.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the value is not accepted.
     """
     if value not in accepted or not isinstance(value, str):
         raise ConfigError.bad(argument, value, " or ".join(f'"{each}"' for each in accepted))

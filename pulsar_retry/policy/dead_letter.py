@@ -9,14 +9,14 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 
-#: How often a message is retried when nothing else is said (Java, Go and TDMQ agree).
+#: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
 
 
-#: The subscription that keeps dead letters where none is named. Redrive and console read it.
+#: The default subscription that keeps dead letters. Redrive and the console read it.
 KEEPING_SUBSCRIPTION = "pulsar-retry"
 
-#: Pub/Sub's bounds of the maximum number of delivery attempts.
+#: Pub/Sub's limits for the maximum number of delivery attempts.
 _PUBSUB_LEAST, _PUBSUB_MOST = 5, 100
 
 
@@ -33,16 +33,16 @@ class DeadLetterPolicy:
     """How often a message is retried, and where its letters go.
 
     Attributes:
-        max_redeliver_count: N: the first delivery, N retries, then the dead-letter topic, so an
-            application sees a message N + 1 times (as in the Java client and TDMQ). 0 dead-letters
-            on the first failure.
-        retry_letter_topic: The retry topic. None: derived from topic and subscription.
-        dead_letter_topic: The dead-letter topic. None: derived likewise.
-        initial_subscription_name: The durable subscription that is made on the dead-letter topic
-            before the first dead letter. Without a subscription a broker with default settings
-            deletes the topic after a minute, with its letters. Unread letters stay in the
-            subscription: name the one that your own consumer of the topic uses. None: none is
-            made, which is logged as a warning.
+        max_redeliver_count: N, the number of retries after the first delivery. An application sees
+            a message N + 1 times, then the message goes to the dead-letter topic (as in the Java
+            client and TDMQ). 0: the first failure dead-letters the message.
+        retry_letter_topic: The retry topic. None: its name is derived from topic and subscription.
+        dead_letter_topic: The dead-letter topic. None: its name is derived in the same way.
+        initial_subscription_name: The durable subscription that is created on the dead-letter topic
+            before the first dead letter. Without a subscription, a broker with default settings
+            deletes the topic with its letters after a minute. The subscription keeps unread
+            letters, so name the one that your own consumer of the topic uses. None: no subscription
+            is created, and a warning is logged.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
@@ -53,7 +53,7 @@ class DeadLetterPolicy:
     )
 
     def __attrs_post_init__(self) -> None:
-        """Refuse a count that is none, and names that are no text."""
+        """Refuse an invalid count, and names that are not text."""
         whole("max_redeliver_count", self.max_redeliver_count, 0)
         for name in ("retry_letter_topic", "dead_letter_topic", "initial_subscription_name"):
             value = getattr(self, name)
@@ -71,15 +71,15 @@ class DeadLetterPolicy:
     ) -> DeadLetterPolicy:
         """Return Pub/Sub's dead-letter policy ("Handle message failures").
 
-        Pub/Sub counts attempts, this class counts retries: one less. Pub/Sub calls its number
-        approximate; here it is exact where retries go by letters.
+        Pub/Sub counts attempts and this class counts retries, which are one less. Pub/Sub calls its
+        number approximate. Here it is exact if retries use letters.
 
         Args:
-            max_delivery_attempts: 5 to 100, the first delivery included.
+            max_delivery_attempts: 5 to 100, including the first delivery.
             retry_letter_topic: As for the class.
             dead_letter_topic: As for the class.
-            initial_subscription_name: As for the class. Pub/Sub makes no subscription, and loses
-                dead letters that nobody subscribes to.
+            initial_subscription_name: As for the class. Pub/Sub itself creates no subscription, and
+                loses dead letters of a topic that has none.
 
         Raises:
             ConfigError: *max_delivery_attempts* is out of range.
@@ -93,13 +93,13 @@ class DeadLetterPolicy:
 
     @classmethod
     def of(cls, policy: Any) -> DeadLetterPolicy:
-        """Return *policy* as ours; it may be a `pulsar.ConsumerDeadLetterPolicy`.
+        """Return *policy* as this class; it can be a `pulsar.ConsumerDeadLetterPolicy`.
 
-        One of these that names no initial subscription gets ours: it cannot tell whether its user
-        has said None.
+        If a `pulsar.ConsumerDeadLetterPolicy` names no initial subscription, the default of this
+        class is used: None there can mean that the user has set nothing.
 
         Raises:
-            ConfigError: it is neither.
+            ConfigError: the value is neither of these.
         """
         if isinstance(policy, cls):
             return policy

@@ -1,4 +1,4 @@
-"""The decision: what becomes of a message that was not processed. Pure."""
+"""The decision about a message that was not handled successfully. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from pulsar_retry.policy.actions import (
 from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Reject, Retry
 from pulsar_retry.policy.retry import RetryPolicy
 
-#: The reason of a dead letter whose error the policy does not retry.
+#: The reason of a dead letter when the policy does not retry the error.
 NOT_RETRYABLE = "not-retryable"
-#: The reason of a dead letter that would have come back after the policy's ``max_age``.
+#: The reason of a dead letter when the retry would be after the policy's ``max_age``.
 TOO_OLD = "too-old"
-#: The reason of a message that is forgotten for its error.
+#: The reason of a message that is dropped because of its error.
 UNWANTED = "unwanted"
-#: The reason to stop for an error that the policy stops for.
+#: The reason of a stop, for an error in the policy's ``stop_on``.
 FATAL = "fatal"
 
 
 def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
-    """Return what becomes of a message.
+    """Return the action for a message.
 
-    The handler's outcome comes first, then the policy's lists of errors. What is to be retried is
-    dead instead if it was the last attempt, or if the message would come back too old; so is what
-    is deferred, but for the attempts, of which it uses none.
+    The handler's outcome comes first, then the policy's lists of errors. A message that is to be
+    retried is dead-lettered instead if this was its last attempt, or if it would be too old at the
+    retry. The age limit applies to a deferred message too; the limit of attempts does not, because
+    deferring uses none.
 
     Args:
-        policy: The subscriber's. What it does not say has its default.
-        attempt: The attempt that failed, 1 for the first delivery.
-        failure: What happened.
+        policy: The subscriber's policy. Its open settings have their defaults.
+        attempt: The number of the failed attempt; the first delivery is 1.
+        failure: The failure.
 
     Returns:
-        One of `pulsar_retry.policy.actions`.
+        One of the actions in `pulsar_retry.policy.actions`.
     """
     match failure.error:
         case Reject(reason=reason):
@@ -67,7 +68,7 @@ def decide(policy: RetryPolicy, attempt: int, failure: Failure) -> Action:
 def retry_or_dead(
     policy: RetryPolicy, attempt: int, age: float, retry: RetryLater
 ) -> RetryLater | DeadLetter:
-    """Return *retry* if a message of that attempt and age may have it, else the dead letter."""
+    """Return *retry* if the limits of attempts and age allow it, otherwise the dead letter."""
     if retry.counted and exhausted(attempt, policy.limit):
         return DeadLetter(RETRIES_EXHAUSTED)
     if age + retry.delay > policy.age_limit:

@@ -1,4 +1,4 @@
-"""Durations: `float` seconds or `timedelta` in our API, text in settings, ms on the wire."""
+"""Durations: seconds or `timedelta` in the API, text in settings, milliseconds on the wire."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from pulsar_retry.errors import ConfigError
 
-#: What every duration in the public API may be: seconds, or a `timedelta`.
+#: The type of a duration in the public API: seconds, or a `timedelta`.
 Duration = float | timedelta
 
 #: The longest delay of a retry letter, in seconds (ten days; TDMQ's limit for delayed messages).
@@ -22,11 +22,11 @@ _NUMBER = re.compile(r"[0-9]{1,18}(\.[0-9]{1,18})?", re.ASCII)
 def seconds(argument: str, value: Duration, *, maximum: float = math.inf) -> float:
     """Return *value* in seconds.
 
-    Letters carry delays in whole milliseconds, to which they are rounded: half a millisecond or
+    Letters have delays in whole milliseconds. A delay is rounded to them, so half a millisecond or
     less is no delay.
 
     Raises:
-        ConfigError: it is no duration, negative, not finite, or above *maximum* seconds.
+        ConfigError: the value is not a duration, negative, infinite, or above *maximum* seconds.
     """
     result = value.total_seconds() if isinstance(value, timedelta) else number(value)
     if not math.isfinite(result) or not 0 <= result <= maximum:
@@ -38,7 +38,7 @@ def seconds(argument: str, value: Duration, *, maximum: float = math.inf) -> flo
 
 
 def number(value: object) -> float:
-    """Return *value* as a float; NaN when it is no number (a bool is none) or too big."""
+    """Return *value* as a float; NaN if it is not a number (a bool is not one), or too large."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return math.nan
     try:
@@ -48,14 +48,14 @@ def number(value: object) -> float:
 
 
 def with_unit(text: str) -> float | None:
-    """Return the seconds of a text such as ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``, or None."""
+    """Return the seconds of text such as ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``; else None."""
     match = _WITH_UNIT.fullmatch(text)
-    # Divided at the end: 700 * 0.001 is not 0.7.
+    # The division comes last, because 700 * 0.001 is not 0.7.
     return int(match[1]) * _MILLISECONDS[match[2]] / 1000 if match else None
 
 
 def text_of(duration: float) -> str:
-    """Return a duration, to the millisecond, as `seconds_of_text` reads it."""
+    """Return a duration as text that `seconds_of_text` can read, exact to the millisecond."""
     milliseconds = round(duration * 1000)
     unit = next(
         (unit for unit in ("d", "h", "m", "s") if milliseconds % _MILLISECONDS[unit] == 0), "ms"
@@ -64,10 +64,10 @@ def text_of(duration: float) -> str:
 
 
 def seconds_of_text(argument: str, text: str) -> float:
-    """Return the seconds that a setting names, with a unit (`with_unit`) or as a plain number.
+    """Return the seconds of a setting's text, which has a unit (`with_unit`) or is a number.
 
     Raises:
-        ConfigError: it is no duration.
+        ConfigError: the text is not a duration.
     """
     result = with_unit(text)
     if result is None and _NUMBER.fullmatch(text):

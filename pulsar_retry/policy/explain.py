@@ -1,4 +1,4 @@
-"""The schedule of a policy, as data: what a message that keeps failing goes through."""
+"""The schedule of a policy, as data: every retry of a message that always fails."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.decide import retry_or_dead
 from pulsar_retry.policy.retry import RetryPolicy
 
-#: So many steps at most of a policy that has an end, and of one that has none.
+#: The maximum number of steps for a policy with an end, and for one without.
 _MOST_STEPS, _STEPS_WITHOUT_END = 10_000, 20
 
 
 @attrs.frozen
 class Step:
-    """What follows one attempt that failed.
+    """What follows one failed attempt.
 
     Attributes:
-        attempt: Its number, 1 for the first delivery.
-        elapsed: The shortest and the longest time from the first attempt to this one, in seconds,
-            for handlers that take no time and a message that was just published.
+        attempt: The number of the attempt; the first delivery is 1.
+        elapsed: The shortest and the longest time from the first attempt to this one, in seconds.
+            It assumes that handlers take no time and that the message was just published.
         action: What follows.
         delay: The shortest and the longest delay until the next attempt, in seconds.
     """
@@ -33,17 +33,17 @@ class Step:
 
 @attrs.frozen
 class Schedule:
-    """What a message goes through that fails again and again.
+    """What happens to a message that always fails.
 
     Attributes:
-        steps: One for each attempt.
+        steps: One step for each attempt.
     """
 
     steps: tuple[Step, ...]
 
     @property
     def complete(self) -> bool:
-        """Whether the last step is the end: else there are more than are shown."""
+        """Whether the last step is the end. If not, there are more steps than are shown."""
         return isinstance(self.steps[-1].action, DeadLetter)
 
     @property
@@ -53,19 +53,19 @@ class Schedule:
 
 
 def explain(policy: RetryPolicy, *, attempts: int | None = None) -> Schedule:
-    """Return the schedule of *policy* for a message that fails with an error that is retried.
+    """Return the schedule of *policy* for a message that always fails with a retried error.
 
-    The numbers are those of `decide`. Where ``max_age`` ends it sooner or later by jitter, it has
-    as many attempts as there can be.
+    The numbers are those of `decide`. If jitter and ``max_age`` make the number of attempts vary,
+    the schedule has the highest possible number.
 
     Args:
-        policy: The policy. What it does not say has its default.
-        attempts: No more steps than so many. None: all of them (up to 10 000), or 20 of a policy
+        policy: The policy. Its open settings have their defaults.
+        attempts: The maximum number of steps. None: all steps (10 000 at most), or 20 for a policy
             without an end.
 
     Raises:
-        ConfigError: *attempts* is no whole number above 0, or a backoff of the user's own gives no
-            duration.
+        ConfigError: *attempts* is not a whole number above 0, or a user's own backoff returns
+            something that is not a duration.
     """
     if attempts is None:
         attempts = _MOST_STEPS if policy.has_end else _STEPS_WITHOUT_END

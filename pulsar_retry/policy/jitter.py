@@ -1,4 +1,4 @@
-"""Jitter: spreads retries, so that messages that failed together do not come back together."""
+"""Jitter spreads retries, so that messages that failed together do not return together."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def _seed(value: int) -> int:
 
 @attrs.frozen
 class Jitter:
-    """How delays are spread. A value: the same seed, message and attempt give the same delay.
+    """How delays are spread. The same seed, message and attempt always give the same delay.
 
-    Full and decorrelated jitter are those of the AWS architecture blog ("Exponential Backoff And
-    Jitter"). Messages differ by their keys, so nothing has to be random.
+    Full and decorrelated jitter follow the AWS architecture blog ("Exponential Backoff And
+    Jitter"). Different messages have different keys, so no random numbers are needed.
 
     Attributes:
-        spread: ``"none"``; ``"full"``, evenly from 0 to the backoff's delay; or
-            ``"decorrelated"``, evenly from the minimum of an `Exponential` to three times the delay
-            before, up to its maximum.
-        seed: Another one gives other delays.
+        spread: ``"none"``; ``"full"``: evenly from 0 to the backoff's delay; or ``"decorrelated"``:
+            evenly from the minimum of an `Exponential` to three times the previous delay, up to its
+            maximum.
+        seed: A different seed gives different delays.
     """
 
     spread: str = attrs.field(default=NONE, converter=_spread)
@@ -46,24 +46,24 @@ class Jitter:
 
     @classmethod
     def of(cls, jitter: Jitter | str) -> Jitter:
-        """Return *jitter*, or the one of that name.
+        """Return *jitter*, or the jitter of that name.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the name is unknown.
         """
         return jitter if isinstance(jitter, Jitter) else cls(jitter)
 
     def check(self, backoff: Backoff) -> None:
-        """Refuse a backoff that has not the bounds that decorrelated jitter needs.
+        """Refuse a backoff without the limits that decorrelated jitter needs.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the jitter is decorrelated, and the backoff is not an `Exponential`.
         """
         if self.spread == DECORRELATED and not isinstance(backoff, Exponential):
             raise ConfigError.bad("backoff", backoff, "an Exponential, as jitter is decorrelated")
 
     def span(self, backoff: Backoff, attempt: int) -> tuple[float, float]:
-        """Return the shortest and the longest delay after the *attempt*-th failure, in seconds."""
+        """Return the shortest and the longest delay after failure number *attempt*, in seconds."""
         if self.spread == DECORRELATED and isinstance(backoff, Exponential):
             bounds = Exponential(backoff.minimum, backoff.maximum, multiplier=3)
             return backoff.minimum, bounds.delay(max(1, attempt) + 1)
@@ -71,7 +71,7 @@ class Jitter:
         return (0.0 if self.spread == FULL else longest), longest
 
     def delay(self, backoff: Backoff, attempt: int, key: str) -> float:
-        """Return the delay of the message *key* after its *attempt*-th failure, in seconds."""
+        """Return the delay of the message *key* after failure number *attempt*, in seconds."""
         if self.spread == NONE:
             return backoff.delay(attempt)
         if self.spread == FULL or not isinstance(backoff, Exponential):
@@ -83,7 +83,7 @@ class Jitter:
         return delay
 
     def _fraction(self, attempt: int, key: str) -> float:
-        """Return a number from 0 up to but not including 1 that looks random."""
+        """Return a pseudo-random number, at least 0 and below 1."""
         text = f"{self.seed} {attempt} {key}".encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return (int.from_bytes(digest) >> 11) / (1 << 53)

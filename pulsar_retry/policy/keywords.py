@@ -1,4 +1,4 @@
-"""A clear error for classes whose arguments are keywords alone."""
+"""A clear error for classes that accept keyword arguments only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Class = TypeVar("Class", bound=type[Any])
 
 
 def keywords_only(cls: Class) -> Class:
-    """Have an attrs class say how its first argument is written if that comes without its name."""
+    """Make an attrs class show, in its error for positional arguments, the correct spelling."""
     made = cls.__init__
 
     @wraps(made)

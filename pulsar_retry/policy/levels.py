@@ -10,7 +10,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, text_of, with_unit
 
-#: TDMQ's and RocketMQ's default table: 18 levels from a second to two hours.
+#: The default table of TDMQ and RocketMQ: 18 levels from one second to two hours.
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
@@ -25,10 +25,10 @@ def _delays(values: Iterable[Duration]) -> tuple[float, ...]:
 
 
 def checked_level(level: int) -> int:
-    """Return *level*.
+    """Return *level* if it is valid.
 
     Raises:
-        ConfigError: it is negative or no whole number.
+        ConfigError: *level* is negative or not a whole number.
     """
     return whole("level", level, 0, accepted="0 (no delay) or a level counted from 1")
 
@@ -45,10 +45,10 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, table: str | DelayLevels) -> DelayLevels:
-        """Read a table such as ``"1s 5s 10s 30s 1m"``.
+        """Parse a table such as ``"1s 5s 10s 30s 1m"``.
 
-        Units are ms, s, m, h and d. Any run of white space separates two levels (TDMQ's Go client
-        counts an empty level between two spaces; this does not).
+        The units are ms, s, m, h and d. One or more white-space characters separate two levels.
+        (TDMQ's Go client counts an empty level between two spaces; this method does not.)
 
         Raises:
             ConfigError: the table is empty, or a level is malformed or above 864 000 s.
@@ -70,18 +70,18 @@ class DelayLevels:
         return " ".join(map(text_of, self.delays))
 
     def clamp(self, level: int) -> int:
-        """Return *level*, or the last one of the table if it is above.
+        """Return *level*, or the last level if *level* is above the table.
 
         Raises:
-            ConfigError: *level* is negative or no whole number.
+            ConfigError: *level* is negative or not a whole number.
         """
         return min(checked_level(level), len(self.delays))
 
     def delay(self, level: int) -> float:
-        """Return the delay of *level* in seconds: none for 0, the last one's above the table.
+        """Return the delay of *level* in seconds: 0 for level 0, the last one above the table.
 
         Raises:
-            ConfigError: *level* is negative or no whole number.
+            ConfigError: *level* is negative or not a whole number.
         """
         level = self.clamp(level)
         return self.delays[level - 1] if level else 0.0

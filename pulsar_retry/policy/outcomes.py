@@ -1,4 +1,4 @@
-"""What a handler can say of a message, raised or returned, and the failure that a policy judges."""
+"""What a handler can decide about a message, and the failure that a policy decides about."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.policy.levels import checked_level
 
 
-class Outcome(Exception):  # noqa: N818 - it is what a handler decided, and no error
-    """The base of what a handler can raise or return to say what becomes of its message.
+class Outcome(Exception):  # noqa: N818 - it is a handler's decision, not an error
+    """The base of the outcomes: a handler raises or returns one to decide about its message.
 
-    It wins over every policy. It is not a `PulsarRetryError`, so that a handler that catches those
-    does not swallow it. What it was raised from (``raise Reject("…") from error``, or within an
-    ``except``) is what the letter tells about.
+    An outcome overrides every policy. It is not a `PulsarRetryError`, so a handler that catches
+    those does not catch outcomes by accident. If it was raised from another exception
+    (``raise Reject("…") from error``, or inside an ``except``), the letter describes that one.
     """
 
 
 class Retry(Outcome):
-    """Bring the message back later. This uses up an attempt; after the last one it is dead.
+    """Deliver the message again later. This uses up an attempt; after the last one it is dead.
 
     Args:
         delay: Seconds or a timedelta, up to 864 000 s.
-        level: A delay level instead, counted from 1; 0: no delay; above the table: its last one.
-            With neither, the policy's backoff says when.
+        level: A delay level, instead of a delay. It counts from 1. 0 means no delay. A level above
+            the table means its last level. Without *delay* and *level*, the policy's backoff
+            decides.
 
     Raises:
         ConfigError: both are given, or one is out of range.
@@ -46,10 +47,10 @@ class Reject(Outcome):
     """Move the message to the dead-letter topic now.
 
     Args:
-        reason: A short, stable name of what is wrong, for filters and metrics.
+        reason: A short, stable name of the problem, for filters and metrics.
 
     Raises:
-        ConfigError: *reason* is no text.
+        ConfigError: *reason* is not text, or is blank.
     """
 
     def __init__(self, reason: str = "rejected") -> None:
@@ -61,10 +62,10 @@ class Drop(Outcome):
     """Acknowledge the message and forget it.
 
     Args:
-        reason: A short, stable name of why it is not needed, for metrics.
+        reason: A short, stable name of why the message is not needed, for metrics.
 
     Raises:
-        ConfigError: *reason* is no text.
+        ConfigError: *reason* is not text, or is blank.
     """
 
     def __init__(self, reason: str = "dropped") -> None:
@@ -73,16 +74,17 @@ class Drop(Outcome):
 
 
 class Defer(Outcome):
-    """Bring the message back at a time, without using up an attempt.
+    """Deliver the message again at a given time, without using up an attempt.
 
-    A message may be deferred again and again; the policy's ``max_age`` is the only end to it.
+    A message can be deferred any number of times. Only the policy's ``max_age`` ends this.
 
     Args:
-        until: A datetime with a time zone, or seconds or a timedelta from now, up to 864 000 s. A
-            time that is further away comes back after 864 000 s, one that has passed at once.
+        until: A datetime with a time zone, or seconds or a timedelta from now, up to 864 000 s. For
+            a datetime further away the message returns after 864 000 s; for one that has passed, at
+            once.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: *until* is none of these.
     """
 
     def __init__(self, until: datetime | Duration) -> None:
@@ -94,7 +96,7 @@ class Defer(Outcome):
         self.until = until
 
     def delay(self, now: datetime) -> float:
-        """Return the seconds from *now*."""
+        """Return the delay from *now*, in seconds."""
         if isinstance(self.until, datetime):
             return min(max(0.0, (self.until - now).total_seconds()), MAX_DELAY)
         return seconds("until", self.until)
@@ -105,14 +107,14 @@ def _text(reason: str) -> str:
 
 
 def outcome_of(result: Any) -> Outcome | None:
-    """Return the outcome that a handler has returned, an instance or the class; None if none."""
+    """Return the outcome that a handler returned, as an instance or a class; otherwise None."""
     if isinstance(result, type) and issubclass(result, Outcome):
         return result()
     return result if isinstance(result, Outcome) else None
 
 
 def unwrapped(error: Exception) -> Exception:
-    """Return the outcome where it is the only error of a group, as a `TaskGroup` raises it."""
+    """Return the outcome if it is the only error of a group, such as a `TaskGroup` raises."""
     inner: BaseException = error
     while isinstance(inner, BaseExceptionGroup) and len(inner.exceptions) == 1:
         inner = inner.exceptions[0]
@@ -132,20 +134,20 @@ def _aware(value: datetime) -> datetime:
 
 
 def _age(value: Duration) -> float:
-    # Another machine's clock says when a message was published: it may be ahead of ours.
+    # The clock of another machine sets the time of publication, and can be ahead of the clock here.
     return max(0.0, value.total_seconds() if isinstance(value, timedelta) else value)
 
 
 @attrs.frozen
 class Failure:
-    """A message that was not processed: what a policy decides about.
+    """A message that was not handled successfully: what a policy decides about.
 
     Attributes:
-        error: What the handler raised, or the `Outcome` that it raised or returned; also one that
-            is alone in an exception group.
-        when: When that was; what `Defer` counts from.
+        error: What the handler raised, or the `Outcome` that it raised or returned. An outcome that
+            is alone in an exception group is taken out of the group.
+        when: When the handler failed. `Defer` counts from this time.
         age: Seconds since the message was first published, for ``max_age``.
-        key: What tells the message from others, for jitter: the id that it was published with.
+        key: Distinguishes the message from others, for jitter: the id of its first publication.
     """
 
     error: Exception = attrs.field(converter=_exception)
@@ -155,7 +157,7 @@ class Failure:
 
     @property
     def cause(self) -> BaseException | None:
-        """What went wrong: the error; of an outcome what it was raised from, None if nothing."""
+        """The error; for an outcome, the exception that it was raised from, if any, or None."""
         error = self.error
         if not isinstance(error, Outcome):
             return error

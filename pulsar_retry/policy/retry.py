@@ -23,16 +23,16 @@ from pulsar_retry.policy.settings import Setting, from_environment, resolve
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Java counts in an int: so many retries are no limit.
+#: Java counts in an int, so this number of retries means that there is no limit.
 _NO_LIMIT = 2**31 - 1
 
-#: Pub/Sub's bounds of a backoff, in seconds.
+#: Pub/Sub's limit for a backoff, in seconds.
 _PUBSUB_MAXIMUM = 600.0
 
 Verdict = Literal["retry", "dead_letter", "drop", "stop"]
 
-#: Which verdict on a member of an exception group is the group's: what retrying cannot help is
-#: not helped by another error beside it, and nothing is dropped for a part of what went wrong.
+#: The verdict of an exception group is the first of these that one of its members has. If a retry
+#: cannot help one member, other members do not change that. A group is only dropped as a whole.
 _STRONGEST: tuple[Verdict, ...] = ("stop", "dead_letter", "retry", "drop")
 
 #: The lists, and the verdict of each.
@@ -98,35 +98,36 @@ def _stop_on(value: Kinds | None) -> tuple[type[Exception], ...] | None:
 @keywords_only
 @attrs.frozen(kw_only=True)
 class RetryPolicy:
-    """Which failures are retried, how often and when. A value; every part may be left out.
+    """Which failures are retried, how often and when. Every part is optional.
 
-    What is None is not said here: then the client's policy, the environment or the default
-    decides (`describe`). An error is judged by the nearest of its classes that one of the four
-    lists names, so a subclass can be told from its base; the same class in two of them is refused.
-    If they name none, the error that it was raised from (``raise … from``) is judged, and so on;
-    then the members of an exception group: it is as bad as the worst of them.
+    A part that is None is open: the client's policy, the environment or the default decides
+    (`describe`). To judge an error, the policy looks for the nearest of its classes in the four
+    lists, so a subclass can be treated differently from its base. The same class in two lists is
+    refused. If the lists do not name the error, the policy judges the error that it was raised
+    from (``raise … from``), and so on. Last come the members of an exception group: the most
+    severe verdict counts.
 
     Attributes:
-        max_attempts: After how many attempts, the first one included, a message is dead; math.inf
-            for no limit. Default: N + 1 of the dead-letter policy (`within`), or 17 (N = 16, as in
-            Java and TDMQ).
-        max_age: No retry is made for a time later than so many seconds (or a timedelta) after the
-            message was first published. Default: math.inf.
-        backoff: When a message comes back: a `Backoff`, a function from attempts to seconds, or
-            text such as ``"exponential 10s 10m"``. No delay is longer than 864 000 s. Default:
+        max_attempts: After this number of attempts, including the first one, a message is dead.
+            math.inf: no limit. Default: N + 1 of the dead-letter policy (`within`), or 17 (N = 16,
+            as in Java and TDMQ).
+        max_age: Seconds or a timedelta. No retry takes place later than this after the message was
+            first published. Default: math.inf.
+        backoff: The delays: a `Backoff`, a function from attempt numbers to seconds, or text such
+            as ``"exponential 10s 10m"``. The longest possible delay is 864 000 s. Default:
             ``Exponential(10, 600)``.
         jitter: ``"none"``, ``"full"``, ``"decorrelated"`` or a `Jitter`. Default: none.
-        delay_levels: The table for ``Retry(level=…)``. Default: that of a `Levels` backoff, or
-            TDMQ's.
-        retry_on: Errors to retry; then what no list names is dead-lettered. Default: all that the
-            others do not name.
+        delay_levels: The table for ``Retry(level=…)``. Default: the table of a `Levels` backoff, or
+            TDMQ's table.
+        retry_on: Errors to retry. If it is set, errors that no list names are dead-lettered.
+            Default: all errors that the other lists do not name.
         dead_letter_on: Errors that go to the dead-letter topic at once. Default: none.
-        drop_on: Errors of messages to be acknowledged and forgotten. Default: none.
-        stop_on: Errors that end the subscription, for no other message would fare better: `result`
-            raises them, and the message is redelivered. Default: none.
+        drop_on: Errors after which the message is acknowledged and forgotten. Default: none.
+        stop_on: Errors that end the subscription, because other messages would fail too. The
+            subscriber's `result` raises the error, and the message is redelivered. Default: none.
 
     Raises:
-        ConfigError: a value is not acceptable, or two contradict each other.
+        ConfigError: a value is invalid, or two values contradict each other.
     """
 
     max_attempts: float | None = attrs.field(default=None, converter=_max_attempts)
@@ -142,7 +143,7 @@ class RetryPolicy:
     stop_on: tuple[type[Exception], ...] | None = attrs.field(default=None, converter=_stop_on)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse parts that contradict each other."""
+        """Refuse values that contradict each other."""
         if self.jitter is not None and self.backoff is not None:
             self.jitter.check(self.backoff)
         seen: dict[type[Exception], str] = {}
@@ -160,14 +161,14 @@ class RetryPolicy:
         """Return Pub/Sub's exponential backoff ("Handle message failures").
 
         Pub/Sub retries until a dead-letter policy ends it (`DeadLetterPolicy.pubsub`), and so does
-        this. The growth, which Pub/Sub leaves open, is a doubling.
+        this policy. Pub/Sub does not document the growth; here each delay doubles.
 
         Args:
             minimum_backoff: Seconds or a timedelta, 0 to 600 s.
             maximum_backoff: Seconds or a timedelta, 0 to 600 s, and not below the minimum.
 
         Raises:
-            ConfigError: one is out of range.
+            ConfigError: one value is out of range.
         """
         shortest = seconds("minimum_backoff", minimum_backoff, maximum=_PUBSUB_MAXIMUM)
         longest = seconds("maximum_backoff", maximum_backoff, maximum=_PUBSUB_MAXIMUM)
@@ -178,14 +179,14 @@ class RetryPolicy:
 
     @classmethod
     def tdmq(cls, delay_levels: DelayLevels | str = DEFAULT_DELAY_LEVELS) -> RetryPolicy:
-        """Return TDMQ's: 16 retries, each by the next level of a table of 18.
+        """Return TDMQ's policy: 16 retries, each with the next level of a table of 18.
 
         Raises:
-            ConfigError: *delay_levels* is no table.
+            ConfigError: *delay_levels* is not a table.
         """
         return cls(max_attempts=DEFAULT_MAX_REDELIVER_COUNT + 1, backoff=Levels(delay_levels))
 
-    # -- what is said, by whom ----------------------------------------------------------------
+    # -- the values and their origins ---------------------------------------------------------
 
     def describe(
         self,
@@ -194,17 +195,17 @@ class RetryPolicy:
         client: RetryPolicy | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> tuple[Setting, ...]:
-        """Return every value with its origin, this policy being the subscriber's.
+        """Return every value with its origin. This policy counts as the subscriber's.
 
         Args:
-            call: What a call says.
-            client: What the client says.
+            call: The policy of a call.
+            client: The policy of the client.
             environment: Environment variables, such as `os.environ`: ``PULSAR_RETRY_MAX_ATTEMPTS``,
                 ``PULSAR_RETRY_MAX_AGE``, ``PULSAR_RETRY_BACKOFF``, ``PULSAR_RETRY_JITTER`` and
-                ``PULSAR_RETRY_DELAY_LEVELS``. None: none of them.
+                ``PULSAR_RETRY_DELAY_LEVELS``. None: no variables.
 
         Raises:
-            ConfigError: a variable's value is not acceptable.
+            ConfigError: the value of a variable is invalid.
         """
         settings = resolve(
             {
@@ -227,18 +228,18 @@ class RetryPolicy:
         client: RetryPolicy | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> RetryPolicy:
-        """Return the policy with the values of `describe`, whose arguments it takes.
+        """Return the policy with the values of `describe`; the arguments are the same.
 
         Raises:
-            ConfigError: a variable's value is not acceptable, or values contradict each other.
+            ConfigError: the value of a variable is invalid, or values contradict each other.
         """
         settings = self.describe(call=call, client=client, environment=environment)
         return RetryPolicy(**{each.name: each.value for each in settings})
 
     def within(self, dead_letter_policy: DeadLetterPolicy) -> RetryPolicy:
-        """Return the policy with the count of *dead_letter_policy*, unless it has one itself.
+        """Return the policy with the count of *dead_letter_policy*, unless it has its own count.
 
-        N redeliveries are N + 1 attempts. A `max_attempts` of math.inf is no count.
+        N redeliveries are N + 1 attempts. A `max_attempts` of math.inf does not count as its own.
         """
         if self.max_attempts not in {None, math.inf}:
             return self
@@ -248,25 +249,25 @@ class RetryPolicy:
         value = getattr(self, name)
         return _DEFAULTS[name] if value is None else value
 
-    # -- what `decide` asks -------------------------------------------------------------------
+    # -- for `decide` -------------------------------------------------------------------------
 
     @property
     def limit(self) -> int:
-        """N as the dead-letter policy and the wire count: the retries."""
+        """The number of retries: N, as in the dead-letter policy and on the wire."""
         return int(min(self._get("max_attempts") - 1, _NO_LIMIT))
 
     @property
     def has_end(self) -> bool:
-        """Whether a message that keeps failing is dead some time."""
+        """Whether a message that always fails is dead-lettered at some time."""
         return self.limit < _NO_LIMIT or self.age_limit < math.inf
 
     @property
     def age_limit(self) -> float:
-        """Seconds after its publication from which no retry is made for a message."""
+        """The age limit: no retry takes place later than this many seconds after publication."""
         return float(self._get("max_age"))
 
     def verdict(self, error: Exception) -> Verdict:
-        """Return what becomes of a message whose handler raised *error*."""
+        """Return what happens to a message whose handler raised *error*."""
         return self._named(error, frozenset()) or self._unnamed
 
     @property
@@ -274,12 +275,12 @@ class RetryPolicy:
         return "retry" if self.retry_on is None else "dead_letter"
 
     def _named(self, error: BaseException, seen: frozenset[int]) -> Verdict | None:
-        """Return the verdict of the lists; None if they name neither it nor what it came from."""
+        """Return the lists' verdict on the error, its causes or members; None if there is none."""
         for kind in type(error).__mro__:
             for name, verdict in _LISTS:
                 if kind in (getattr(self, name) or ()):
                     return verdict
-        seen |= {id(error)}  # an error may be its own cause's cause
+        seen |= {id(error)}  # the chain of causes can lead back to an error
         cause = error.__cause__
         if cause is not None and id(cause) not in seen and (found := self._named(cause, seen)):
             return found
@@ -290,16 +291,16 @@ class RetryPolicy:
         return None
 
     def at_level(self, level: int) -> RetryLater:
-        """Return the retry at a delay level."""
+        """Return the retry for a delay level."""
         table = self.delay_levels or _table(self._get("backoff"))
         level = table.clamp(level)
         return RetryLater(table.delay(level), level=level)
 
     def after(self, attempt: int, key: str) -> RetryLater:
-        """Return the retry of the message *key* after its *attempt*-th failure, by the backoff.
+        """Return the retry of the message *key* after failure number *attempt*, by the backoff.
 
-        A backoff of the user's that fails is logged, and the default takes its place: a message
-        must not go round at full speed, or be lost, for it.
+        If a user's own backoff fails, this is logged and the default backoff is used instead.
+        Otherwise the message would return without a delay, or be lost.
         """
         backoff, jitter = self._get("backoff"), self._get("jitter")
         try:
@@ -310,10 +311,10 @@ class RetryPolicy:
         return _retry(backoff, attempt, delay)
 
     def span(self, attempt: int) -> tuple[RetryLater, RetryLater]:
-        """Return the soonest and the latest retry that `after` can give.
+        """Return the earliest and the latest retry that `after` can return.
 
         Raises:
-            Exception: whatever a backoff of the user's raises.
+            Exception: any exception of a user's own backoff.
         """
         backoff = self._get("backoff")
         soonest, latest = map(_seconds, self._get("jitter").span(backoff, attempt))
@@ -325,12 +326,12 @@ def _said(policy: RetryPolicy | None) -> dict[str, Any]:
 
 
 def _table(backoff: Backoff) -> DelayLevels:
-    """Return the delay levels that go with a backoff."""
+    """Return the table of delay levels of a backoff, or the default table."""
     return (backoff if isinstance(backoff, Levels) else Levels()).delay_levels
 
 
 def _retry(backoff: Backoff, attempt: int, delay: float) -> RetryLater:
-    """Return a retry with the number of its delay level, if it is one of a backoff by levels."""
+    """Return a retry, with the number of the delay level if the backoff uses levels."""
     if isinstance(backoff, Levels) and delay == backoff.delay(attempt):
         return RetryLater(delay, level=backoff.level(attempt))
     return RetryLater(delay)
@@ -345,7 +346,7 @@ def _attempts_of_text(text: str) -> float | None:
         return math.inf
     if not text.isdecimal() or not text.isascii():
         raise ConfigError.bad("max_attempts", text, "a whole number, 1 or more, or inf")
-    # Python reads no more than 4300 digits, and Java counts to ten.
+    # Python parses at most 4300 digits, and a Java int has ten.
     return _max_attempts(int(text[:20]))
 
 
@@ -353,7 +354,7 @@ def _age_of_text(text: str) -> float:
     return math.inf if text == "inf" else seconds_of_text("max_age", text)
 
 
-#: How each setting that has a text form is read from it.
+#: The function that parses the text of each setting that has a text form.
 READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
         "max_attempts": _attempts_of_text,
@@ -366,7 +367,7 @@ READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
 
 _DEFAULT_BACKOFF = Exponential()
 
-#: The delay levels when nobody has said any.
+#: The setting of the delay levels when nothing sets them.
 _OPEN_TABLE = Setting("delay_levels", None, "default")
 
 _DEFAULTS = MappingProxyType(
@@ -375,8 +376,8 @@ _DEFAULTS = MappingProxyType(
         "max_age": math.inf,
         "backoff": _DEFAULT_BACKOFF,
         "jitter": Jitter(),
-        "delay_levels": None,  # the backoff's
-        "retry_on": None,  # all that the others do not name
+        "delay_levels": None,  # those of the backoff
+        "retry_on": None,  # all errors that the other lists do not name
         "dead_letter_on": (),
         "drop_on": (),
         "stop_on": (),

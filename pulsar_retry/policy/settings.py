@@ -1,7 +1,7 @@
-"""Where a setting's value comes from: the one rule of precedence, and values with their origins.
+"""Settings with their origins, and the rule of precedence.
 
-A message's own outcome beats what a call says, that the subscriber, that the client, that the
-environment, and that the default. Here and nowhere else is that order written down.
+A message's own outcome comes first, then the call, the subscriber, the client, the environment and
+the default. This module is the only place that defines the order.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 
-#: Who can say a value, the strongest first.
+#: The origins of a value, the strongest first.
 PRECEDENCE = ("outcome", "call", "subscriber", "client", "environment", "default")
 
-#: What the environment variable of a setting starts with; its name in capitals follows.
+#: The start of the environment variables' names. The setting's name in capitals follows.
 PREFIX = "PULSAR_RETRY_"
 
 
 @attrs.frozen
 class Setting:
-    """A value and who said it.
+    """A value and its origin.
 
     Attributes:
         name: The setting's name.
@@ -39,14 +39,14 @@ class Setting:
 
 
 def resolve(said: Mapping[str, Mapping[str, Any] | None]) -> tuple[Setting, ...]:
-    """Return each setting with the value of the strongest that says one.
+    """Return each setting with the value from its strongest origin.
 
     Args:
-        said: For each of `PRECEDENCE` what it says: values by name. None stands for nothing said.
-            The default names every setting, and their order.
+        said: For each origin of `PRECEDENCE`, its values by name. None: it has no values. The
+            default has all settings, and their order.
 
     Raises:
-        ConfigError: one is not of `PRECEDENCE`, or names a setting that has no default.
+        ConfigError: an origin is not in `PRECEDENCE`, or a setting has no default.
     """
     defaults = said["default"] or {}
     for origin, values in said.items():
@@ -69,14 +69,14 @@ def resolve(said: Mapping[str, Mapping[str, Any] | None]) -> tuple[Setting, ...]
 def from_environment(
     environment: Mapping[str, str], readers: Mapping[str, Callable[[str], Any]]
 ) -> dict[str, Any]:
-    """Return the settings that environment variables name; blank ones say nothing.
+    """Return the settings that environment variables set; blank variables are ignored.
 
     Args:
         environment: The variables, such as `os.environ`.
-        readers: For each setting what reads its text.
+        readers: For each setting, the function that parses its text.
 
     Raises:
-        ConfigError: a value is not acceptable; it names the variable.
+        ConfigError: a value is invalid. The error names the variable.
     """
     values = {}
     for name, read in readers.items():
