@@ -1,1 +1,1 @@
-"""What a letter is and where it goes. Pure: no client, no clock, no thread."""
+"""The content and the target of letters. Pure: no client, no clock, no thread."""

@@ -1,10 +1,11 @@
-"""The identity of a retry letter: the message that it was first made of.
+"""The identity of a retry letter: the message that it was first made from.
 
-`ORIGIN_MESSAGE_ID` alone is no identity. It is put only where it is absent, as in the Java client,
-and applications copy properties from one message to others, the system's with them. So it counts
-only where one of our producers has written it itself: retry letters of messages that carried no
-origin, or one that counts, are published by producers of unique names that begin with
-`pulsar-retry-`; those of copies, and of other clients' letters, by producers without such a name.
+`ORIGIN_MESSAGE_ID` alone is not an identity. As in the Java client, it is only written if it is
+absent, and applications copy properties, including system properties, to other messages. It
+therefore counts only if one of this package's producers wrote it. These producers have unique
+names that begin with `pulsar-retry-`. They publish the retry letters of messages that had no
+origin, or one that counts. Letters of copied messages, and of other clients' letters, are published
+by producers without such a name.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _PREFIX = "pulsar-retry-"
 
 
 def new_producer_name() -> str:
-    """Return a name for a producer of letters with an identity, which no other producer has."""
+    """Return a unique name for a producer of letters with an identity."""
     return f"{_PREFIX}{uuid.uuid4().hex}"
 
 
 def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
-    """Return the identity that the letter *raw* has; None: it has none of its own.
+    """Return the identity of the letter *raw*; None if it has none.
 
     Args:
         raw: The raw message.
-        properties: Its properties, or those of a letter that is made of it.
+        properties: Its properties, or those of a letter that is made from it.
     """
     if not raw.producer_name().startswith(_PREFIX) or _is_fleeting(raw):
         return None
@@ -36,7 +37,7 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
 
 
 def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
-    """Return the identity of a message and of the letters made of it; None: it has none.
+    """Return the identity of a message and of the letters made from it; None if it has none.
 
     Args:
         raw: The message, raw or not.
@@ -46,24 +47,24 @@ def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
 
 
 def gives_identity(raw: Any, properties: Mapping[str, str]) -> bool:
-    """Tell whether a letter of *raw* has an identity: whether its origin is that of *raw*.
+    """Tell whether a letter of *raw* has an identity, that is, the origin of *raw*.
 
     Args:
-        raw: The raw message that the letter is made of.
-        properties: The letter's.
+        raw: The raw message that the letter is made from.
+        properties: The letter's properties.
     """
     identity = of_message(raw, properties)
     return identity is not None and identity == properties.get(ORIGIN_MESSAGE_ID)
 
 
 def _id_of(raw: Any) -> str | None:
-    """Return what tells the message *raw* from all others; None: nothing does.
+    """Return a unique name of the message *raw*; None if its id is not unique.
 
-    No two topics of a cluster share a ledger.
+    Two topics of one cluster never share a ledger.
     """
     return None if _is_fleeting(raw) else message_id_text(raw.message_id())
 
 
 def _is_fleeting(raw: Any) -> bool:
-    """Tell whether *raw* is of a non-persistent topic, whose ids are all alike."""
+    """Tell whether *raw* is from a non-persistent topic, where all ids are alike."""
     return bool(raw.topic_name().startswith("non-persistent:"))

@@ -1,4 +1,4 @@
-"""What becomes of a message that is handed on: the decision that every shell carries out. Pure."""
+"""The letter for a message that is handed on. Consumers and subscribers publish it. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pulsar_retry.wire.properties import (
     reconsume_times,
 )
 
-#: What TDMQ's client writes as the level of an explicit delay.
+#: The level that TDMQ's client writes for an explicit delay.
 _NO_LEVEL = -1
 
 
@@ -39,14 +39,15 @@ class Letter:
     """A letter to publish in place of a message.
 
     Attributes:
-        topic: The full name of the topic that it goes to.
-        properties: All of its properties.
-        delay: Seconds until it is to be delivered.
+        topic: The full name of the target topic.
+        properties: All properties of the letter.
+        delay: Seconds until delivery.
         dead: Whether it is a dead letter.
-        reason: Why it is dead, for those who watch, as the next two are; None: its count says so.
-        attempt: Which attempt has failed; None: what the message says.
-        error: What was raised; None: nothing, or nobody has said so.
-        span: The span of the hand-off; None: nobody traces it.
+        reason: Why the message is dead. This and the next two are for hooks, metrics and logs. None:
+            the retry count was the reason.
+        attempt: The number of the failed attempt; None: the message's properties have it.
+        error: The exception that was raised; None if there is none, or it is not known.
+        span: The span of the hand-off; None without tracing.
     """
 
     topic: str
@@ -61,11 +62,11 @@ class Letter:
 
 @attrs.frozen
 class DelayRequest:
-    """When a caller of `reconsume_later` wants the message back; checked.
+    """The checked delay of a call of `reconsume_later`.
 
     Attributes:
-        delay: Seconds; None: by level.
-        level: The level; None: by the number of the retry.
+        delay: Seconds; None: the level decides.
+        level: The level; None: it is the number of the retry.
     """
 
     delay: float | None
@@ -91,16 +92,16 @@ class DelayRequest:
 
 @attrs.frozen
 class FailureDetails:
-    """What a letter tells of the failure that made it: the one way in which envelopes are written.
+    """The details of a failure, for its letter. Every envelope is written by this class.
 
     Attributes:
-        error: What was raised; None if nothing was.
-        attempt: The attempt that failed.
-        when: When that was.
+        error: The exception that was raised; None if there is none.
+        attempt: The number of the failed attempt.
+        when: When it failed.
         published: When the message was published.
         stage: Where it failed.
-        codec: Whose readers the letter is for.
-        redact: What of the texts may leave the process; None: all.
+        codec: The codec of the letter.
+        redact: Removes text that must not leave the process; None: nothing is removed.
     """
 
     error: BaseException | None
@@ -114,12 +115,12 @@ class FailureDetails:
     def on(
         self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return what a letter keeps of *carried*, and the properties of its envelope.
+        """Return the properties that a letter keeps from *carried*, and those of its envelope.
 
         Args:
-            carried: The message's properties, with the envelope of an earlier failure, perhaps.
-            origin: Where it was delivered from.
-            reason: Why it is dead; None if it is retried.
+            carried: The message's properties, which may contain the envelope of an earlier failure.
+            origin: Where the message was delivered from.
+            reason: Why the message is dead; None if it is retried.
         """
         envelope = read_envelope(carried).after(
             self.error,
@@ -131,7 +132,7 @@ class FailureDetails:
             reason=reason,
         )
         kept = self.codec.strip(carried)
-        if reason is not None:  # whoever brings a dead letter back begins anew
+        if reason is not None:  # a redriven message starts again without these
             kept.pop(FAILURE_WRITER, None)
             kept.pop(FAILURE_CRASHES, None)
         return kept, self.codec.write(envelope, redact=self.redact)
@@ -147,10 +148,10 @@ def reconsumed(
     """Return the letter for a message that is to be reconsumed later.
 
     Args:
-        plan: The subscription's.
-        request: When it is to come back.
+        plan: The subscription's plan.
+        request: The requested delay.
         carried: The message's properties.
-        origin: Where it was delivered from.
+        origin: Where the message was delivered from.
         custom: The caller's properties.
 
     Raises:
@@ -158,7 +159,7 @@ def reconsumed(
     """
     check_custom(custom, carried)
     assert plan.topics is not None  # noqa: S101 - DelayRequest.of has checked
-    assert plan.policy is not None  # noqa: S101 - there is one wherever there are topics
+    assert plan.policy is not None  # noqa: S101 - a plan with topics has a policy
     count = reconsume_times(carried) + 1
     if request.delay is not None:
         delay, level = request.delay, _NO_LEVEL
@@ -182,19 +183,18 @@ def retried(
     details: FailureDetails,
     custom: Mapping[str, str],
 ) -> Letter:
-    """Return the letter for a message whose retry a policy has decided.
+    """Return the letter for a retry that a policy has decided.
 
-    Its count is not compared with N: the policy has done that.
+    The count is not compared with N here, because the policy has done that.
 
     Args:
-        plan: The subscription's.
-        action: When it is to come back. Where the attempt is not counted, the envelope of the
-            last failure stays.
+        plan: The subscription's plan.
+        action: The retry. If the attempt is not counted, the envelope of the last failure stays.
         carried: The message's properties.
-        origin: Where it was delivered from.
-        failures: How many of its attempts have failed: its new count.
-        details: What the letter tells.
-        custom: More properties.
+        origin: Where the message was delivered from.
+        failures: How many attempts have failed. This is the new count.
+        details: The failure.
+        custom: Additional properties.
     """
     if action.counted:
         carried, envelope = details.on(carried, origin)
@@ -223,10 +223,10 @@ def dead_lettered(
     reason: str | None = None,
     details: FailureDetails | None = None,
 ) -> Letter:
-    """Return the dead letter for a message that no count decided about: a nack, or the caller.
+    """Return the dead letter for a message that was not dead-lettered by its retry count.
 
     Raises:
-        ConfigError: there is no dead-letter policy, *reason* is no text, or *custom* would change
+        ConfigError: there is no dead-letter policy, *reason* is not text, or *custom* would change
             a system property.
     """
     if plan.policy is None:
@@ -258,9 +258,9 @@ def used_up(
     failures: int,
     details: FailureDetails,
 ) -> Letter:
-    """Return the dead letter for a message whose retries a policy found used up.
+    """Return the dead letter for a message whose retries are used up, as a policy has decided.
 
-    As in Java its count is one more than its retries; without retry letters it has none.
+    As in Java, its count is one more than its retries. Without retry letters it has no count.
     """
     if plan.topics is None:
         return dead_lettered(plan, carried, origin, reason=RETRIES_EXHAUSTED, details=details)
@@ -289,7 +289,7 @@ def _counted(
     custom: Mapping[str, str] | None,
     dead: bool,
 ) -> Letter:
-    assert plan.topics is not None  # noqa: S101 - nobody gets here without retries
+    assert plan.topics is not None  # noqa: S101 - all callers need retries
     return Letter(
         topic=plan.topics.dead_letter if dead else plan.topics.retry,
         properties=letter_properties(

@@ -1,4 +1,4 @@
-"""What a subscription is to do about failures: its checked settings. Pure."""
+"""The checked settings of a subscription for failures. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
 
-#: Letters that are remembered unless somebody says otherwise.
+#: The default number of letters that are remembered.
 DEFAULT_MOST = 10_000
 
 
@@ -23,22 +23,22 @@ class Plan:
     """The checked settings of one subscription.
 
     Attributes:
-        topic: The topic or topics as given.
-        subscription: Its name.
+        topic: The topic or topics as they were given.
+        subscription: The name of the subscription.
         shared: Whether its type is Shared or Key_Shared.
         retry: Whether `reconsume_later` works.
-        policy: The dead-letter policy; None: nothing is ever dead-lettered.
-        topics: The letters' topics by full name; None without *retry*.
+        policy: The dead-letter policy; None: nothing is dead-lettered.
+        topics: The full names of the letters' topics; None without *retry*.
         naming: The dialect.
         levels: The delay levels.
-        nack_backoff: When negatively acknowledged messages come back.
-        max_pending_letters: Letters in flight at most.
-        letter_send_timeout: Seconds until a letter without a receipt has failed.
+        nack_backoff: The delays of nacked messages.
+        max_pending_letters: The maximum number of letters in flight.
+        letter_send_timeout: Seconds after which a letter without a receipt has failed.
         ack_timeout: Seconds after which messages in hand are redelivered; 0: never.
-        dedupe_letters: Letters that are remembered to tell duplicates; 0: none.
-        hooks: Who wants to be told what becomes of messages.
-        max_unacked_messages: The broker's limit to be warned of; 0: none.
-        letter_options: Arguments of `create_producer` that the letters' producers get.
+        dedupe_letters: How many letters are remembered to recognize duplicates; 0: none.
+        hooks: The functions to call when something happens to a message.
+        max_unacked_messages: The broker's limit for the warning; 0: no warning.
+        letter_options: Arguments of `create_producer` for the letters' producers.
     """
 
     topic: Any
@@ -60,18 +60,18 @@ class Plan:
 
     @property
     def limit(self) -> int | None:
-        """N of the policy where redeliveries are counted, else None."""
+        """N of the policy if the broker counts redeliveries, otherwise None."""
         return self.policy.max_redeliver_count if self.policy and self.shared else None
 
     def watch(self, now: Callable[[], float]) -> Watch:
-        """Return what watches a consumer of this plan; *now* tells the seconds since 1970."""
+        """Return the watch for a consumer of this plan; *now* returns the seconds since 1970."""
         return Watch.of(self.topic, self.subscription, self.hooks, now)
 
     def dead_letter_topic(self, delivered_from: str) -> str:
-        """Return where dead letters of the topic (or partition) *delivered_from* go.
+        """Return the dead-letter topic for the topic (or partition) *delivered_from*.
 
-        With retries there is one dead-letter topic; without, each partition has its own unless
-        the policy names one, as in the Java client.
+        With retries there is one dead-letter topic. Without retries each partition has its own,
+        unless the policy names one, as in the Java client.
         """
         if self.topics is not None:
             return self.topics.dead_letter
@@ -81,5 +81,5 @@ class Plan:
 
 
 def topic_list(topic: Any) -> Sequence[str]:
-    """Return the topics that were given, one or several."""
+    """Return the given topic or topics as a sequence."""
     return [topic] if isinstance(topic, str) else list(topic)

@@ -1,7 +1,7 @@
-"""What a subscription may read: never the letters that it has written itself. Pure.
+"""The topics that a subscription can read: never those of its own letters. Pure.
 
-A consumer that reads its own dead-letter topic as an input dead-letters what comes from there
-again: to a topic of a longer name each time, or to the same one for ever.
+If a consumer reads its own dead-letter topic as an input, it dead-letters these letters again: to
+a topic with a longer and longer name, or to the same topic for ever.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.wire.names import TopicName
 
-#: Without `enable_retry` each partition has a dead-letter topic.
+#: Without `enable_retry` each partition has its own dead-letter topic.
 _PARTITION = re.compile(r"-partition-[0-9]+")
 
-#: Stands for any topic's name in that of its letters.
+#: A placeholder for the topic's name in the names of letters' topics.
 _ANY = "any-topic"
 
 
 def checked_sources(plan: Plan) -> None:
-    """Check that none of the topics is one of the subscription's own letters.
+    """Check that none of the topics is a topic of the subscription's own letters.
 
     Raises:
-        ConfigError: one is.
+        ConfigError: one of them is.
     """
     if plan.policy is None or not isinstance(plan.topic, str | list):
         return
@@ -42,7 +42,7 @@ def checked_sources(plan: Plan) -> None:
 
 
 def without_letters(plan: Plan) -> Any:
-    """Return the topics to subscribe to: of a pattern all but the subscription's own letters."""
+    """Return the topics to subscribe to; for a pattern, all except those of its own letters."""
     if plan.policy is None or not isinstance(plan.topic, re.Pattern):
         return plan.topic
     domain, separator, rest = plan.topic.pattern.rpartition("://")
@@ -55,14 +55,14 @@ def without_letters(plan: Plan) -> Any:
             letters.append(re.escape(name.local).replace(re.escape(_ANY), ".*"))
     if not letters:
         return plan.topic
-    # In front of the topic's own name: pulsar-client takes the namespace as it is.
+    # It precedes the local name, because pulsar-client uses the namespace part as it is.
     local = f"(?!(?:{'|'.join(sorted(letters))})$){local}"
     return re.compile(f"{domain}{separator}{namespace}{slash}{local}")
 
 
 def _own(plan: Plan, topic: str) -> set[str]:
-    """Return the full names of the letters' topics of *topic*, without partitions."""
-    assert plan.policy is not None  # noqa: S101 - the callers have looked
+    """Return the full names of the topics of the letters of *topic*, without partitions."""
+    assert plan.policy is not None  # noqa: S101 - the callers have checked
     if plan.topics is not None:
         return {plan.topics.retry, plan.topics.dead_letter}
     named = [plan.policy.retry_letter_topic, plan.policy.dead_letter_topic]

@@ -1,1 +1,1 @@
-"""What is on the wire: topic names and message properties, as Java, Go and TDMQ have them. Pure."""
+"""The wire format: topic names and message properties, as in Java, Go and TDMQ. Pure."""

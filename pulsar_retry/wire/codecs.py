@@ -1,8 +1,9 @@
-"""The codecs of the failure envelope: how a letter spells it, and how it is read back. Pure.
+"""The codecs of the failure envelope: how letters encode it, and how it is read. Pure.
 
-Every codec writes our own properties, ``FAILURE_…``; *pubsub* and *spring* add those that readers
-of these systems look for. Reading needs no codec: each value is looked for under all its names, and
-garbage counts as absent. Payloads are not touched: a letter has the bytes of its message.
+Every codec writes this package's own properties, ``FAILURE_…``. *pubsub* and *spring* also write
+the properties that readers of these systems look for. Reading needs no codec: each value is looked
+up under all its names, and unreadable values count as absent. The payload of a letter is always
+that of its message.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from pulsar_retry.wire import properties as wire
 from pulsar_retry.wire.envelope import Attempt, Envelope, Redact
 from pulsar_retry.wire.names import TopicName, member_of
 
-#: Bytes of an envelope's properties at most, their names included.
+#: The maximum size of an envelope's properties in bytes, including their names.
 MAX_ENVELOPE = 8192
 
-#: Bytes of each value at most, all its spellings together. The first are served first; the
-#: traceback takes what is left.
+#: The maximum size of each value in bytes, for all its names together. Values are written in this
+#: order; the traceback gets the rest of the space.
 _ROOM = {
     "reason": 512,
     "stage": 64,
@@ -41,7 +42,7 @@ _ROOM = {
     "traceback": MAX_ENVELOPE,
 }
 
-#: Bytes of a class or a fingerprint in an entry of the history.
+#: The maximum bytes of a class or a fingerprint in an entry of the history.
 _ENTRY_ROOM = 128
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +61,7 @@ _OURS = {
     "traceback": (wire.FAILURE_TRACEBACK,),
 }
 
-#: "Handle message failures": the attributes of a forwarded message.
+#: From Pub/Sub's "Handle message failures": the attributes of a forwarded message.
 _PUBSUB = {
     "attempt": ("CloudPubSubDeadLetterSourceDeliveryCount",),
     "subscription": ("CloudPubSubDeadLetterSourceSubscription",),
@@ -68,7 +69,7 @@ _PUBSUB = {
     "published_offset": ("CloudPubSubDeadLetterSourceTopicPublishTime",),
 }
 
-#: The one property of Spring for Apache Pulsar, and the headers of Spring for Apache Kafka.
+#: The only property of Spring for Apache Pulsar, and the headers of Spring for Apache Kafka.
 _SPRING = {
     "error": ("kafka_dlt-exception-fqcn",),
     "message": ("exception-thrown-cause", "kafka_dlt-exception-message"),
@@ -78,8 +79,8 @@ _SPRING = {
     "published_ms": ("kafka_dlt-original-timestamp",),
 }
 
-#: Names that are read and not written. Pub/Sub has its error message on export subscriptions alone;
-#: Spring's retry topics leave ``dlt-`` out, and the class of a cause says more than the wrapper's.
+#: Names that are read, but not written. In Pub/Sub only export subscriptions have the error
+#: message. Spring's retry topics omit ``dlt-``; the class of a cause says more than its wrapper's.
 _READ_ONLY = {
     "topic": (wire.REAL_TOPIC, "kafka_original-topic"),
     "subscription": (wire.REAL_SUBSCRIPTION, "kafka_original-consumer-group"),
@@ -92,12 +93,12 @@ _READ_ONLY = {
 
 
 def _names(*tables: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """Return the names of each value in *tables*, one after the other."""
+    """Return the names of each value, from all *tables* in order."""
     names = {value: sum((each.get(value, ()) for each in tables), ()) for value in _ROOM}
     return {value: each for value, each in names.items() if each}
 
 
-#: What each codec writes, and what is read: the first name that is there wins.
+#: The names that each codec writes. Below: the names that are read; the first one present counts.
 _WRITTEN = {
     "pulsar": _names(_OURS),
     "tdmq": _names(_OURS),
@@ -106,28 +107,28 @@ _WRITTEN = {
 }
 _KNOWN = _names(_OURS, _READ_ONLY, _PUBSUB, _SPRING)
 
-#: All the names of when a message was first published.
+#: All names for the time of first publication.
 _PUBLISHED = (*_KNOWN["published"], *_KNOWN["published_offset"], *_KNOWN["published_ms"])
 
-#: Whatever is read here has a meaning; other properties are the message's own.
+#: All properties that are read here; other properties belong to the message itself.
 READ = frozenset(name for names in _KNOWN.values() for name in names)
 
 
 class Codec(enum.Enum):
-    """Whose readers a letter is written for, beside our own."""
+    """The systems whose readers understand a letter, in addition to this package."""
 
-    #: ``FAILURE_…`` alone.
+    #: Only ``FAILURE_…``.
     PULSAR = "pulsar"
-    #: The same: what TDMQ's readers look for is on every letter.
+    #: The same as PULSAR: every letter has the properties that TDMQ's readers need.
     TDMQ = "tdmq"
-    #: ``CloudPubSubDeadLetterSource…``, with the tenant for a project.
+    #: ``CloudPubSubDeadLetterSource…``; the tenant takes the place of the project.
     PUBSUB = "pubsub"
-    #: ``exception-thrown-cause`` and ``kafka_dlt-…``, with texts for numbers.
+    #: ``exception-thrown-cause`` and ``kafka_dlt-…``, with numbers as text.
     SPRING = "spring"
 
     @classmethod
     def of(cls, codec: Codec | str) -> Codec:
-        """Return the codec, also from its value or its name.
+        """Return the codec; its value and its name are accepted too.
 
         Raises:
             ConfigError: there is no such codec.
@@ -135,20 +136,22 @@ class Codec(enum.Enum):
         return member_of(cls, "codec", codec)
 
     def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
-        """Return *properties* without those that `write` writes, so that none is out of date."""
+        """Return *properties* without those that `write` writes, so that no old value remains."""
         ours = {name for names in _WRITTEN[self.value].values() for name in names}
         return {name: text for name, text in properties.items() if name not in ours}
 
     def write(self, envelope: Envelope, *, redact: Redact | None = None) -> dict[str, str]:
         """Return the properties of *envelope*: 8 KiB at most, and valid UTF-8.
 
-        They go on top of what a letter carries, without an older envelope (`strip`). Where the
-        message came from is on every letter, so only another system's spelling of it is here.
+        They are added to a letter's other properties, from which `strip` has removed an older
+        envelope. Every letter has the origin of its message anyway. The result therefore contains
+        the origin only in the form that another system needs.
 
         Args:
-            envelope: What there is to tell.
-            redact: Called with the name and the text of the reason, the message and the traceback
-                before they are cut to size; returns what may leave the process, None for nothing.
+            envelope: The envelope to write.
+            redact: A function that is called with the name and the text of the reason, the message
+                and the traceback, before they are shortened. It returns the text to publish, or
+                None to leave it out.
         """
         if redact is not None:
             envelope = envelope.redacted(redact)
@@ -180,7 +183,7 @@ def _tenant(topic: str | None) -> str | None:
         return None
 
 
-#: How values become texts that are none.
+#: Functions that convert values to text.
 _TEXTS: dict[str, Callable[[Envelope], str | None]] = {
     "attempt": lambda it: None if it.attempt is None else str(it.attempt),
     "when": lambda it: _iso(it.when),
@@ -192,7 +195,7 @@ _TEXTS: dict[str, Callable[[Envelope], str | None]] = {
 
 
 def _text(envelope: Envelope, value: str, size: int) -> str | None:
-    """Return what of *value* takes no more than *size* bytes; None if there is none."""
+    """Return *value* as text of at most *size* bytes; None if there is none."""
     if value == "history":
         return _history(envelope, size) if envelope.history else None
     text = _TEXTS[value](envelope) if value in _TEXTS else getattr(envelope, value)
@@ -202,7 +205,7 @@ def _text(envelope: Envelope, value: str, size: int) -> str | None:
 
 
 def _history(envelope: Envelope, size: int) -> str:
-    """Return the latest attempts that fit, as a JSON array with the latest last."""
+    """Return the latest attempts that fit, as a JSON array with the latest one last."""
     kept: list[str] = []
     for each in reversed(envelope.history):
         error = each.error and _head(each.error, _ENTRY_ROOM)
@@ -221,7 +224,7 @@ def _head(text: str, size: int) -> str:
 
 
 def _tail(text: str, size: int) -> str:
-    """Return the end: of a traceback it says the most."""
+    """Return the end of the text, which is the most useful part of a traceback."""
     data = text.encode("utf-8", "replace")
     if len(data) <= size:
         return data.decode()
@@ -233,9 +236,9 @@ def _tail(text: str, size: int) -> str:
 
 
 def read_envelope(properties: Mapping[str, str]) -> Envelope:
-    """Return what *properties* tell of failures, whoever wrote them; nothing raises.
+    """Return the envelope that is in *properties*, from any writer. It never raises.
 
-    Attempts that several have counted are as many as the highest count says.
+    If there are several counts of attempts, the highest one is used.
     """
 
     def text(value: str) -> str | None:
@@ -260,7 +263,7 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
 
 
 def read_published(properties: Mapping[str, str]) -> datetime | None:
-    """Return what `read_envelope` says of when a message was first published, for much less."""
+    """Return when a message was first published, as `read_envelope` does, but much faster."""
     return _first_time(properties, _PUBLISHED)
 
 
@@ -272,7 +275,7 @@ def _first_time(properties: Mapping[str, str], names: tuple[str, ...]) -> dateti
 
 
 def _time(text: str | None) -> datetime | None:
-    """Read ISO 8601, in UTC where it names no zone, or milliseconds since 1970."""
+    """Parse ISO 8601 (UTC if there is no zone), or milliseconds since 1970."""
     try:
         if text is None:
             return None

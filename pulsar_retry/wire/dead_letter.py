@@ -1,4 +1,4 @@
-"""A dead letter as one value, whoever wrote it. Pure."""
+"""A dead letter as one value, from any writer. Pure."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _READ = READ | SYSTEM_PROPERTIES | {DELAY, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_F
 
 
 class DeadMessage(WireMessage, Protocol):
-    """What is read of a `pulsar.Message`."""
+    """The part of `pulsar.Message` that is read here."""
 
     def data(self) -> bytes:
         """Return the payload."""
         ...
 
     def has_null_value(self) -> bool:
-        """Tell whether it has none."""
+        """Tell whether the message has a null value, and so no payload."""
         ...
 
 
 @attrs.frozen
 class DeadLetter:
-    """A dead letter: what went wrong with which message.
+    """A dead letter: what failed, and for which message.
 
     It reads letters of this package in every `Codec`, of the Java, Go and TDMQ clients, of
-    pulsar-client's own dead-letter policy, of Pub/Sub and of Spring. What a letter does not say, or
-    says in a way that nobody can read, is None; nothing raises.
+    pulsar-client's own dead-letter policy, of Pub/Sub and of Spring. A value that is missing or
+    unreadable is None; nothing raises.
 
     Attributes:
-        failure: What it says of the failure and of where the message came from.
-        payload: The message's bytes, as they were; None for a null value.
-        redrives: How often it was brought back to work.
+        failure: The failure, and the origin of the message.
+        payload: The unchanged bytes of the message; None for a null value.
+        redrives: How often the message was redriven.
         properties: The message's other properties.
     """
 
@@ -56,7 +56,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, message: DeadMessage) -> DeadLetter:
-        """Read *message*. Of pulsar-client, properties that are no UTF-8 cannot be had at all."""
+        """Read *message*. If properties are not UTF-8, pulsar-client returns none of them."""
         try:
             properties = message.properties()
         except UnicodeDecodeError:
@@ -65,7 +65,8 @@ class DeadLetter:
 
     @classmethod
     def read(cls, properties: Mapping[str, str], payload: bytes | None = None) -> DeadLetter:
-        """Read a mapping of properties, such as a row's."""
+        """Read a mapping of properties, for example from a row."""
+
         return cls(
             read_envelope(properties),
             payload,

@@ -1,6 +1,6 @@
-"""The failure envelope: what a letter tells of the failure that made it. Pure.
+"""The failure envelope: how a letter describes the failure that caused it. Pure.
 
-It is written by a codec (`pulsar_retry.wire.codecs`), in which all of its size limits are.
+A codec writes it (`pulsar_retry.wire.codecs`), and applies all size limits.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pulsar_retry.errors import PulsarRetryError, shown
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import Origin
 
-#: Takes the name of a text (``reason``, ``message`` or ``traceback``) and the text; returns what of
-#: it may leave the process, None for nothing.
+#: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
+#: returns the text that may leave the process, or None to leave the text out.
 Redact = Callable[[str, str], str | None]
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Attempts of a message's history that are kept, the latest.
+#: How many attempts a message's history keeps: the latest ones.
 _MAX_HISTORY = 50
-#: The frames that are looked at, the innermost.
+#: How many frames of a traceback are used: the innermost ones.
 _MAX_FRAMES = 30
-#: Characters of a text before it is redacted and cut to size.
+#: The maximum characters of a text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
 _REDACTED = ("reason", "message", "traceback")
@@ -36,13 +36,13 @@ _REDACTED = ("reason", "message", "traceback")
 
 @attrs.frozen
 class Attempt:
-    """One attempt that failed.
+    """One failed attempt.
 
     Attributes:
-        number: Which one, 1 for the first delivery.
-        when: When it failed; None where a letter does not say.
-        error: The class of the error; None if there was none.
-        fingerprint: Equal for errors of one kind (`fingerprint_of`).
+        number: Its number; the first delivery is 1.
+        when: When it failed; None if a letter does not have this.
+        error: The class of the error; None if there was no error.
+        fingerprint: The same for errors of one kind (`fingerprint_of`).
     """
 
     number: int
@@ -53,24 +53,24 @@ class Attempt:
 
 @attrs.frozen(kw_only=True)
 class Envelope:
-    """What a letter tells of its message's failures; None where it does not say.
+    """The failures of a message, as its letter describes them. Unknown values are None.
 
     Attributes:
         topic: The topic that the message was first published to, without its partition.
         subscription: The subscription that failed.
-        message_id: The id that it was first published with, ``ledger:entry:partition[:batch]``.
-        published: When it was first published.
-        reason: A short, stable name of what is wrong. Retry letters have none.
-        stage: Where it failed: ``decode``, ``handler``, ``settle``, ``push`` or one of a user's.
+        message_id: The id of the first publication, ``ledger:entry:partition[:batch]``.
+        published: When the message was first published.
+        reason: A short, stable name of the problem. Retry letters have none.
+        stage: Where it failed: ``decode``, ``handler``, ``settle``, ``push`` or a user's own stage.
         error: The class of the error.
         message: The error's text.
-        traceback: Its traceback, with those of the errors that it was raised from. Retry letters
-            have none, for it costs more than everything else.
-        fingerprint: Equal for errors of one class that were raised in the same place, or have the
-            same kind, whatever their texts (`fingerprint_of`): what dead letters are grouped by.
+        traceback: The error's traceback, including the errors that it was raised from. Retry
+            letters have none, because it costs more than everything else.
+        fingerprint: The same for errors of one class that were raised in the same place, or have
+            the same kind, with any text (`fingerprint_of`). Dead letters are grouped by it.
         attempt: How many attempts have failed.
-        when: When the last one failed.
-        history: The attempts before it and itself, the latest last.
+        when: When the last attempt failed.
+        history: All failed attempts, with the latest one last.
     """
 
     topic: str | None = None
@@ -100,17 +100,17 @@ class Envelope:
     ) -> Envelope:
         """Return the envelope after one more failure.
 
-        Where the message came from and when it was published is said once and kept; everything
-        else is of the last failure. Nothing raises here, whatever the error's own methods do.
+        The origin and the time of publication keep their first values. All other values describe
+        the last failure. The method never raises, even if the error's own methods do.
 
         Args:
-            error: What went wrong (`Failure.cause`); None if an outcome was returned.
-            attempt: The attempt that failed.
-            when: When that was, with a time zone.
+            error: The error (`Failure.cause`); None if an outcome was returned.
+            attempt: The number of the failed attempt.
+            when: When it failed; with a time zone.
             origin: Where the message was delivered from.
             published: When this message was published.
             stage: Where it failed.
-            reason: Why it is dead; None if it is retried.
+            reason: Why the message is dead; None if it is retried.
         """
         kind = None if error is None else type(error).__qualname__
         fingerprint = fingerprint_of(error, reason)
@@ -131,7 +131,7 @@ class Envelope:
         )
 
     def redacted(self, redact: Redact) -> Envelope:
-        """Return the envelope with its texts as *redact* leaves them: without one it fails on."""
+        """Return the envelope with redacted texts; a text is left out if *redact* fails on it."""
         texts: dict[str, str | None] = {}
         for name in _REDACTED:
             text = getattr(self, name)
@@ -160,10 +160,10 @@ def _traceback(error: BaseException) -> str | None:
 
 
 def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:
-    """Return a hash of where an error comes from: its class and functions, but no line numbers.
+    """Return a hash of an error's origin: its class and functions, without line numbers.
 
-    So it stays the same over releases that do not touch these functions, and tells no secret. Of an
-    error that has a kind (`PulsarRetryError`) it is the class and the kind.
+    The hash stays the same over releases that do not change these functions, and reveals no data.
+    For an error with a kind (`PulsarRetryError`) it is a hash of the class and the kind.
     """
     if error is None:
         return None if reason is None else _hash([reason])

@@ -1,4 +1,4 @@
-"""What the name of a retry or dead-letter topic tells, in any dialect."""
+"""What the name of a retry or dead-letter topic reveals, in any dialect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAME = re.compile(r"(?P<stem>.+)-(?P<suffix>RETRY|DLQ|retry|dlq)")
 
 
 def kind_of(topic: str) -> Kind | None:
-    """Return what a topic is by its name, in any dialect; None: neither."""
+    """Return the kind of a topic, from its name in any dialect; None if it is neither."""
     match = _NAME.fullmatch(topic)
     if match is None:
         return None
@@ -20,10 +20,10 @@ def kind_of(topic: str) -> Kind | None:
 
 
 def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str | None, str]]:
-    """Yield the topics and subscriptions that a letter topic may belong to, the likeliest first.
+    """Yield the topics and subscriptions that a letter topic can belong to, the likeliest first.
 
-    The name does not tell where the topic's ends and the subscription's begins. The longest topic
-    that exists is the likeliest; TDMQ's older dialects name the subscription alone.
+    The name does not show where the topic's name ends and the subscription's begins. The longest
+    existing topic is the likeliest. TDMQ's older dialects use only the subscription's name.
     """
     match = _NAME.fullmatch(letter_topic)
     if match is None:
@@ -31,7 +31,7 @@ def candidates(letter_topic: str, topics: Collection[str]) -> Iterator[tuple[str
     stem = match["stem"]
     for at in range(len(stem) - 1, stem.rindex("/"), -1):
         if stem[at] == "-" and stem[:at] in topics:
-            # Where every partition has a DLQ of its own, its name has the partition's.
+            # If every partition has its own DLQ, the name includes the partition.
             rest = re.sub(r"^partition-[0-9]+-", "", stem[at + 1 :])
             if rest:
                 yield stem[:at], rest

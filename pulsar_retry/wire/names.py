@@ -1,4 +1,4 @@
-"""Topic names, and the dialects in which retry and dead-letter topics are named."""
+"""Topic names, and the dialects for the names of retry and dead-letter topics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAME = re.compile(r"(persistent|non-persistent)://([^/]+)/([^/]+)/(.+)", re.DOT
 _NAME_PARTS = re.compile(r"([^/]+)/([^/]+)/([^/]+)")
 
 
-@functools.lru_cache(1024)  # once per message, of few topics
+@functools.lru_cache(1024)  # it runs once per message, and there are few topics
 def logical(topic: str) -> str:
-    """Return *topic* without a trailing ``-partition-<n>``; one in the middle stays."""
+    """Return *topic* without ``-partition-<n>`` at its end."""
     return _PARTITION.sub("", topic)
 
 
@@ -34,10 +34,10 @@ class TopicName:
 
     @classmethod
     def parse(cls, topic: str, argument: str = "topic") -> TopicName:
-        """Read a short (``t``), middle (``tenant/ns/t``) or full name.
+        """Parse a short (``t``), middle (``tenant/ns/t``) or full name.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: the name has none of these forms.
         """
         if isinstance(topic, str) and topic.strip():
             if match := _NAME.fullmatch(topic):
@@ -69,7 +69,7 @@ Member = TypeVar("Member", bound=enum.Enum)
 
 
 def member_of(kind: type[Member], argument: str, value: object) -> Member:
-    """Return a member of an enum, also from its value or its name.
+    """Return a member of an enum; its value and its name are accepted too.
 
     Raises:
         ConfigError: there is no such member.
@@ -82,13 +82,13 @@ def member_of(kind: type[Member], argument: str, value: object) -> Member:
 
 
 class Naming(enum.Enum):
-    """How retry and dead-letter topics are named when the policy does not name them.
+    """The rules for the names of retry and dead-letter topics that the policy does not name.
 
-    The TDMQ dialects go by the version of the cluster (TDMQ, "Message Retry and Dead Letter
-    Mechanisms"). They also write the property ``DELAY`` that TDMQ's Go client reads.
+    The TDMQ dialects follow the version of the cluster (TDMQ, "Message Retry and Dead Letter
+    Mechanisms"). They also write the property ``DELAY``, which TDMQ's Go client reads.
     """
 
-    #: ``<topic>-<subscription>-RETRY``; old-style names are used where they exist (Java, Go).
+    #: ``<topic>-<subscription>-RETRY``; old-style names are used if they exist (Java, Go).
     PULSAR = "pulsar"
     #: ``<topic>-<subscription>-RETRY``
     TDMQ_2_9_2 = "tdmq-2.9.2"
@@ -99,7 +99,7 @@ class Naming(enum.Enum):
 
     @classmethod
     def of(cls, naming: Naming | str) -> Naming:
-        """Return the dialect, also from its value or its name.
+        """Return the dialect; its value and its name are accepted too.
 
         Raises:
             ConfigError: there is no such dialect.
@@ -125,5 +125,5 @@ class Naming(enum.Enum):
 
 
 def first_topic(topics: Sequence[str]) -> str:
-    """Return the topic that default names come from: the smallest as typed (as in Java)."""
+    """Return the topic that default names are made from: the first by string order (as in Java)."""
     return min(topics)

@@ -1,7 +1,7 @@
-"""The properties that retry letters and dead letters carry.
+"""The properties of retry letters and dead letters.
 
-Names, order and put-if-absent rules are those of the Java client; the Go client and TDMQ read and
-write the same ones.
+The names, their order, and the rules for existing values are those of the Java client. The Go
+client and TDMQ read and write the same properties.
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ REAL_TOPIC = "REAL_TOPIC"
 REAL_SUBSCRIPTION = "REAL_SUBSCRIPTION"
 RETRY_TOPIC = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
-#: The Java client's misspelling of the same; both are written and either is read.
+#: The Java client's misspelling of the same name. Both are written, and either is read.
 ORIGIN_MESSAGE_ID_OLD = "ORIGIN_MESSAGE_IDY_TIME"
-#: TDMQ's level, -1 for an explicit delay. Only its dialects write it.
+#: TDMQ's level; -1 for an explicit delay. Only TDMQ's dialects write it.
 DELAY = "DELAY"
-#: What every property about a failure starts with.
+#: The prefix of all properties about a failure.
 FAILURE = "FAILURE_"
 FAILURE_REASON = "FAILURE_REASON"
 #: The error's type or condition, and its text.
 FAILURE_ERROR = "FAILURE_ERROR"
 FAILURE_MESSAGE = "FAILURE_MESSAGE"
-#: The end of its traceback, and a hash that is equal for errors raised in the same place.
+#: The end of its traceback, and a hash that is the same for errors raised in the same place.
 FAILURE_TRACEBACK = "FAILURE_TRACEBACK"
 FAILURE_FINGERPRINT = "FAILURE_FINGERPRINT"
-#: The number of the attempt that failed, the attempts so far (JSON), and when the message was first
+#: The number of the failed attempt, the attempts so far (JSON), and when the message was first
 #: published (ISO 8601, UTC).
 FAILURE_ATTEMPT = "FAILURE_ATTEMPT"
 FAILURE_HISTORY = "FAILURE_HISTORY"
 FAILURE_PUBLISH_TIME = "FAILURE_PUBLISH_TIME"
-#: Where in the pipeline; of rows that a job could not process also by which rules (with commas
-#: between), from where (JSON), by which job and task (JSON), and when (ISO 8601, UTC).
+#: The stage of the pipeline. For rows that a job could not process also: the rules (separated by
+#: commas), the source (JSON), the job and task (JSON), and the time (ISO 8601, UTC).
 FAILURE_STAGE = "FAILURE_STAGE"
 FAILURE_RULE = "FAILURE_RULE"
 FAILURE_SOURCE = "FAILURE_SOURCE"
 FAILURE_TASK = "FAILURE_TASK"
 FAILURE_TIME = "FAILURE_TIME"
-#: The row's columns that have no property of their own (JSON).
+#: The row's columns that have no property for themselves (JSON).
 FAILURE_EXTRA = "FAILURE_EXTRA"
-#: Which process has published a letter, and how many worker processes its message has killed.
+#: The process that published a letter, and how many worker processes its message has killed.
 FAILURE_WRITER = "FAILURE_WRITER"
 FAILURE_CRASHES = "FAILURE_CRASHES"
-#: The span of the message's first attempt, as W3C's Trace Context writes it.
+#: The span of the message's first attempt, in the format of W3C's Trace Context.
 FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"
-#: How many bytes a payload had that was cut to fit.
+#: The original size in bytes of a payload that was shortened.
 FAILURE_TRUNCATED = "FAILURE_TRUNCATED"
-#: Equal for messages that stand for the same failure, so that duplicates can be told.
+#: The same for messages that describe one failure, so that duplicates can be recognized.
 DEDUPE_ID = "DEDUPE_ID"
-#: How often a message was brought back from a dead-letter topic.
+#: How often a message was redriven from a dead-letter topic.
 REDRIVE_COUNT = "REDRIVE_COUNT"
-#: Which redrive has brought it back last.
+#: The id of the last redrive.
 REDRIVE_ID = "REDRIVE_ID"
-#: The dead letter that it was then: its topic, a space, and its id.
+#: The dead letter that was redriven: its topic, a space, and its id.
 REDRIVEN_FROM = "REDRIVEN_FROM"
 
-#: A caller of `reconsume_later` may not change these.
+#: A caller of `reconsume_later` cannot change these.
 SYSTEM_PROPERTIES = frozenset(
     {
         RECONSUMETIMES,
@@ -78,12 +78,12 @@ SYSTEM_PROPERTIES = frozenset(
     }
 )
 
-#: What no property of a user's may be called, beside what starts with `FAILURE`.
+#: Names that a user's property cannot have, in addition to names that start with `FAILURE`.
 RESERVED_PROPERTIES = SYSTEM_PROPERTIES | {
     *(DELAY, DEDUPE_ID, REDRIVE_COUNT, REDRIVE_ID, REDRIVEN_FROM)
 }
 
-#: How pulsar-client prints a message id.
+#: The text form of a message id in pulsar-client.
 _CLIENTS_ID = re.compile(r"\(-?[0-9]+(,-?[0-9]+){3}\)", re.ASCII)
 
 _COUNT = re.compile(r"\+?0*([0-9]*)", re.ASCII)
@@ -93,7 +93,7 @@ _MAX_COUNT = 2**31 - 1  # Java reads an int
 _DELAY = re.compile(r"[0-9]{1,19}", re.ASCII)
 _MAX_DELAY_TIME = 2**63 - 1  # and a long
 
-#: What a function of a message takes.
+#: What functions of a message accept.
 _A_MESSAGE = "a message as it was received"
 
 _log = logging.getLogger("pulsar_retry")
@@ -101,25 +101,25 @@ _garbage_seen = False
 
 
 class WireMessage(Protocol):
-    """What is read of a `pulsar.Message`."""
+    """The part of `pulsar.Message` that is read here."""
 
     def properties(self) -> dict[str, str]:
         """Return the properties."""
         ...
 
     def redelivery_count(self) -> int:
-        """Return how often the broker redelivered it."""
+        """Return how often the broker has redelivered the message."""
         ...
 
 
 @attrs.frozen
 class Origin:
-    """Where a message was delivered from: what its letters say of it.
+    """Where a message was delivered from, as its letters describe it.
 
     Attributes:
         topic: The full topic name, with its partition if it has one.
-        message_id: ``ledger:entry:partition``, with ``:batch`` in a batch.
-        subscription: The subscription that consumes it.
+        message_id: ``ledger:entry:partition``, followed by ``:batch`` for a message of a batch.
+        subscription: The subscription that consumes the message.
     """
 
     topic: str
@@ -128,11 +128,11 @@ class Origin:
 
 
 def message_id_text(message_id: object) -> str:
-    """Return a message id as the Java client prints it.
+    """Return a message id in the text form of the Java client.
 
-    That is ``ledger:entry:partition``, with ``:batch`` in a batch; of a chunked message the ids of
-    its first and its last chunk, with a semicolon between. pulsar-client prints each of them as
-    ``(ledger,entry,partition,batch)``, with a batch of -1 where there is none.
+    The form is ``ledger:entry:partition``, followed by ``:batch`` for a message of a batch. For a
+    chunked message it is the ids of the first and the last chunk, separated by a semicolon.
+    pulsar-client's form is ``(ledger,entry,partition,batch)``, where a batch of -1 means no batch.
     """
     text = str(message_id)
     if ";" in text:
@@ -141,27 +141,27 @@ def message_id_text(message_id: object) -> str:
 
 
 def _origin_id(properties: Mapping[str, str]) -> str | None:
-    """Return the id that a message was published with, from either key, as it was written."""
+    """Return the id of the first publication as it was written, from either property."""
     return properties.get(ORIGIN_MESSAGE_ID) or properties.get(ORIGIN_MESSAGE_ID_OLD)
 
 
 def origin_message_id(properties: Mapping[str, str]) -> str | None:
-    """Return the id that a message was published with, as Java prints it where that is known.
+    """Return the id of the first publication, in the Java client's form if possible.
 
-    Java, Go and this package write it so, pulsar-client in a way of its own.
+    Java, Go and this package write that form; pulsar-client writes a different one.
     """
     text = _origin_id(properties)
     return message_id_text(text) if text and _CLIENTS_ID.fullmatch(text) else text
 
 
 def count_of(text: str | None) -> int | None:
-    """Return a count; None when it is absent or garbage.
+    """Return a count; None if it is absent or unreadable.
 
-    One that is too large for Java's int is read as the largest int, not as 0: it would begin anew.
+    A count that is too large for Java's int becomes the largest int. With 0, counting would restart.
     """
     if text is None:
         return None
-    if (small := _SMALL.get(text)) is not None:  # read several times per letter
+    if (small := _SMALL.get(text)) is not None:  # it is read several times per letter
         return small
     found = _COUNT.fullmatch(text)
     if found is None or not text[-1:].isdigit():
@@ -171,7 +171,7 @@ def count_of(text: str | None) -> int | None:
 
 
 def reconsume_times(properties: Mapping[str, str]) -> int:
-    """Return how often a message was reconsumed: 0 when the property is absent or garbage."""
+    """Return how often a message was reconsumed; 0 if the property is absent or unreadable."""
     text = properties.get(RECONSUMETIMES)
     count = count_of(text)
     if count is None and text is not None:
@@ -180,25 +180,25 @@ def reconsume_times(properties: Mapping[str, str]) -> int:
 
 
 def redrive_count(properties: Mapping[str, str]) -> int:
-    """Return how often a message was redriven: 0 when the property is absent or garbage."""
+    """Return how often a message was redriven; 0 if the property is absent or unreadable."""
     return count_of(properties.get(REDRIVE_COUNT)) or 0
 
 
 def delay_ms_of(text: str | None) -> int | None:
-    """Return a delay on the wire in milliseconds; None when it is absent or garbage."""
+    """Return a delay from the wire in milliseconds; None if it is absent or unreadable."""
     if text is None or not _DELAY.fullmatch(text) or int(text) > _MAX_DELAY_TIME:
         return None
     return int(text)
 
 
 def _delay(text: str | None) -> float | None:
-    """Return the same in seconds."""
+    """Return a delay from the wire in seconds; None if it is absent or unreadable."""
     milliseconds = delay_ms_of(text)
     return None if milliseconds is None else milliseconds / 1000
 
 
 def _warn_of_garbage(text: str) -> None:
-    global _garbage_seen  # noqa: PLW0603 - said once a process, or a poisoned topic floods the log
+    global _garbage_seen  # noqa: PLW0603 - logged once per process, to keep the log readable
     if not _garbage_seen:
         _garbage_seen = True
         _log.warning(
@@ -212,8 +212,8 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
     """Check the caller's properties.
 
     Raises:
-        ConfigError: they are no mapping, one is not str to str or holds a lone surrogate (which
-            no UTF-8 can carry), or would change a system property.
+        ConfigError: they are not a mapping, one is not str to str or contains a lone surrogate
+            (which UTF-8 cannot encode), or one would change a system property.
     """
     if custom is None:
         return
@@ -235,7 +235,7 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
 
 
 def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
-    """Put the origin's names where absent. A twin of the origin key gets the other's value."""
+    """Add the origin's properties that are absent. The two names of the id get the same value."""
     if REAL_TOPIC not in properties:
         properties[REAL_TOPIC] = logical(origin.topic)
     if not (ORIGIN_MESSAGE_ID in properties and ORIGIN_MESSAGE_ID_OLD in properties):
@@ -247,9 +247,9 @@ def _with_origin(properties: dict[str, str], origin: Origin) -> dict[str, str]:
 
 
 def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
-    """Return what a letter says of its reconsume count, its delay in seconds, and its level.
+    """Return the properties for a letter's reconsume count, its delay in seconds, and its level.
 
-    Only TDMQ's dialects write a level (-1: an explicit delay); None: not written.
+    Only TDMQ's dialects write a level (-1: an explicit delay). None: no level is written.
     """
     texts = {
         RECONSUMETIMES: str(min(count, _MAX_COUNT)),
@@ -259,7 +259,7 @@ def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
 
 
 def origin_id(message_id: str) -> dict[str, str]:
-    """Return the id that a message was published with, under both of its names."""
+    """Return the properties for the id of the first publication, under both names."""
     return {ORIGIN_MESSAGE_ID_OLD: message_id, ORIGIN_MESSAGE_ID: message_id}
 
 
@@ -277,10 +277,10 @@ def letter_properties(
 
     Args:
         carried: The message's own properties.
-        origin: Where it was delivered from; used where it does not carry an older origin.
+        origin: Where the message was delivered from. It is used if *carried* has no older origin.
         count: The new reconsume count.
-        delay: Seconds asked for, also on a dead letter (which is not delayed).
-        retry_topic: The full name for retry letters, None for dead letters.
+        delay: The requested seconds. A dead letter has them too, but is not delayed.
+        retry_topic: The full name of the retry topic for a retry letter; None for a dead letter.
         custom: The caller's properties, already checked.
         level: The delay level for TDMQ's dialects (-1: explicit delay); None: not written.
     """
@@ -296,24 +296,24 @@ def letter_properties(
 def dead_letter_properties(
     carried: Mapping[str, str], origin: Origin, *, custom: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the properties of a dead letter that no retry count decided about.
+    """Return the properties of a dead letter that was not caused by the retry count.
 
-    That is the nack path's and that of `dead_letter`: as in Java, without a count or a delay of
-    its own.
+    These are dead letters of the nack path and of `dead_letter`. As in Java, their count and delay
+    are not changed.
     """
     return _with_origin(dict(carried), origin) | dict(custom or {})
 
 
 @attrs.frozen
 class RetryProperties:
-    """What a message says of its retries, in any dialect.
+    """The properties of a message about its retries, in any dialect.
 
     Attributes:
-        reconsume_times: How often it was reconsumed; 0 when absent or garbage.
-        delay: The delay of its last hop in seconds.
-        real_topic: The topic it was first published to.
+        reconsume_times: How often it was reconsumed; 0 if this is absent or unreadable.
+        delay: The delay of the last retry in seconds.
+        real_topic: The topic of the first publication.
         real_subscription: The subscription that failed.
-        origin_message_id: The id it had there, ``ledger:entry:partition[:batch]``.
+        origin_message_id: The id of the first publication, ``ledger:entry:partition[:batch]``.
         retry_topic: The retry topic.
     """
 
@@ -329,7 +329,7 @@ class RetryProperties:
         """Read the properties of *message*.
 
         Raises:
-            ConfigError: it is no message.
+            ConfigError: *message* is not a message.
         """
         try:
             properties = message.properties()
@@ -339,7 +339,7 @@ class RetryProperties:
 
     @classmethod
     def read(cls, properties: Mapping[str, str]) -> RetryProperties:
-        """Read a mapping of properties, such as a row's."""
+        """Read a mapping of properties, for example from a row."""
         return cls(
             reconsume_times=reconsume_times(properties),
             delay=_delay(properties.get(DELAY_TIME)),
@@ -351,15 +351,15 @@ class RetryProperties:
 
 
 def attempt_of(message: WireMessage) -> int:
-    """Return which attempt this delivery is: 1 for the first.
+    """Return the number of the attempt that this delivery is; the first one is 1.
 
-    It is 1 + the reconsume count + the broker's redelivery count. The first term is in the message
-    and survives everything. The second is the broker's memory: it starts anew when the topic is
-    unloaded, the broker restarts or the subscription's last consumer leaves, and it is always 0
-    on Exclusive and Failover subscriptions.
+    It is 1 + the reconsume count + the broker's redelivery count. The reconsume count is stored in
+    the message, so it is durable. The redelivery count is only in the broker's memory: it restarts
+    when the topic is unloaded, the broker restarts, or the subscription's last consumer leaves. On
+    Exclusive and Failover subscriptions it is always 0.
 
     Raises:
-        ConfigError: it is no message.
+        ConfigError: *message* is not a message.
     """
     try:
         properties, redeliveries = message.properties(), message.redelivery_count()
@@ -369,8 +369,8 @@ def attempt_of(message: WireMessage) -> int:
 
 
 def delivery_attempt(message: WireMessage, dead_letter_policy: object | None) -> int | None:
-    """Return what Pub/Sub calls ``delivery_attempt``: 1 for the first delivery.
+    """Return Pub/Sub's ``delivery_attempt``: 1 for the first delivery.
 
-    It is None without a dead-letter policy, as there. With one it is `attempt_of`.
+    As in Pub/Sub, it is None without a dead-letter policy. With one it equals `attempt_of`.
     """
     return None if dead_letter_policy is None else attempt_of(message)

@@ -1,4 +1,4 @@
-"""Dead letters on their way back to work: what they carry, and whose they are. Pure."""
+"""The properties of redriven dead letters, and to whom dead letters belong. Pure."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-#: What says when the last attempt was due, and by whom and with which damage it was made.
+#: The time, the writer and the crash count of the last attempt. A redrive always removes them.
 _NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_WRITER, FAILURE_CRASHES})
-#: What tells of failures in any codec.
+#: Properties about failures, in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")
 
 
 def next_redrive(properties: Mapping[str, str], maximum: int) -> int | None:
-    """Return the number of a letter's next redrive; None: it was brought back too often.
+    """Return the number of a letter's next redrive; None if the maximum is reached.
 
-    What is dead again and again and is always brought back goes round for ever otherwise.
+    Without a maximum, a message that always fails and is always redriven would circulate for ever.
 
     Args:
-        properties: The dead letter's.
-        maximum: How often it may be brought back.
+        properties: The dead letter's properties.
+        maximum: How often the message can be redriven.
     """
     count = redrive_count(properties) + 1
     return count if count <= maximum else None
 
 
 def dedupe_id(properties: Mapping[str, str], position: str, count: int) -> str:
-    """Return an id that is equal for all copies that one redrive of one dead letter makes.
+    """Return an id that is the same for all copies that one redrive makes of one dead letter.
 
     Args:
-        properties: The dead letter's. An id that it has is part of the new one.
-        position: Where it is: its topic and message id.
-        count: Which redrive of its message it is.
+        properties: The dead letter's properties. Its present id becomes part of the new one.
+        position: The dead letter's topic and message id.
+        count: The number of this redrive of the message.
     """
     text = f"{properties.get(DEDUPE_ID) or position}\n{count}"
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
@@ -64,14 +64,15 @@ def dedupe_id(properties: Mapping[str, str], position: str, count: int) -> str:
 
 @attrs.frozen
 class RedriveProperties:
-    """What becomes of a dead letter's properties when it is redriven.
+    """How a redrive changes a dead letter's properties.
 
     Attributes:
-        job: The redrive's own id.
-        to_retry: Whether it goes to a retry topic. Elsewhere it is a new message: what said which
-            subscription has failed is left out, for the next one to fail may be another.
-        keep_failure: Keep what tells of the failures.
-        keep_attempts: Keep the number of attempts, which starts anew otherwise.
+        job: The id of the redrive.
+        to_retry: Whether the target is a retry topic. On another target it is a new message: the
+            properties that name the failed subscription are removed, because a different one may
+            fail next.
+        keep_failure: Keep the properties about failures.
+        keep_attempts: Keep the number of attempts; otherwise it restarts.
     """
 
     job: str
@@ -82,13 +83,13 @@ class RedriveProperties:
     def build(
         self, properties: Mapping[str, str], *, count: int, position: str, owner: Owner
     ) -> dict[str, str]:
-        """Return the properties to redrive with.
+        """Return the properties of the redriven message.
 
         Args:
-            properties: The dead letter's.
-            count: Which redrive of its message it is.
-            position: Where it is: its topic and message id.
-            owner: Whose it is; said where the letter itself does not.
+            properties: The dead letter's properties.
+            count: The number of this redrive of the message.
+            position: The dead letter's topic and message id.
+            owner: The topics and subscription, for values that the letter itself does not have.
         """
         kept = {name: text for name, text in properties.items() if self._is_kept(name)}
         if self.to_retry:
@@ -116,7 +117,7 @@ class RedriveProperties:
 
 @attrs.frozen
 class Owner:
-    """Whose a dead letter is, as far as it is known.
+    """The topic and subscription that a dead letter belongs to, as far as they are known.
 
     Attributes:
         topic: The full name of the main topic.
@@ -130,21 +131,21 @@ class Owner:
 
 
 def owner_of(dead_letter_topic: str, properties: Mapping[str, str], naming: Naming) -> Owner:
-    """Return whose a dead letter is.
+    """Return the topic and subscription that a dead letter belongs to.
 
-    A letter says it itself (Java, Go, TDMQ and this package), or half of it (pulsar-client's own
-    dead-letter policy names the topic alone). The rest is in the name of its topic.
+    Letters of Java, Go, TDMQ and this package contain both. Those of pulsar-client's own
+    dead-letter policy contain only the topic; the rest comes from the name of the letter's topic.
 
     Args:
-        dead_letter_topic: The full name of the topic where it is.
-        properties: Its properties.
-        naming: How retry topics are named.
+        dead_letter_topic: The full name of the letter's topic.
+        properties: The letter's properties.
+        naming: The rules for the names of retry topics.
     """
     said = map(properties.get, (REAL_TOPIC, REAL_SUBSCRIPTION, RETRY_TOPIC))
     return _owner_of(dead_letter_topic, naming, *said)
 
 
-@functools.lru_cache(1024)  # once per letter, of few subscriptions
+@functools.lru_cache(1024)  # it runs once per letter, and there are few subscriptions
 def _owner_of(
     dead_letter_topic: str,
     naming: Naming,
@@ -160,7 +161,7 @@ def _owner_of(
 
 
 def retry_beside(dead_letter_topic: str) -> str | None:
-    """Return the retry topic that is named as a DLQ is, ``…-RETRY``; None: it has no such name."""
+    """Return the retry topic beside a DLQ, ``…-RETRY``; None if the name is not a DLQ's."""
     match = _SUFFIX.search(logical(dead_letter_topic))
     if match is None:
         return None
@@ -169,14 +170,14 @@ def retry_beside(dead_letter_topic: str) -> str | None:
 
 
 def _subscription(dead_letter_topic: str, topic: str | None) -> str | None:
-    """Return the subscription between the topic's name and the suffix of the DLQ's."""
+    """Return the subscription: the part between the topic's name and the DLQ's suffix."""
     match = _SUFFIX.search(logical(dead_letter_topic))
     if topic is None or match is None:
         return None
     stem = logical(dead_letter_topic)[: match.start()]
     if not stem.startswith(f"{topic}-"):
         return None
-    # Where every partition has a DLQ of its own, its name has the partition's.
+    # If every partition has its own DLQ, the name includes the partition.
     return re.sub(r"^partition-[0-9]+-", "", stem[len(topic) + 1 :]) or None
 
 

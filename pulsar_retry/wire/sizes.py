@@ -1,28 +1,28 @@
-"""How large the properties of a message may be. Pure."""
+"""The maximum size of a message's properties. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Pulsar's default of ``maxMessageSize``, less what else there is in the metadata of a message.
-#: Chunking cuts payloads, but each chunk carries the whole metadata.
+#: Pulsar's default of ``maxMessageSize``, less room for the other metadata of a message. Chunking
+#: splits the payload only; each chunk has the whole metadata.
 MOST_PROPERTIES = (5 << 20) - (64 << 10)
 
-#: What a property takes beside its name and value, at most.
+#: The maximum size of a property in addition to its name and value.
 _EACH = 16
 
-#: Bytes of a character in UTF-8, at most.
+#: The maximum bytes of one character in UTF-8.
 _WIDEST = 4
 
 
 def most_bytes(properties: Mapping[str, str]) -> int:
-    """Return how many bytes *properties* take at most."""
+    """Return an upper bound for the size of *properties* in bytes."""
     characters = sum(map(len, properties)) + sum(map(len, properties.values()))
     return characters * _WIDEST + len(properties) * _EACH
 
 
 def excess(properties: Mapping[str, str]) -> int:
-    """Return how many bytes *properties* take if these are too many, else 0."""
+    """Return the size of *properties* in bytes if it is too large, otherwise 0."""
     size = sum(
         len(name.encode(errors="surrogatepass")) + len(value.encode(errors="surrogatepass")) + _EACH
         for name, value in properties.items()
