@@ -1,1 +1,1 @@
-"""The shells over pulsar-client: client, consumer, letters, negative acknowledgements."""
+"""The layer above pulsar-client: client, consumers, hand-off of letters, and nacks."""

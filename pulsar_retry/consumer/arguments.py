@@ -18,7 +18,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
 
-#: The types on which the broker delays and counts redeliveries.
+#: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
 
 
@@ -45,10 +45,10 @@ def make_plan(
     letter_encryption_key: Any = None,
     plain_letters: Any = False,
 ) -> Plan:
-    """Check the arguments of `Client.subscribe` and work out the plan.
+    """Check the arguments of `Client.subscribe` and return the plan.
 
     Raises:
-        ConfigError: one of them is not acceptable.
+        ConfigError: an argument is invalid.
     """
     flag("enable_retry", enable_retry)
     if not isinstance(consumer_type, pulsar.ConsumerType):
@@ -74,7 +74,7 @@ def make_plan(
     elif policy is not None and policy.dead_letter_topic is not None:
         TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
     shared = consumer_type in SHARED_TYPES
-    # pulsar-client looks whether it is a number, later.
+    # pulsar-client checks later whether it is a number.
     is_number = isinstance(unacked_messages_timeout_ms, int)
     ack_timeout = unacked_messages_timeout_ms / 1000 if is_number else 0.0
     return Plan(
@@ -92,7 +92,7 @@ def make_plan(
         ack_timeout=ack_timeout,
         dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
-        # The broker limits no other subscriptions, and what it takes back is not told.
+        # The broker has no limit for other types, and does not report what it takes back itself.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
         letter_options=_encryption(policy, crypto_key_reader, letter_encryption_key, plain_letters),
     )
@@ -101,7 +101,7 @@ def make_plan(
 def _encryption(
     policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
 ) -> Mapping[str, Any]:
-    """Return the options by which letters are encrypted, as the messages they are made of are."""
+    """Return the options that encrypt letters, if the messages that they are made from are."""
     flag("plain_letters", plain)
     if key is not None and (not isinstance(key, str) or not key):
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
@@ -143,7 +143,7 @@ def _check_retry(topic: Any, receiver_queue_size: Any) -> None:
 def _letter_topics(
     topic: Any, subscription: str, policy: DeadLetterPolicy, naming: Naming
 ) -> LetterTopics:
-    """Return the full names, as given or by the dialect."""
+    """Return the full names of the letters' topics, from the policy or the dialect."""
     default = naming.topics(first_topic(topic_list(topic)), subscription)
     retry = policy.retry_letter_topic or default.retry
     dead_letter = policy.dead_letter_topic or default.dead_letter
@@ -160,7 +160,7 @@ def _letter_topics(
 
 
 def _nack_backoff(delay_ms: Any, backoff: Backoff | None) -> Backoff:
-    """Return *backoff*, or the fixed delay that pulsar-client's own argument names."""
+    """Return *backoff*, or a fixed delay from pulsar-client's own argument."""
     if not isinstance(delay_ms, int):
         raise ConfigError.bad("negative_ack_redelivery_delay_ms", delay_ms, "an int")
     if backoff is None:

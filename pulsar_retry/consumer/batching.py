@@ -1,4 +1,4 @@
-"""How many messages a batch receive takes: the rule, without the waiting."""
+"""The limits of a batch receive: the rule, without the waiting."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Count, bytes and milliseconds of a batch when no policy is given (pulsar-client's defaults).
+#: Messages, bytes and milliseconds of a batch without a policy (pulsar-client's defaults).
 DEFAULT_BATCH_LIMITS = (-1, 10 * 1024 * 1024, 100)
 
 
 class Batch(Generic[T]):
-    """What a batch receive has so far.
+    """The messages of a batch receive so far.
 
     Attributes:
         items: The messages, in order.
     """
 
     def __init__(self, limits: tuple[int, int, int], now: float) -> None:
-        """Begin a batch at the time *now*, in seconds.
+        """Start a batch at the time *now*, in seconds.
 
         Args:
-            limits: Count, bytes and milliseconds; 0 or less: no such limit.
-            now: By the monotonic clock.
+            limits: The limits of messages, bytes and milliseconds. 0 or less means no limit.
+            now: The time of the monotonic clock.
         """
         self.items: list[T] = []
         self._count, self._size, wait = limits
@@ -30,17 +30,17 @@ class Batch(Generic[T]):
         self._deadline = now + wait / 1000 if wait > 0 else None
 
     def is_full(self, now: float) -> bool:
-        """Tell whether it is to be returned as it is."""
+        """Tell whether the batch must be returned now."""
         if 0 < self._count <= len(self.items) or 0 < self._size <= self._length:
             return True
         return bool(self.items) and self.left(now) == 0
 
     def left(self, now: float) -> float | None:
-        """Return the seconds that are left for the next message, 0 or more; None: for ever."""
+        """Return the remaining seconds for the next message, 0 or more; None: no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - now)
 
     def add(self, item: T, length: int) -> bool:
-        """Add a message of *length* bytes, unless that makes it too large; tell whether it was."""
+        """Add a message of *length* bytes if the batch has room for it; tell whether it had."""
         if self.items and 0 < self._size < self._length + length:
             return False
         self._length += length

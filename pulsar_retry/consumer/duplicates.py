@@ -1,13 +1,13 @@
-"""Second letters of one message: which of them are superfluous.
+"""Recognizes a second letter of one delivery, which is not needed.
 
-pulsar-client sends acknowledgements in groups, up to a tenth of a second late. A process that is
-killed in that moment leaves its last messages as well as the letters that it has made of them. The
-messages come again, and each has a second letter made of it: from then on it lives twice.
+pulsar-client sends acknowledgements in groups, up to a tenth of a second late. If a process is
+killed in that moment, its last messages stay unacknowledged, although their letters are published.
+The messages are redelivered, and each gets a second letter. From then on two copies circulate.
 
-The two letters are equal in all that a message is. The second is superfluous if the first was
-delivered after the second was published, and then settled: whoever wanted the message handled
-again, by a seek or a redrive perhaps, wanted it before the second was published, and has had it
-handled since. So dropping it can lose nothing.
+The two letters have the same content. The second one is superfluous if the first one was delivered
+after the second was published, and then settled. A seek or a redrive that wanted the message
+handled again came before the second letter was published, and the message was handled since then.
+So nothing is lost when the second letter is dropped.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from pulsar_retry.wire.properties import (
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Ledger, entry, partition and batch index: what tells a letter from all others of its topic.
+#: Ledger, entry, partition and batch index: identifies a letter within its topic.
 LetterId = tuple[int, int, int, int]
 
-#: What is equal for letters of one delivery: their identity, and a hash of all that counts.
+#: The same for letters of one delivery: their identity, and a hash of their content.
 Fingerprint = tuple[str, int]
 
-#: Seconds for which one is remembered: more than it takes to start a process again.
+#: Seconds for which a letter is remembered: longer than the restart of a process takes.
 _AGE = 600.0
 
-#: Seconds by which the clocks of those who publish letters may differ from the one here.
+#: The maximum difference in seconds between this clock and those of other publishers.
 _SKEW = 0.5
 
-#: Letters of one message, by the same count, that are told from each other.
+#: How many letters of one message with the same count are distinguished.
 _TWINS = 4
 
-#: What two letters of one delivery may differ in: they tell of failures at different times.
+#: The properties that can differ in two letters of one delivery, because the times differ.
 _VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
 
 
@@ -60,20 +60,20 @@ def fingerprint(
     envelope: tuple[object, ...],
     identity: str | None,
 ) -> Fingerprint | None:
-    """Return what is equal for letters of one delivery, and for no others.
+    """Return a value that is the same for letters of one delivery, and for no others.
 
-    All of the letter counts but what tells of its failure, for whoever has made letters of one
-    message that differ, wants each of them.
+    It covers everything in the letter except the details of the failure. Letters of one message
+    that differ otherwise were made on purpose, so each of them is needed.
 
     Args:
-        properties: The letter's.
+        properties: The letter's properties.
         content: Its payload.
-        envelope: What else its message has, such as keys and event time.
-        identity: The letter's own (`identity_of`); None: it has none.
+        envelope: The other parts of its message, such as keys and event time.
+        identity: The letter's identity (`identity_of`); None if it has none.
 
     Returns:
-        The identity, and a hash of 64 bits by a key of this process's own, for it is only ever
-        compared within it; None if the letter is not to be told from others.
+        The identity and a 64-bit hash. The key of the hash is different in each process, because
+        the hash is only compared within one. None if the letter cannot be recognized.
     """
     if identity is None or not reconsume_times(properties):
         return None
@@ -85,18 +85,18 @@ def fingerprint(
 def _what_counts(
     names: tuple[str, ...],
 ) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], Any]]:
-    """Return which of a letter's properties count, in one order, and what reads their values."""
+    """Return the names of the properties that count, and a function that gets their values."""
     same = sorted(each for each in names if each not in _VARYING and not each.startswith(FAILURE))
     return tuple(same), itemgetter(*same)
 
 
 class _Known:
-    """What is known of the letters of one delivery; a plain class, for one is made per letter.
+    """The known letters of one delivery. A plain class, because one is made for each letter.
 
     Attributes:
-        ids: Which of them were seen here, the latest.
-        handled: When the last one that is settled was delivered; 0: none is.
-        seen: When one was seen last.
+        ids: The latest letters that were seen here.
+        handled: When the last settled one was delivered; 0 if none is settled.
+        seen: When one of them was last seen.
     """
 
     __slots__ = ("handled", "ids", "seen")
@@ -110,11 +110,11 @@ class _Known:
 class LetterWindow:
     """Remembers the last letters that were delivered here, each in O(1). Thread-safe.
 
-    It knows nothing of letters that others have received: with several consumers of a subscription
-    the two letters of a message meet only where the same consumer gets both.
+    It does not know letters that other consumers have received. If a subscription has several
+    consumers, a duplicate is only recognized if the same consumer gets both letters.
 
     Attributes:
-        dropped: How many were superfluous.
+        dropped: How many letters were superfluous.
     """
 
     def __init__(
@@ -124,21 +124,21 @@ class LetterWindow:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make it for *most* letters; *clock* is that of publications, *steady* never set."""
+        """Remember *most* letters. *clock* compares with publishers'; *steady* is never set."""
         self.dropped = 0
         self._most = most
         self._clock = clock
         self._steady = steady
         self._ahead = clock() - steady()
-        # The one seen last is the last.
+        # In the order in which they were last seen.
         self._known: OrderedDict[Fingerprint, _Known] = OrderedDict()
         self._in_hand: dict[LetterId, tuple[Fingerprint, float]] = {}
         self._lock = threading.Lock()
 
     def delivered(self, letter: LetterId, print_: Fingerprint, published: float) -> bool:
-        """Take note of a letter that is about to be delivered; tell whether it is superfluous.
+        """Record a letter that is about to be delivered; tell whether it is superfluous.
 
-        Then it is to be acknowledged. A letter that was seen here before never is.
+        The caller then acknowledges it. A letter that was seen here before is never superfluous.
 
         Args:
             letter: Its id.
@@ -161,7 +161,7 @@ class LetterWindow:
             return is_superfluous
 
     def settled(self, letter: LetterId) -> None:
-        """Take note of a letter that was acknowledged, or handed on."""
+        """Record a letter that was acknowledged or handed on."""
         with self._lock:
             found = self._in_hand.pop(letter, None)
             if found is not None:
@@ -170,15 +170,15 @@ class LetterWindow:
                 known.handled = max(known.handled, delivered)
 
     def passed_over(self, letter: LetterId) -> None:
-        """Take note of a letter that is acknowledged for a newer one: nobody handled it.
+        """Record a letter that is acknowledged, unhandled, because there is a newer one.
 
-        The newer one may well be its twin, which must not be dropped for it in turn.
+        The newer one can be its duplicate, and must then not be dropped because of this one.
         """
         with self._lock:
             self._in_hand.pop(letter, None)
 
     def clear(self) -> None:
-        """Forget all: what was handled is to be handled again."""
+        """Forget everything, because handled messages will be handled again."""
         with self._lock:
             self._forget_all()
 
@@ -196,7 +196,7 @@ class LetterWindow:
         return self._known[next(iter(self._known))]
 
     def _now(self) -> float:
-        """Return the time. Where the clock was set, no time from before means anything."""
+        """Return the time. If the clock was set, forget everything with a time from before."""
         now, steady = self._clock(), self._steady()
         if abs(now - steady - self._ahead) > _SKEW:
             self._ahead = now - steady
@@ -209,17 +209,17 @@ class LetterWindow:
 
 
 class Deduper:
-    """What a consumer remembers of its letters. Thread-safe."""
+    """The letters that a consumer remembers. Thread-safe."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
-        """Make it for the plan of a subscription with retries."""
+        """Start with the plan of a subscription with retries."""
         self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
         self.clear = self._window.clear
         self.settled = self._window.settled
         self.passed_over = self._window.passed_over
 
     def delivered(self, raw: Any, letter: LetterId) -> bool:
-        """Take note of a raw letter; tell whether it is superfluous, to be acknowledged only."""
+        """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
         try:
             properties = raw.properties()
             identity = identity_of(raw, properties)
@@ -244,7 +244,7 @@ class Deduper:
 
 
 def _envelope(raw: Any) -> tuple[object, ...]:
-    """Return what tells messages apart beside properties and payload."""
+    """Return the content of a message other than its properties and payload."""
     return (
         raw.has_null_value(),
         raw.partition_key(),

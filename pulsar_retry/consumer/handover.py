@@ -1,5 +1,5 @@
-# ruff: noqa: SLF001 - this is where the shells above reach into a consumer, and nowhere else
-"""The seam between a consumer and the shells above it, which decide by policies of their own."""
+# ruff: noqa: SLF001 - only this module accesses a consumer's private members for the layers above
+"""The interface between a consumer and the layers above it, which have policies of their own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from pulsar_retry.wire.properties import Origin
 
 
 class Handover:
-    """Hands messages of a consumer on, as somebody else has decided. Thread-safe.
+    """Hands on the messages of a consumer, as its caller has decided. Thread-safe.
 
-    Its letters are those of `Consumer.reconsume_later` and `Consumer.dead_letter`; so is the order
-    in which they are published and the messages acknowledged.
+    It makes the same letters as `Consumer.reconsume_later` and `Consumer.dead_letter`, and also
+    publishes first and acknowledges second.
     """
 
     def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
@@ -47,44 +47,43 @@ class Handover:
         return self._consumer._is_letter(message)
 
     def flowing(self) -> Callable[[int], Any] | None:
-        """Return what takes the next message of a topic that flows, for less than `receive`.
+        """Return a receive function that is faster than `receive`; None if no messages are flowing.
 
-        It is called with milliseconds and returns pulsar-client's own message (`whole`), or raises
-        `pulsar.Timeout`; then it is time for `receive`, which looks at the retry topic too. None:
-        the topic does not flow.
+        The function takes milliseconds. It returns pulsar-client's raw message (see `whole`), or
+        raises `pulsar.Timeout`. After that, call `receive`, which reads the retry topic too.
         """
         consumer = self._consumer
         return consumer._flowing() if isinstance(consumer, CountingConsumer) else None
 
     def whole(self, raw: Any) -> pulsar.Message:
-        """Return the message that `pulsar.Consumer.receive` makes of what `flowing` gave."""
+        """Return the message for a raw one of `flowing`, as `pulsar.Consumer.receive` makes it."""
         self._consumer._took((raw,))
         return message_of(raw, self._schema, letter=False)
 
     def check_later(self, owner: TimerTarget, delay: float) -> None:
-        """Have *owner* checked in *delay* seconds or a little later, by the client's timer."""
+        """Have the client's timer check *owner* in *delay* seconds or slightly later."""
         self._consumer._timer.check_later(owner, delay)
 
     @property
     def watch(self) -> Watch:
-        """What is told of what is done with messages."""
+        """The watch, which is notified of what happens to messages."""
         return self._consumer._watch
 
     def redeliveries(self, message: Any) -> int:
-        """Return how often the broker has redelivered *message*, without what was no retry."""
+        """Return how often the broker has redelivered *message* as a retry."""
         return self._consumer._returns.attempts_before(raw_of(message))
 
     @property
     def stuck_letters(self) -> int:
-        """How many letters wait whose publication has failed again and again."""
+        """How many letters wait after their publication has failed repeatedly."""
         return self._consumer._kept.stuck
 
     def settle_as(self, message: Any, outcome: str) -> None:
-        """Acknowledge a message that has not succeeded; it counts as *outcome*."""
+        """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
         self._consumer._settle_as(message, outcome)
 
     def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
-        """Take note of a message that is retried in its lane."""
+        """Record that a message is retried in its lane."""
         self.watch.retried(raw_of(message), LANE, delay, error=error, attempt=attempt)
 
     def when_moved(self, act: Callable[[], None]) -> None:
@@ -92,7 +91,7 @@ class Handover:
         self._consumer._when_moved.append(act)
 
     def cut(self) -> frozenset[bool]:
-        """Return which consumers have no connection: True for that of the retry topic."""
+        """Return which raw consumers have no connection: True stands for the retry topic's."""
         consumer = self._consumer
         sources = {False, isinstance(consumer, RetryConsumer)}
         return frozenset(
@@ -100,17 +99,17 @@ class Handover:
         )
 
     def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
-        """Tell whether *message* is certainly delivered again, if it is to be at all.
+        """Tell whether *message* will certainly be redelivered without a request.
 
-        That is so if its consumer is one of those that are *cut* off, and reads no other topic or
-        partition, which might not be.
+        That is so if its raw consumer is *cut* off and reads no other topic or partition, because
+        that one might still be connected.
         """
         return self.is_letter(message) in cut and comes_again(raw_of(message), self._plan.topic)
 
     def ask_back_later(self, message: Any) -> Callable[[], None]:
-        """Return what has *message* delivered again; it holds the id of the message alone.
+        """Return a function that has *message* redelivered; it keeps only the id of the message.
 
-        That is neither a retry nor counted as one.
+        This redelivery is not a retry and does not count as one.
         """
         raw, letter = raw_of(message), self.is_letter(message)
         wanted = self._consumer._to_nack(raw, letter=letter)
@@ -131,13 +130,13 @@ class Handover:
 
         Args:
             message: The message.
-            action: When it is to come back.
-            failure: What happened.
-            failures: How many of its attempts have failed: its new count.
-            least_delay: Seconds that the broker is to keep it at least, whatever the letter says.
-            custom: More properties.
-            keep: Publish the letter again, later and later, where that fails, instead of having the
-                message redelivered.
+            action: The retry.
+            failure: The failure.
+            failures: How many attempts have failed. This is the new count.
+            least_delay: The minimum delay in seconds at the broker, whatever the letter says.
+            custom: Additional properties.
+            keep: If publishing fails, publish the letter again after longer and longer delays,
+                instead of having the message redelivered.
         """
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
         letter = retried(
@@ -156,7 +155,7 @@ class Handover:
         failures: int,
         keep: bool = False,
     ) -> Future[None]:
-        """Publish a dead letter, then acknowledge the message; arguments as those of `retry`."""
+        """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
         letter: Letter
         if action.reason == RETRIES_EXHAUSTED:
@@ -171,7 +170,7 @@ class Handover:
     def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
     ) -> tuple[Any, dict[str, str], Origin, FailureDetails]:
-        """Return the raw message, what it carries, where it is from, and what is to be told."""
+        """Return the raw message, its properties, its origin, and the details of the failure."""
         raw = raw_of(message)
         details = FailureDetails(
             failure.cause,
@@ -185,21 +184,21 @@ class Handover:
 
 
 class Inside:
-    """What the consumer for asyncio needs of the consumer that it stands on.
+    """The parts of a consumer that the asyncio consumer above it needs.
 
     Attributes:
         raw: pulsar-client's own consumer.
-        schema: What values are read with.
-        limit: Up to this redelivery count a message of the topic is wanted.
-        max_pending_letters: Letters in flight at most.
+        schema: The schema that decodes values.
+        limit: The highest redelivery count with which a message of the topic is delivered.
+        max_pending_letters: The maximum number of letters in flight.
         letters: Makes letters.
-        is_surplus: Tells whether nobody is to handle a raw message; then it is settled.
-        took: Counts raw messages that are handed out.
-        wrap: Returns the message that is handed out for a raw one, and counts it.
-        hand_on: Hands a raw message on; may block.
-        hand_on_now: Hands a raw message on if that does not block, else returns None.
-        cumulatively: Returns what acknowledges everything up to a message.
-        submit: Runs what may block on the consumer's own thread; False: the consumer is closed.
+        is_surplus: Tells whether a raw message must not be handled; then it is settled.
+        took: Counts raw messages that are delivered to the application.
+        wrap: Counts a raw message, and returns the message for the application.
+        hand_on: Hands a raw message on; it may block.
+        hand_on_now: Hands a raw message on if that does not block; otherwise it returns None.
+        cumulatively: Returns a function that acknowledges everything up to a message.
+        submit: Runs a blocking call on the consumer's own thread; False: the consumer is closed.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -219,15 +218,15 @@ class Inside:
         self.submit = consumer._worker.submit
 
     def reads_by(self, inbox: Inbox) -> None:
-        """Take note that messages wait in *inbox*, so that a seek reaches them."""
+        """Register *inbox*, which holds messages, so that a seek reaches them."""
         if inbox not in self._consumer._inboxes:
             self._consumer._inboxes.append(inbox)
 
     def asks(self) -> None:
-        """Take note that the application waits for a message."""
+        """Record that the application waits for a message."""
         self._consumer._is_asking = True
 
     def ask_back(self, raw: Any) -> None:
-        """Have a message redelivered that was to be handed on and was not."""
-        if not self._consumer._closed:  # else it comes anyway
+        """Have a message redelivered whose hand-off did not take place."""
+        if not self._consumer._closed:  # otherwise the broker redelivers it anyway
             self._consumer._come_back(raw, self._consumer._is_letter(raw))

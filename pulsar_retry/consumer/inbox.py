@@ -1,13 +1,13 @@
 """One stream of messages from two subscriptions: the topic's and the retry topic's.
 
-Two consumers instead of pulsar-client's list consumer, because the retry topic has to be Shared
-and read from its start whatever the main subscription is, and because a list consumer loses
-`topic`, `seek` and `get_last_message_id` (and some speed).
+There are two raw consumers instead of pulsar-client's list consumer for two reasons. The retry
+topic has to be Shared and read from its start, whatever the main subscription is. And a list
+consumer has no `topic`, `seek` and `get_last_message_id` (and is slower).
 
-While messages flow they are taken straight from pulsar-client's own queues. A source that was
-found empty is *armed*: one asynchronous receive waits in it and will bring its message here, where
-a blocked `receive` sleeps. So there is no polling, and an interrupted or timed-out `receive` loses
-nothing: the message stays here for the next call.
+While messages arrive steadily, they are taken directly from pulsar-client's queues. A source that
+was found empty is *armed*: one asynchronous receive waits in it and brings its message here, where
+a blocked `receive` waits. So nothing polls, and an interrupted or timed-out `receive` loses no
+message: it stays here for the next call.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.results import error_of
 
-#: Seconds between two looks for signals in an endless wait, as in pulsar-client. The system may
-#: deliver a signal to another thread, which does not interrupt the wait.
+#: Seconds between two checks for signals in a wait without a limit, as in pulsar-client. The system
+#: can deliver a signal to another thread, and then the signal does not interrupt the wait.
 _SIGNAL_INTERVAL = 0.1
 
-#: Seconds between two looks at the retry topic where messages must not wait here.
+#: Seconds between two checks of the retry topic when messages must not be kept here.
 POLL_INTERVAL = 0.05
 
-#: Seconds for closed consumers to answer their last receives.
+#: How many seconds closed consumers have to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
 
 
@@ -43,8 +43,8 @@ class _Source:
 
     Attributes:
         raw: The consumer.
-        letters: Whether it is the retry topic's.
-        armed: Whether an asynchronous receive waits in it, or its message waits here.
+        letters: Whether it reads the retry topic.
+        armed: Whether an asynchronous receive waits in it, or the received message waits here.
     """
 
     raw: Any
@@ -57,9 +57,9 @@ class Item:
     """A message that waits here, or was taken.
 
     Attributes:
-        source: Where it came from.
+        source: The source that it came from.
         message: The raw message.
-        armed: Whether *source* stays armed until it is taken.
+        armed: Whether *source* stays armed until the message is taken.
     """
 
     source: _Source
@@ -70,17 +70,17 @@ class Item:
 class Inbox:
     """Receives from *main* and *retry* in turn.
 
-    Thread-safe: any number of threads may receive. `receive` and `receive_batch` block until there
-    is a message; whoever must not block calls `take`, and again when `told` is called.
+    Thread-safe: any number of threads can receive. `receive` and `receive_batch` block until a
+    message arrives. A caller that must not block calls `take`, and again at each `on_ready`.
 
     Attributes:
-        arms: Whether messages may wait here. Where they may not, `on_ready` is not called, and
-            whoever waits asks again every `POLL_INTERVAL`.
-        on_ready: Called when `take` may return or raise something, on one of pulsar-client's
-            threads: it must not raise.
-        fast_receive: *main*'s own receive while it flows and nothing waits here, else None. Whoever
-            receives may call it with 0 instead of `receive`, and falls back to that when it is
-            empty; so the usual case costs no more than a bare consumer.
+        arms: Whether messages can be kept here. If not, `on_ready` is not called, and a caller that
+            waits asks again every `POLL_INTERVAL`.
+        on_ready: Called when `take` may return or raise something. A thread of pulsar-client calls
+            it, so it must not raise.
+        fast_receive: *main*'s own receive while messages arrive steadily and none waits here,
+            otherwise None. A caller can call it with 0 instead of `receive`, and has to call
+            `receive` if it finds nothing. So the usual case costs no more than a bare consumer.
     """
 
     def __init__(
@@ -93,16 +93,17 @@ class Inbox:
         clock: Clock = SYSTEM,
         polls: bool = True,
     ) -> None:
-        """Make the inbox of two raw consumers, or of one.
+        """Make the inbox of one or two raw consumers.
 
         Args:
-            main: The topic's.
-            retry: The retry topic's; None: there is none.
-            letter_seen: Told of each retry letter before it is handed out.
-            arms: Whether messages may wait here. Not so with an acknowledgement time-out, which
-                runs from the moment they leave pulsar-client; then `receive` polls.
-            clock: Tells the time.
-            polls: Whether *main* can be asked for what it holds. Not so without a receiver queue.
+            main: The consumer of the topic.
+            retry: The consumer of the retry topic; None if there is none.
+            letter_seen: Called with each retry letter before the letter is returned.
+            arms: Whether messages can be kept here. They cannot with an acknowledgement time-out,
+                because it starts when they leave pulsar-client; then `receive` polls.
+            clock: The clock.
+            polls: Whether *main* can be asked for fetched messages. Without a receiver queue it
+                cannot.
         """
         self._clock = clock
         self.arms = arms
@@ -110,12 +111,12 @@ class Inbox:
         self._polls = polls
         self.fast_receive: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
-        # One that is not there counts as one in which a receive waits for ever.
+        # A source that does not exist counts as armed for ever.
         self._retry = _Source(retry, letters=True, armed=retry is None)
         self._turn = (self._main, self._retry)
         self._letter_seen = letter_seen
-        # Guards all below and `fast_receive`; never held while pulsar-client is called, for it may
-        # call back at once.
+        # Guards everything below and `fast_receive`. It is never held during a call of
+        # pulsar-client, because the call can run a callback at once.
         self._changed = clock.condition(threading.Lock())
         self._ready: deque[Item] = deque()
         self._waiting = 0
@@ -123,17 +124,17 @@ class Inbox:
         self._closed: Exception | None = None
 
     def receive(self, timeout: float | None) -> Any:
-        """Return the next raw message, within *timeout* seconds (None: for ever).
+        """Return the next raw message, within *timeout* seconds (None: no limit).
 
         Raises:
-            pulsar.Timeout: none came.
+            pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
         item = self._take() or self._wait(timeout)
         return item.message
 
     def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
-        """Return messages until one of *limits* (count, bytes, milliseconds; ≤ 0: none) is met.
+        """Return messages until one of *limits* is reached: messages, bytes, ms (≤ 0: no limit).
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -153,7 +154,7 @@ class Inbox:
         return [item.message for item in batch.items]
 
     def take(self) -> Item | None:
-        """Return the next message if one is here, else None. Never waits.
+        """Return the next message if one is available, otherwise None. It never waits.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -164,14 +165,14 @@ class Inbox:
         return item
 
     def put_back(self, items: list[Item]) -> None:
-        """Give messages that were taken to the next call, before all others."""
+        """Return messages that were taken; the next call gets them first."""
         with self._changed:
             self._ready.extendleft(attrs.evolve(item, armed=False) for item in reversed(items))
             self.fast_receive = None
             self._changed.notify_all()
 
     def ran_dry(self) -> None:
-        """Take note that *main* no longer flows, where somebody else has waited for it."""
+        """Record that *main* has no more messages, as another wait has found out."""
         with self._changed:
             self.fast_receive = None
 
@@ -180,9 +181,9 @@ class Inbox:
         return bool(self._ready)
 
     def drop(self, *, letters: bool = True) -> list[Item]:
-        """Forget the messages that wait here, of the retry topic only if *letters*; return them.
+        """Drop the waiting messages and return them; keep letters unless *letters* is True.
 
-        The broker still holds them unacknowledged.
+        For the broker they are still unacknowledged.
         """
         dropped = []
         with self._changed:
@@ -197,28 +198,28 @@ class Inbox:
         return dropped
 
     def wait_for_callbacks(self) -> None:
-        """After the consumers are closed, wait for their receives to say so.
+        """Wait, after the consumers are closed, until their pending receives have answered.
 
-        A callback that comes while the interpreter ends would end the process with an abort.
+        A callback that runs while the interpreter shuts down would abort the process.
         """
         deadline = self._clock.monotonic() + _CALLBACK_PATIENCE
         while self._unanswered and self._clock.monotonic() < deadline:
             self._clock.sleep(0.001)
 
     def _take(self) -> Item | None:
-        """Return a message that is here already, else None; both sources get their turn."""
+        """Return an available message, otherwise None; the two sources take turns."""
         if self._ready and (item := self._pop()) is not None:
             return item
         first, second = self._turn
         if not second.armed:
-            # Both may have messages: the other one is first next time.
+            # If both have messages, the other one comes first next time.
             self._turn = (second, first)
             if (item := self._poll(second)) is not None:
                 return item
         return None if first.armed else self._poll(first)
 
     def _poll(self, source: _Source) -> Item | None:
-        """Return a message that pulsar-client holds, or arm *source* when it holds none."""
+        """Return a message that pulsar-client has fetched, or arm *source* if it has none."""
         if not self._polls:
             self._arm(source)
             return None
@@ -236,7 +237,7 @@ class Inbox:
         return Item(source, message, armed=False)
 
     def _wait(self, timeout: float | None) -> Item:
-        """Return the next message that is brought here."""
+        """Wait for the next message that arrives here, and return it."""
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         if not self.arms:
             return self._wait_by_polling(deadline)
@@ -263,7 +264,7 @@ class Inbox:
                 self._waiting -= 1
 
     def _wait_by_polling(self, deadline: float | None) -> Item:
-        """Do what `_wait` does, with nothing that could bring a message here meanwhile."""
+        """Do what `_wait` does, when no message can be brought here meanwhile."""
         while (item := self._take()) is None:
             left = self._until(deadline)
             if left == 0:
@@ -285,19 +286,19 @@ class Inbox:
         return item
 
     def _taken(self, item: Item) -> None:
-        """Take note that *item* is no longer here. Call with the lock held."""
+        """Record that *item* was taken. Call it with the lock held."""
         if item.armed:
             item.source.armed = False
-            self.fast_receive = None  # the retry topic would not be looked at
+            self.fast_receive = None  # it would not read the retry topic
 
     def _arm_for_waiting(self) -> None:
-        """Arm for other threads what this one has just disarmed."""
+        """Arm the sources again for other threads, because this thread has just disarmed one."""
         if self._waiting:
             self._arm(self._main)
             self._arm(self._retry)
 
     def _arm(self, source: _Source) -> None:
-        """Let an asynchronous receive wait in *source*, unless one does."""
+        """Start an asynchronous receive in *source*, unless one is waiting there."""
         with self._changed:
             if source.armed or self._closed is not None or not self.arms:
                 return
@@ -305,18 +306,18 @@ class Inbox:
             self._unanswered += 1
             if source is self._main:
                 self.fast_receive = None
-        # pulsar-client keeps the callback for as long as its consumer lives, so it must not keep
-        # that consumer.
+        # pulsar-client keeps the callback as long as its consumer exists, so the callback must not
+        # keep that consumer alive.
         inbox, letters = weakref.ref(self), source.letters
 
         def arrived(result: _pulsar.Result, message: Any) -> None:
             if (this := inbox()) is not None:
-                this._arrived(result, message, letters=letters)  # noqa: SLF001 - this very class
+                this._arrived(result, message, letters=letters)  # noqa: SLF001 - the same class
 
         source.raw.receive_async(arrived)
 
     def _arrived(self, result: _pulsar.Result, message: Any, *, letters: bool) -> None:
-        """Take the answer to an asynchronous receive. Raises nothing, for C++ calls it."""
+        """Handle the answer to an asynchronous receive. It never raises, because C++ calls it."""
         source = self._retry if letters else self._main
         with self._changed:
             self._unanswered -= 1
@@ -330,9 +331,9 @@ class Inbox:
         self.on_ready()
 
     def _until(self, deadline: float | None) -> float | None:
-        """Return the seconds that are left, 0 or more; None for ever."""
+        """Return the remaining seconds, 0 or more; None: no limit."""
         return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
 
 
 def _nobody() -> None:
-    """Whom the inbox tells where nobody has asked."""
+    """The default of `Inbox.on_ready`: it does nothing."""

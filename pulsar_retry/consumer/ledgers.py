@@ -1,4 +1,4 @@
-"""Which of a subscription's two topics a message id is of."""
+"""Finds out to which of a subscription's two topics a message id belongs."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from pulsar_retry.wire.names import logical
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Milliseconds to wait for a message that the broker says is there.
+#: Milliseconds to wait for a message that must exist, because the broker says so.
 _PATIENCE = 2000
 
-#: Ledgers that are remembered of the main topic; a topic has a new one every few hours.
+#: How many ledgers of the main topic are remembered. A topic has a new one every few hours.
 _MOST = 1000
 
 
 class LetterLedgers:
-    """Tells letters from the messages of the main topic. Thread-safe.
+    """Distinguishes letters from messages of the main topic. Thread-safe.
 
-    An id does not tell its topic, but no two topics of a cluster share a ledger. The ledgers of
-    letters that were received here are known. Of any other the broker is asked, once.
+    An id does not include its topic, but no two topics of a cluster share a ledger. The ledgers of
+    letters that were received here are known. For each other ledger the broker is asked once.
 
     Attributes:
-        topics: The retry topic and its partitions, as far as they were seen.
+        topics: The retry topic and those of its partitions that were seen.
     """
 
     def __init__(self, client: pulsar.Client, topic: str) -> None:
-        """Make it for the retry *topic* of a subscription."""
+        """Start with the retry *topic* of a subscription."""
         self.topics = {topic}
         self._client = client
         self._topic = topic
@@ -38,14 +38,14 @@ class LetterLedgers:
         self._others: set[int] = set()
 
     def seen(self, raw: Any, ledger: int) -> None:
-        """Take note of a raw letter that was received, of this ledger."""
+        """Record the ledger of a raw letter that was received."""
         if ledger not in self._ledgers:
             self.topics.add(raw.topic_name())
             self._ledgers.add(ledger)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no letter was received or asked for here."""
+        """Whether no letter has been received or asked for here."""
         return not self._ledgers
 
     def is_from(self, topic: str) -> bool:
@@ -53,9 +53,9 @@ class LetterLedgers:
         return topic in self.topics or logical(topic) in self.topics
 
     def holds(self, message_id: Any) -> bool:
-        """Tell whether a raw message id is a letter's. May ask the broker, which takes some 10 ms.
+        """Tell whether a raw message id is a letter's. It may ask the broker (about 10 ms).
 
-        Where it does not answer, or may not be asked, the id counts as the main topic's.
+        If the broker does not answer, or refuses to, the id counts as one of the main topic.
         """
         ledger = message_id.ledger_id()
         if ledger in self._ledgers:
@@ -76,16 +76,16 @@ class LetterLedgers:
         return is_letter
 
     def located(self, message_id: Any) -> Any:
-        """Return a letter's raw id, with the name of its partition, where it has one.
+        """Return a letter's raw id, with the name of its partition if it has one.
 
-        A stored id has lost that name, and a consumer of partitions goes by it.
+        A stored id has no such name, but a consumer of partitions needs it.
         """
         if message_id.partition() >= 0:
             message_id.topic_name(f"{self._topic}-partition-{message_id.partition()}")
         return message_id
 
     def _asked(self, message_id: Any) -> bool:
-        """Tell whether what is in the retry topic at an id, or comes next, is of its ledger."""
+        """Tell whether the message at an id of the retry topic, or the next one, has its ledger."""
         partition = message_id.partition()
         partitions = self._client.get_topic_partitions(self._topic)
         topics = [each for each in partitions if each.endswith(f"-partition-{partition}")]

@@ -1,4 +1,4 @@
-"""Settling a list of messages, such as `batch_receive` returns."""
+"""Settles a list of messages, such as `batch_receive` returns."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ def settle_each(messages: Sequence[Any], settle: Callable[[Any], Future[None]]) 
     """Settle all *messages* at the same time and wait for them.
 
     Raises:
-        BatchSettleError: some failed, with the error of each; the others are settled.
+        BatchSettleError: some messages failed; the error has their errors. The others are settled.
     """
     outcomes: list[Future[None] | Exception] = []
     for message in messages:
         try:
             outcomes.append(settle(message))
-        except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
+        except Exception as error:  # noqa: BLE001 - the other messages must still be settled
             outcomes.append(error)
     raise_failures([each.exception() if isinstance(each, Future) else each for each in outcomes])
 
 
 def raise_failures(outcomes: Sequence[BaseException | None]) -> None:
-    """Raise what became of a list of messages, if not all of it is well.
+    """Raise an error if some messages of a list have failed.
 
     Raises:
-        BatchSettleError: as `settle_each`.
+        BatchSettleError: as for `settle_each`.
     """
     failures = {
         position: outcome

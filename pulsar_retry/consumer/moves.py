@@ -1,7 +1,7 @@
-"""Which consumers of this process hold messages of a subscription that is moved by a seek.
+"""Tells the consumers of this process when a seek moves their subscription.
 
-The broker disconnects the consumers of a subscription that is moved, and pulsar-client forgets what
-it has fetched. What was taken from pulsar-client before, it does not know.
+The broker disconnects the consumers of a moved subscription, and pulsar-client drops what it has
+fetched. It does not know about the messages that were taken from it before, so consumers drop them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pulsar_retry.wire.names import logical
 
 
 class Movable(Protocol):
-    """A consumer that can be told of a seek."""
+    """A consumer that can be notified of a seek."""
 
     def _subscription_moved(self) -> None:
-        """Let go of what is held of before."""
+        """Drop everything that is held from before the seek."""
 
 
 class Moves:
-    """Tells consumers of seeks. Thread-safe."""
+    """Notifies consumers of seeks. Thread-safe."""
 
     def __init__(self) -> None:
         self._consumers: weakref.WeakKeyDictionary[Movable, tuple[Any, str]] = (
@@ -32,24 +32,24 @@ class Moves:
         self._lock = threading.Lock()
 
     def watch(self, consumer: Movable, topic: Any, subscription: str) -> None:
-        """Have *consumer* told of seeks of its subscription to *topic*, several or a pattern."""
+        """Notify *consumer* of seeks. *topic* can be a list or a pattern too."""
         with self._lock:
             self._consumers[consumer] = (topic, subscription)
 
     def tell(self, topic: Any, subscription: str, but: Movable | None = None) -> None:
-        """Tell the consumers of a subscription that it was moved; *but* knows.
+        """Notify the consumers of a subscription that it was moved; skip *but*, which knows.
 
-        A consumer of another cluster, on which everything has the same name, loses nothing by it.
+        A consumer of another cluster with the same names may be notified too; it loses nothing.
         """
         with self._lock:
             known = list(self._consumers.items())
         for consumer, (of, name) in known:
             if consumer is not but and name == subscription and _share(of, topic):
-                consumer._subscription_moved()  # noqa: SLF001 - their own business
+                consumer._subscription_moved()  # noqa: SLF001 - a method of the protocol here
 
 
 def _share(one: Any, other: Any) -> bool:
-    """Tell whether two consumers may have a topic in common."""
+    """Tell whether two consumers can have a topic in common."""
     if isinstance(one, re.Pattern) or isinstance(other, re.Pattern):
         return True
     return not _names(one).isdisjoint(_names(other))
@@ -60,5 +60,5 @@ def _names(topic: Any) -> set[str]:
     return {topic_label(logical(each)) for each in topics}
 
 
-#: Of this process.
+#: The instance of this process.
 MOVES = Moves()

@@ -1,10 +1,11 @@
-"""Find retry and dead-letter topics under the names that clients before 2.8 gave them.
+"""Finds retry and dead-letter topics with the names that clients before 2.8 used.
 
-The Java client asks the broker for a topic's partitions without creating it. pulsar-client cannot
-ask so: its request creates the topic where the cluster makes partitioned topics by itself, and it
-does not tell a plain topic from none. A pattern subscription lists the namespace and creates
-nothing, but does not say what it matched. So two exclusive ones are made under the same, new
-name: the second is refused exactly when the first one is on a topic.
+The Java client can ask the broker for a topic's partitions without creating the topic.
+pulsar-client cannot: its request creates the topic if the cluster creates partitioned topics
+automatically, and the answer does not distinguish a plain topic from a missing one. A pattern
+subscription lists the namespace and creates nothing, but does not report what it matched.
+Therefore two exclusive pattern subscriptions with the same new name are made: the second one is
+refused exactly if the first one is on a topic.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ import pulsar
 from pulsar_retry.letters.plan import Plan, topic_list
 from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic, logical
 
-#: What pulsar-client raises to a role that may not read the topic, or not list the namespace.
+#: What pulsar-client raises if a role may not read the topic, or not list the namespace.
 MAY_NOT_LOOK = (pulsar.AuthorizationError, pulsar.LookupError)
 
-#: How the names of the subscriptions start that a look leaves behind if its process is killed.
+#: The prefix of the subscriptions' names. They stay behind if the process is killed meanwhile.
 PROBE = "pulsar-retry-probe-"
 
 _log = logging.getLogger("pulsar_retry")
 
 
 def old_names(topic: str, subscription: str, naming: Naming) -> LetterTopics | None:
-    """Return the names that are used instead, each where it exists; None: there are no such."""
+    """Return the old names of the letters' topics; None if the dialect has no old names."""
     if naming is not Naming.PULSAR or TopicName.parse(topic).domain != "persistent":
         return None
     return Naming.TDMQ_2_7_2.topics(topic, subscription)  # TDMQ kept that style longest
 
 
 def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
-    """Return *plan* with old-style names where the user named none and such topics exist.
+    """Return *plan* with old-style names for topics that exist and that the user has not named.
 
-    Each of the two names is looked up by itself, as the Java client does.
+    The two names are looked up separately, as in the Java client.
 
     Raises:
-        pulsar.PulsarException: the look-up failed; guessing could split the letters in two.
+        pulsar.PulsarException: the look-up failed. A guess could put letters into two topics.
     """
     if plan.topics is None or plan.policy is None:
         return plan
@@ -61,14 +62,14 @@ def with_old_names(plan: Plan, client: pulsar.Client) -> Plan:
 def exists(client: pulsar.Client, topic: str) -> bool:
     """Tell whether the persistent *topic*, partitioned or not, exists. Creates nothing.
 
-    pulsar-client logs errors that are none where it does.
+    If the topic exists, pulsar-client logs errors that can be ignored.
 
     Raises:
         pulsar.PulsarException: one of `MAY_NOT_LOOK`, or the broker was not reached.
     """
     topic = logical(topic)  # pulsar-client compares the pattern with names without partitions
     name = TopicName.parse(topic)
-    # It takes the namespace out of the pattern as it is, so nothing in it is escaped.
+    # pulsar-client uses the namespace part as it is, so only the local name is escaped.
     pattern = f"{name.tenant}/{name.namespace}/{re.escape(name.local)}"
     subscription = f"{PROBE}{uuid.uuid4().hex}"
     first = _subscribe(client, pattern, subscription)
@@ -87,12 +88,12 @@ def exists(client: pulsar.Client, topic: str) -> bool:
 
 
 def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
-    """Subscribe exclusively to what is there now, and return the raw consumer.
+    """Subscribe exclusively to the present topics, and return the raw consumer.
 
-    pulsar-client sets the timer that looks for more topics after it has told that the consumer is
-    there, and cancels it when the consumer is closed: at the same time on two threads, which ended
-    the process once in some thousand look-ups. So there must be no timer, and no argument of its
-    `subscribe` says so.
+    pulsar-client starts the timer that looks for more topics after it has reported the consumer,
+    and cancels it when the consumer is closed. If both happen at the same time on two threads, the
+    process ends; that was once in some thousand look-ups. So there must be no timer, but
+    pulsar-client's `subscribe` has no argument for that.
     """
     configuration = _pulsar.ConsumerConfiguration()
     configuration.pattern_auto_discovery_period(0)
@@ -100,10 +101,9 @@ def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
 
 
 def _unsubscribe(client: pulsar.Client, topic: str, subscription: str) -> None:
-    """Remove the subscription from each partition by a consumer of that partition alone.
+    """Remove the subscription from each partition, with one consumer for each.
 
-    A consumer of several topics has ended processes when it was unsubscribed, too, though less
-    often.
+    A consumer of several topics can also end the process when it unsubscribes, but less often.
     """
     for partition in client.get_topic_partitions(topic):
         consumer = client._client.subscribe(  # noqa: SLF001 - see above
@@ -119,7 +119,7 @@ def _old_exists(client: pulsar.Client, topic: str) -> bool:
     except MAY_NOT_LOOK:
         _log.warning("may not look for the old-style topic %s; asking for its partitions", topic)
     try:
-        # What is left to ask finds partitioned topics only, as the Go client does.
+        # The remaining request finds partitioned topics only, as in the Go client.
         return bool(client.get_topic_partitions(topic) != [topic])
     except MAY_NOT_LOOK:
-        return False  # whoever may not ask even this could not write there
+        return False  # a role without this right could not write to the topic either

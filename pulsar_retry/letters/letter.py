@@ -43,8 +43,8 @@ class Letter:
         properties: All properties of the letter.
         delay: Seconds until delivery.
         dead: Whether it is a dead letter.
-        reason: Why the message is dead. This and the next two are for hooks, metrics and logs. None:
-            the retry count was the reason.
+        reason: Why the message is dead, for hooks, metrics and logs, as the next two. None: the
+            retry count was the reason.
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
         span: The span of the hand-off; None without tracing.

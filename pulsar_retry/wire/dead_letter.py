@@ -66,7 +66,6 @@ class DeadLetter:
     @classmethod
     def read(cls, properties: Mapping[str, str], payload: bytes | None = None) -> DeadLetter:
         """Read a mapping of properties, for example from a row."""
-
         return cls(
             read_envelope(properties),
             payload,

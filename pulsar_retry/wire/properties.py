@@ -157,7 +157,8 @@ def origin_message_id(properties: Mapping[str, str]) -> str | None:
 def count_of(text: str | None) -> int | None:
     """Return a count; None if it is absent or unreadable.
 
-    A count that is too large for Java's int becomes the largest int. With 0, counting would restart.
+    A count that is too large for Java's int becomes the largest int, because 0 would restart it.
+
     """
     if text is None:
         return None

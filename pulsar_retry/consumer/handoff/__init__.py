@@ -1,1 +1,1 @@
-"""The one hand-off: publish a letter, wait for its receipt, then acknowledge."""
+"""The hand-off: publish a letter, wait for its receipt, then acknowledge the original."""

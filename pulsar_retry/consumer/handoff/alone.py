@@ -1,9 +1,9 @@
-"""Publishing letters one at a time through a connection that nothing else uses.
+"""Publishes letters one at a time, on a connection that nothing else uses.
 
-A broker refuses a message by closing its connection: one whose delay is above the namespace's
-``maxDeliveryDelayInMillis``, for example, a limit that clients are not told. pulsar-client connects
-again and sends the message again, some ten times a second and without an end, and with it whatever
-was sent after it, which is stored each time. Here nothing is sent after it.
+A broker refuses a message by closing its connection. An example is a delay above the namespace's
+``maxDeliveryDelayInMillis``, a limit that clients cannot read. pulsar-client then reconnects and
+sends the message again, about ten times a second without an end. It also sends everything that was
+sent after it again, and the broker stores that each time. Here nothing is sent after the message.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pulsar_retry.runtime.results import error_of
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds between two looks at the connections.
+#: Seconds between two checks of the connections.
 LOOK = 0.05
 
-#: So many looks have to find a connection closed while another one is open. pulsar-client connects
-#: anew every 0.1 s, and is refused at once.
+#: How many checks must find a connection closed while another one is open. pulsar-client reconnects
+#: every 0.1 s, and is refused at once.
 CLOSED = 8
 
-#: Refusals that are remembered for a topic.
+#: How many refusals are remembered for a topic.
 _MOST = 16
 
-#: Seconds in which letters like one that was refused are not tried.
+#: Seconds for which letters like a refused one are not tried.
 _REFUSED_FOR = 30.0
 
 
 class RefusedError(Exception):
-    """The broker closes the connection when it gets this letter, and tells clients no reason."""
+    """The broker closes the connection when it gets this letter, without giving a reason."""
 
 
 class Alone:
-    """Publishes to one topic, waiting for each receipt. Not thread-safe; closed after ``with``."""
+    """Publishes to one topic and waits for each receipt. Not thread-safe. ``with`` closes it."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class Alone:
         is_reachable: Callable[[], bool],
         timeout: float,
     ) -> None:
-        """Open nothing yet.
+        """Store the arguments; nothing is opened yet.
 
         Args:
             new_client: Makes the client.
             topic: The topic.
-            options: Those of the producer.
-            is_reachable: Tells whether others are connected to the topic.
-            timeout: Seconds to wait for a receipt at most.
+            options: The options of the producer.
+            is_reachable: Tells whether other connections to the topic are open.
+            timeout: The maximum number of seconds to wait for a receipt.
         """
         self._new_client = new_client
         self._topic = topic
@@ -71,10 +71,10 @@ class Alone:
         self._producer: Any = None
 
     def open(self) -> None:
-        """Connect, unless it is connected.
+        """Connect, unless it is connected already.
 
         Raises:
-            pulsar.PulsarException: it cannot.
+            pulsar.PulsarException: it could not connect.
         """
         if self._client is not None:
             return
@@ -84,14 +84,14 @@ class Alone:
             opened = self._client.create_producer(self._topic, **options)
             self._producer = opened._producer  # noqa: SLF001
         except BaseException:
-            self.close()  # which ends what pulsar-client still tries
+            self.close()  # it also ends pulsar-client's pending attempts
             raise
 
     def publish(self, message: Any) -> None:
         """Publish the raw *message*.
 
         Raises:
-            RefusedError: the broker refuses it.
+            RefusedError: the broker refuses the message.
             pulsar.PulsarException: it was not published in time, or for another reason.
         """
         self.open()
@@ -142,26 +142,26 @@ class Alone:
 
 @attrs.frozen
 class Measure:
-    """What a broker may find too much about a letter.
+    """The properties of a letter that a broker can refuse it for.
 
     Attributes:
         delay: Seconds.
-        size: Bytes, more or less.
+        size: The approximate size in bytes.
     """
 
     delay: float
     size: int
 
     def reaches(self, other: Measure) -> bool:
-        """Tell whether what refuses *other* for its delay or its size refuses this, too."""
+        """Tell whether a broker that refuses *other* for its delay or size refuses this too."""
         return self.delay >= other.delay and self.size >= other.size
 
 
 class Refusals:
     """Remembers what a topic has refused. Thread-safe.
 
-    Nobody says whether the delay or the size was too much, so only a letter that has no less of
-    both counts as alike.
+    The broker does not say whether the delay or the size was too large. So a letter counts as alike
+    only if both values are at least as large.
     """
 
     def __init__(self) -> None:
@@ -172,18 +172,18 @@ class Refusals:
         return bool(self._known)
 
     def has(self, measure: Measure) -> bool:
-        """Tell whether a letter like this one was refused at any time; then it is to go alone."""
+        """Tell whether a letter like this was ever refused; then it must be published alone."""
         with self._lock:
             return any(measure.reaches(each) for each in self._known)
 
     def is_fresh(self, measure: Measure, now: float) -> bool:
-        """Tell whether one like this was refused a moment ago, so that it need not be tried."""
+        """Tell whether a letter like this was refused recently; then it need not be tried."""
         with self._lock:
             known = self._known.items()
             return any(now < until and measure.reaches(each) for each, until in known)
 
     def add(self, measure: Measure, now: float) -> None:
-        """Take note of a refusal, which says more than those of letters that have more of both."""
+        """Record a refusal. It replaces refusals of letters with larger values."""
         with self._lock:
             known = {each: u for each, u in self._known.items() if not each.reaches(measure)}
             known[measure] = now + _REFUSED_FOR
@@ -192,6 +192,6 @@ class Refusals:
             self._known = known
 
     def discard(self, measure: Measure) -> None:
-        """Forget the refusals of letters that have no more of both than this one, which is out."""
+        """Forget refusals of letters with no larger values, because this one was published."""
         with self._lock:
             self._known = {e: u for e, u in self._known.items() if not measure.reaches(e)}

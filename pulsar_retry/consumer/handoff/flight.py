@@ -1,4 +1,4 @@
-"""One letter on its way: what each of its ends does."""
+"""One letter in flight, and what happens when it succeeds or fails."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _log = logging.getLogger("pulsar_retry")
 _OK = _pulsar.Result.Ok
 
 
-#: Takes a flight whose letter was not published, and tells whether it will be tried again. Then
-#: the message neither comes back nor is its caller told anything yet.
+#: A function of a flight whose letter was not published. It tells whether the letter will be
+#: published again. If so, the message is not redelivered, and its caller gets no result yet.
 Keep = Callable[["InFlightLetter", LetterPublishError], bool]
 
 
 class HandOffState(Protocol):
-    """What a letter on its way asks of the hand-off that sends it."""
+    """The parts of a hand-off that a letter in flight uses."""
 
     clock: Clock
     come_back: Callable[[Any, bool], None]
@@ -40,16 +40,16 @@ class HandOffState(Protocol):
     watch: Watch | None
 
     def again(self, flight: InFlightLetter) -> None:
-        """Publish a letter once more that could not be published."""
+        """Publish a letter again whose publication failed."""
 
     def landed(self, flights: list[Any]) -> None:
-        """Take the receipts of letters that are published."""
+        """Handle the receipts of published letters."""
 
 
 class InFlightLetter:
-    """One letter on its way, from its publication to the acknowledgement of the original.
+    """One letter in flight, from its publication to the acknowledgement of the original.
 
-    A plain class with slots: one is made per letter, and its two callbacks may run on
+    A plain class with slots, because one is made for each letter. Its two callbacks can run on
     pulsar-client's threads, where an exception would end the process.
     """
 
@@ -91,15 +91,15 @@ class InFlightLetter:
         self.is_out = False
         self.failures = 0
         self.keep: Keep | None = None
-        self.deadline = math.inf  # until it is sent
+        self.deadline = math.inf  # until the letter is sent
         self.ended: Callable[[], None] | None = None
         self.future = LetterFuture(hand_off.clock.condition) if future is None else future
 
     def published(self, result: _pulsar.Result) -> None:
-        """Take the receipt of the letter."""
+        """Handle the receipt of the letter."""
         try:
             if self not in self.hand_off.flights:
-                return  # given up: its original was asked back
+                return  # given up: the redelivery of its original was requested
             if result == _OK:
                 self.is_out = True
                 self.source.acknowledge_async(self.raw, self.acknowledged)
@@ -107,11 +107,11 @@ class InFlightLetter:
             if result in PRODUCER_GONE or self.producer.is_given_up:
                 self.hand_off.producers.lost(self.letter.topic, self.key, self.producer)
             self.fail(error_of(result))
-        except BaseException as error:  # noqa: BLE001 - never into the C++ library
+        except BaseException as error:  # noqa: BLE001 - it must not reach the C++ library
             self.fail(error)
 
     def acknowledged(self, result: _pulsar.Result) -> None:
-        """Take the end of the acknowledgement."""
+        """Handle the result of the acknowledgement."""
         if result != _OK:
             self.fail(error_of(result))
         elif self._is_first_end():
@@ -120,13 +120,13 @@ class InFlightLetter:
             self.succeed()
 
     def succeed(self) -> None:
-        """Tell those who want to know that it has ended well."""
+        """Report the success."""
         if self.ended is not None:
             self._resolve(self.ended)
         self._resolve(self.future.succeed)
 
     def fail(self, cause: BaseException) -> None:
-        """Have the original redelivered and tell the caller why. Never raises."""
+        """Have the original redelivered and report the error to the caller. Never raises."""
         if not self._is_first_end():
             return
         error = cause if isinstance(cause, SettleError) else self._error(cause)
@@ -134,7 +134,7 @@ class InFlightLetter:
             return
         try:
             self.hand_off.come_back(self.raw, self.was_letter)
-        except Exception:  # noqa: BLE001 - C++ may be the caller
+        except Exception:  # noqa: BLE001 - the caller can be C++
             watch = self.hand_off.watch
             _log.exception(
                 "a message could not be asked back; it comes when the consumer closes",
@@ -143,18 +143,18 @@ class InFlightLetter:
         self.end(error)
 
     def end(self, error: Exception) -> None:
-        """Tell those who want to know that it has failed. Never raises."""
+        """Report the failure. Never raises."""
         if (watch := self.hand_off.watch) is not None:
             self._resolve(partial(watch.failed, self.raw, self.letter, error))
         self._resolve(partial(self.future.set_exception, error))
 
     def _is_kept(self, error: SettleError) -> bool:
-        """Tell whether the letter is going to be published again, so that nothing has ended."""
+        """Tell whether the letter will be published again, so that nothing is reported yet."""
         if self.keep is None or not isinstance(error, LetterPublishError):
             return False
         try:
             return self.keep(self, error)
-        except Exception:  # noqa: BLE001 - no thread can be started, perhaps
+        except Exception:  # noqa: BLE001 - for example, no thread can be started
             _log.exception("a letter cannot be kept to be published again")
             return False
 
@@ -171,18 +171,18 @@ class InFlightLetter:
         return error
 
     def give_up(self) -> None:
-        """Fail, for there is no receipt; and so does whatever waits behind it in its producer.
+        """Fail, because there is no receipt. Letters behind this one in its producer fail too.
 
-        pulsar-client sends a message that the broker refuses again and again, past its own
-        time-out, and nothing behind it is ever sent.
+        pulsar-client sends a message that the broker refuses again and again, beyond its own
+        time-out, and never sends anything behind it.
         """
-        if not self.is_out and self.producer is not None:  # else it goes alone
+        if not self.is_out and self.producer is not None:  # otherwise it is published alone
             self.hand_off.producers.lost(self.letter.topic, self.key, self.producer)
             self.producer.raw.close_async(lambda _: None)
         self.fail(error_of(_pulsar.Result.Timeout))
 
     def _is_first_end(self) -> bool:
-        """End the flight; tell whether no other thread has ended it before."""
+        """End the flight; tell whether it was still in flight, and no other thread ended it."""
         if self.hand_off.flights.pop(self, False):
             self.hand_off.permits.release(1, self.size)
             return True
@@ -191,5 +191,5 @@ class InFlightLetter:
     def _resolve(self, resolve: Callable[[], None]) -> None:
         try:
             resolve()
-        except BaseException:  # noqa: BLE001 - a caller's callback raised; never into the C++ library
+        except BaseException:  # noqa: BLE001 - a caller's callback raised; it must not reach C++
             _log.exception("a callback of reconsume_later_async raised")

@@ -1,7 +1,7 @@
-"""The one hand-off of this package: publish a letter, wait for its receipt, then acknowledge.
+"""The hand-off: publish a letter, wait for its receipt, then acknowledge the original.
 
-In this order nothing is ever lost. A crash between the two leaves a duplicate, which Pulsar's
-at-least-once delivery permits anyway.
+In this order nothing is lost. A crash between publishing and acknowledging leaves a duplicate,
+which Pulsar's at-least-once delivery permits anyway.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _log = logging.getLogger("pulsar_retry")
 
 _OK = _pulsar.Result.Ok
 
-#: Seconds after pulsar-client's own time-out in which it should have reported it.
+#: Seconds after pulsar-client's own time-out, within which it should have reported the time-out.
 _GRACE = 1.0
 
-#: Bytes of a letter from which on pulsar-client might find it too large. Brokers tell it their
-#: ``maxMessageSize``, which is 5 MiB by default; pulsar-client tells nobody.
+#: The size in bytes from which pulsar-client might refuse a letter as too large. Brokers send their
+#: ``maxMessageSize`` (5 MiB by default) to pulsar-client, but pulsar-client does not expose it.
 _LARGE = 64 << 10
 
-#: Seconds without a receipt after which the connection of a letter is looked at.
+#: Seconds without a receipt after which the connection of a letter is checked.
 _SLOW = 1.0
 
 _TOO_LARGE = (
@@ -65,24 +65,24 @@ _NOT_KEPT = (
 )
 
 
-#: Makes what builds a raw message; pulsar-client's own builder does.
+#: Makes a builder of raw messages; the default is pulsar-client's builder.
 NewMessage = Callable[[], Any]
 
 
 class HandOff:
     """Hands messages on to letters' topics, at most *max_pending* at a time. Thread-safe.
 
-    While the letters in flight have 64 MiB of payload or more, a further one waits, too.
+    While the letters in flight have 64 MiB of payload or more, a further letter waits too.
 
     Attributes:
         producers: The letters' producers.
         flights: The letters in flight, oldest first, as keys.
-        patience: Seconds that a letter may be in flight.
-        permits: Bounds the letters in flight.
-        clock: Tells the time.
-        come_back: Called with a raw message, and whether it was a letter, when it could not be
-            handed on and is to be redelivered.
-        watch: Is told what became of messages.
+        patience: The maximum number of seconds that a letter can be in flight.
+        permits: Limits the letters in flight.
+        clock: The clock.
+        come_back: Called when a message could not be handed on and must be redelivered. Its
+            arguments are the raw message, and whether it was a letter.
+        watch: It is notified of what happens to messages.
     """
 
     def __init__(
@@ -101,22 +101,22 @@ class HandOff:
         watch: Watch | None = None,
         producer_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the hand_off of one consumer.
+        """Make the hand-off of one consumer.
 
         Args:
             client: See `LetterProducers`.
-            schema: The consumer's schema, which its letters carry.
-            max_pending: Letters that may be in flight.
-            send_timeout: Seconds until a letter that has no receipt counts as failed.
-            dead_letter_subscription: Made on a dead-letter topic before its first dead letter;
-                None: none, with a warning.
+            schema: The consumer's schema, which its letters have too.
+            max_pending: The maximum number of letters in flight.
+            send_timeout: Seconds after which a letter without a receipt has failed.
+            dead_letter_subscription: The subscription to create on a dead-letter topic before its
+                first dead letter. None: no subscription, but a warning.
             come_back: See `HandOff`.
-            timer: Looks after letters without a receipt.
-            keep_writer_schema: Publish with the schema that a message was written with, also where
+            timer: The timer that checks letters without a receipt.
+            keep_writer_schema: Publish with the schema that a message was written with, even if
                 *schema* is not Avro.
-            clock: Tells the time.
-            new_message: Makes what builds a raw message.
-            watch: Is told what became of messages; None: nobody is.
+            clock: The clock.
+            new_message: Makes a builder of raw messages.
+            watch: It is notified of what happens to messages; None: no notification.
             producer_options: See `LetterProducers`.
         """
         self.clock = clock
@@ -159,16 +159,15 @@ class HandOff:
     ) -> Future[None]:
         """Publish *letter*, then acknowledge the message *raw* at the raw consumer *source*.
 
-        Blocks while *max_pending* letters or 64 MiB are in flight, and while the first producer is
-        made.
-        *future* is the one to end, where the caller has one of its own. *ended* is called before
-        it ends without an error, on any thread; it must neither block nor raise. *keep* is asked
-        first where the letter was not published.
+        The call blocks while *max_pending* letters or 64 MiB are in flight, and while the first
+        producer is opened. *future* is the future to resolve, if the caller has one. *ended* is
+        called on any thread before the future resolves without an error; it must neither block nor
+        raise. *keep* is asked first if the letter was not published.
 
         Returns:
-            A future that ends when the message is acknowledged. Where it fails, the message is
-            redelivered. Its callbacks must not block: they run on pulsar-client's thread, on the
-            one that takes receipts, on the timer's, or on the caller's.
+            A future that resolves when the message is acknowledged. If the hand-off fails, the
+            message is redelivered. Callbacks must not block: they run on pulsar-client's thread,
+            the thread that handles receipts, the timer's, or the caller's.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -179,7 +178,7 @@ class HandOff:
         return self._launch(flight)
 
     def again(self, failed: InFlightLetter) -> None:
-        """Publish the letter of a flight anew that was kept. Blocks as `hand_on` does.
+        """Publish the letter of a kept flight again. Blocks as `hand_on` does.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -198,7 +197,7 @@ class HandOff:
         ended: Callable[[], None] | None = None,
         keep: Keep | None = None,
     ) -> Future[None] | None:
-        """Do what `hand_on` does, but only if that will not block; else None, and nothing is done.
+        """Do what `hand_on` does if that does not block; otherwise do nothing and return None.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -215,7 +214,7 @@ class HandOff:
         return self._launch(flight)
 
     def _launch(self, flight: InFlightLetter) -> Future[None]:
-        """Do what `hand_on` does, with a permit in hand."""
+        """Do what `hand_on` does, after a permit was taken."""
         if self._closed:
             self.permits.release(1, flight.size)
             raise ConsumerClosedError("the consumer is closed")
@@ -246,7 +245,7 @@ class HandOff:
             else:
                 message = self._build(raw, letter, most)
                 producer.send(message, flight, apart=max(flight.size, most) > _LARGE)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the caller is to be told
+        except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:
             flight.fail(error)
@@ -254,15 +253,15 @@ class HandOff:
         return flight.future
 
     def _ready(self, flight: InFlightLetter, key: Any) -> LetterProducer | None:
-        """Return the producer of a letter, if there is one."""
+        """Return the producer of a letter, or None if it is not open."""
         letter = flight.letter
         return self.producers.ready(letter.topic, key, letter.delay, letter.properties, flight.size)
 
     def _get(self, letter: Letter, key: Any) -> LetterProducer:
-        """Return the producer of a letter, made now if need be. Blocks.
+        """Return the producer of a letter, and open it if necessary. Blocks.
 
         Raises:
-            LetterPublishError: it could not be made.
+            LetterPublishError: the producer could not be opened.
         """
         _, named = key
         schema = self._schema_for(key)
@@ -272,7 +271,7 @@ class HandOff:
         return self._schema if key[0] is None else key[0]
 
     def _anew(self, flight: InFlightLetter) -> InFlightLetter:
-        """Return another flight of the same letter, for the same caller."""
+        """Return a new flight of the same letter, for the same caller."""
         anew = InFlightLetter(
             self,
             flight.raw,
@@ -285,7 +284,7 @@ class HandOff:
         return anew
 
     def _build(self, raw: Any, letter: Letter, most: int) -> Any:
-        """Build the raw message of *letter*, whose properties take *most* bytes at most."""
+        """Build the raw message of *letter*, whose properties have at most *most* bytes."""
         if most > MOST_PROPERTIES and (size := excess(letter.properties)):
             raise ConfigError(_TOO_LARGE.format(size=size))
         context = raw.encryption_context()
@@ -294,25 +293,26 @@ class HandOff:
         return build_letter(raw, letter, self._new_message(), self.clock.time)
 
     def landed(self, flights: list[InFlightLetter]) -> None:
-        """Acknowledge the originals of letters that are out, and end their flights. Never raises.
+        """Acknowledge the originals of published letters, and end their flights. Never raises.
 
-        Many at once, for of each by itself the receipt would cost as much Python as the letter.
+        It handles many at once: a receipt handled alone would cost as much Python time as its
+        letter.
         """
         told: list[_pulsar.Result] = []
         asked: list[InFlightLetter] = []
         for flight in flights:
             if flight not in self.flights:
-                continue  # given up: its original was asked back
+                continue  # given up: the redelivery of its original was requested
             try:
                 flight.is_out = True
                 flight.source.acknowledge_async(flight.raw, told.append)
                 asked.append(flight)
-            except BaseException as error:  # noqa: BLE001 - the others go on
+            except BaseException as error:  # noqa: BLE001 - the other letters continue
                 flight.fail(error)
         if told.count(_OK) == len(asked):
             self._end(asked)
         else:
-            # Whose acknowledgement has failed, or takes its time, each of them finds out anew.
+            # Some acknowledgements failed or are not complete: check each flight separately.
             for flight in asked:
                 flight.published(_OK)
 
@@ -331,28 +331,28 @@ class HandOff:
             watch.all_handed_on(len(plain))
         for flight in plain:
             flight.succeed()
-        self.permits.release(len(plain), size)  # last: who waits for all of them finds them done
+        self.permits.release(len(plain), size)  # last, so that a waiting caller finds them all done
 
     def _producer_key(self, raw: Any, letter: Letter) -> tuple[WireSchema | None, bool]:
-        """Return what tells the producer of a letter from others of its topic.
+        """Return the key of a letter's producer, among the producers of its topic.
 
-        That is its schema, and whether its letters have an identity; dead ones need none.
+        The key is the schema, and whether the letters have an identity. Dead letters need none.
         """
         named = not letter.dead and gives_identity(raw, letter.properties)
         return self._schema_of(raw), named
 
     def _schema_of(self, raw: Any) -> WireSchema | None:
-        """Return the schema that *raw* was written with, or None where the consumer's own does.
+        """Return the schema that *raw* was written with, or None if the consumer's schema is used.
 
-        Under the reader's schema, evolved Avro data would be decoded wrongly from the letter.
+        With the reader's schema, evolved Avro data would be decoded wrongly from the letter.
         """
         return None if self._written is None else self._written.of(raw)
 
     def _make_first_subscription(self, topic: str) -> None:
-        """Make the subscription without which the broker deletes the dead letters.
+        """Create the subscription without which the broker deletes the dead letters.
 
-        By the client of letters: a terminated topic tells its consumers that it has ended, for
-        which pulsar-client closes the connection, of whatever else goes through it, too.
+        It uses the client of letters. If a topic is terminated, its consumers are notified, and
+        pulsar-client then closes the connection for everything else on it too.
         """
         if self._subscription is None:
             if not self._warned:
@@ -369,11 +369,11 @@ class HandOff:
                 receiver_queue_size=1,
             )
         except pulsar.ConsumerBusy:
-            return  # somebody is connected to it, so it exists
+            return  # another consumer is connected to it, so the subscription exists
         consumer.close()
 
     def _check(self) -> None:
-        """Give up letters that have no receipt for too long; called by the timer."""
+        """Give up letters that have no receipt for too long; the timer calls it."""
         now = self.clock.monotonic()
         for flight in list(self.flights):
             if flight.deadline <= now:
@@ -385,13 +385,13 @@ class HandOff:
             self._schedule_check(min(first - now, pause))
 
     def _look(self, now: float) -> float:
-        """Look for producers whose connection is closed again and again, because of one letter.
+        """Find producers whose connection is closed again and again, because of one letter.
 
-        The broker was reached a moment ago, for the consumer is connected. Which letter it is, is
-        found out by publishing each alone.
+        The broker is reachable, because the consumer is connected. To find out which letter it is,
+        each one is published alone.
 
         Returns:
-            Seconds until the next look.
+            Seconds until the next check.
         """
         waiting: dict[LetterProducer, list[InFlightLetter]] = {}
         for flight in list(self.flights):
@@ -409,35 +409,35 @@ class HandOff:
         return pause
 
     def _take_out(self, producer: LetterProducer, flights: list[InFlightLetter]) -> None:
-        """Publish letters, alone, that wait in a producer which is stuck."""
+        """Take letters out of a stuck producer, and publish each of them alone."""
         self.producers.lost(flights[0].letter.topic, flights[0].key, producer)
         taken: list[InFlightLetter] = []
         for flight in flights:
-            if self.flights.pop(flight, False):  # else it has ended
+            if self.flights.pop(flight, False):  # otherwise it has ended
                 anew = self._anew(flight)
                 anew.key, anew.deadline = flight.key, flight.deadline
                 self.flights[anew] = True
                 taken.append(anew)
-        producer.abandon()  # last: what it says of these letters does not count any more
+        producer.abandon()  # last, because its results for these letters no longer count
         if taken:
             thread = threading.Thread(
                 target=self._publish_alone, args=(taken,), name="pulsar-retry-alone", daemon=True
             )
             try:
                 thread.start()
-            except RuntimeError as error:  # there is no thread to be had
+            except RuntimeError as error:  # no thread can be started
                 for flight in taken:
                     flight.fail(error)
 
     def _publish_alone(self, flights: list[InFlightLetter]) -> None:
-        """Publish the letters of *flights*, which are of one producer, each by itself."""
+        """Publish the letters of *flights*, which share one producer, one at a time."""
         letter, key = flights[0].letter, flights[0].key
         try:
             self._get(letter, key)
             with self.producers.alone(letter.topic, key, self._schema_for(key)) as publish:
                 for flight in flights:
                     self._publish_one(flight, publish)
-        except BaseException as error:  # noqa: BLE001 - whatever it was, callers are to be told
+        except BaseException as error:  # noqa: BLE001 - callers must get every error
             for flight in flights:
                 flight.fail(error)
 
@@ -451,7 +451,7 @@ class HandOff:
             measured = measure(letter.delay, letter.properties, flight.size)
             publish(measured, partial(self._build, flight.raw, letter, most))
             flight.published(_OK)
-        except Exception as error:  # noqa: BLE001 - its neighbours go on
+        except Exception as error:  # noqa: BLE001 - the other letters continue
             flight.fail(error)
 
     def _schedule_check(self, delay: float) -> None:
@@ -460,7 +460,7 @@ class HandOff:
             self._watched = True
 
     def gauges(self) -> dict[str, float]:
-        """Return what metrics say of now."""
+        """Return the current values for the metrics."""
         return {"letters_inflight": float(len(self.flights))}
 
     def stop(self) -> None:
@@ -476,12 +476,12 @@ class HandOff:
             flight.fail(error_of(_pulsar.Result.AlreadyClosed))
 
     def drain(self) -> int:
-        """Wait for the letters in flight, as long as one may take; return how many are left."""
+        """Wait for the letters in flight, for the maximum time of one; return how many are left."""
         return self.permits.wait_for_all(self.patience + 1)
 
 
 def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
-    """Log the failure of a hand-off of the message *raw* that no caller waits for."""
+    """Log a failed hand-off of the message *raw*, because no caller waits for its result."""
 
     def done(future: Future[None]) -> None:
         if error := future.exception():
@@ -492,6 +492,6 @@ def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
 
 
 def _landed(flights: list[InFlightLetter]) -> None:
-    """Take receipts: `HandOff.landed` of their one hand_off, which nothing else holds alive."""
+    """Handle receipts with `HandOff.landed`; this function keeps no hand-off alive."""
     if flights:
         flights[0].hand_off.landed(flights)

@@ -1,4 +1,4 @@
-"""Letters that could not be published, and are published again until that works."""
+"""Letters that could not be published, and are published again until that succeeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_retry.runtime.worker import Worker
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Failures in succession after which it is no passing trouble.
+#: The number of failures in succession after which a letter counts as stuck.
 _STUCK = 3
 
 #: Seconds between two warnings of one consumer.
@@ -23,17 +23,17 @@ _QUIET = 10.0
 
 
 class KeptLetters:
-    """Keeps letters whose publication has failed, and tries it again later and later. Thread-safe.
+    """Keeps letters that failed, and publishes them again after longer delays. Thread-safe.
 
-    For those that nobody has called for: what is to become of the message is decided, so its
-    handler does not run again, and its redelivery would disturb the rest of its batch. Meanwhile
+    These are letters that no caller waits for. What happens to the message is already decided, so
+    its handler must not run again, and a redelivery would disturb the rest of its batch. Meanwhile
     the message is not acknowledged.
     """
 
     def __init__(self, timer: Timer, worker: Worker, most: int) -> None:
-        """Keep *most* letters at most, and none more while they have 64 MiB of payload.
+        """Keep at most *most* letters, and no further ones while they have 64 MiB of payload.
 
-        *worker* publishes them, for that may block.
+        *worker* publishes them, because publishing can block.
         """
         self._timer = timer
         self._worker = worker
@@ -49,7 +49,7 @@ class KeptLetters:
 
     @property
     def stuck(self) -> int:
-        """How many wait that have failed again and again."""
+        """How many waiting letters have failed repeatedly."""
         with self._lock:
             return sum(flight.failures >= _STUCK for flight in self._waiting)
 
@@ -72,7 +72,7 @@ class KeptLetters:
         return True
 
     def _check(self) -> None:
-        """Publish what is due; called by the timer."""
+        """Publish the letters that are due; the timer calls it."""
         now = self._timer.now()
         with self._lock:
             due = [flight for flight, when in self._waiting.items() if when <= now]
@@ -86,14 +86,14 @@ class KeptLetters:
                 self._end(flight)
 
     def _publish(self, flight: InFlightLetter) -> None:
-        self._room.release(1, flight.size)  # before, for it may fail and be kept anew
+        self._room.release(1, flight.size)  # first, because the letter can fail and be kept again
         try:
             flight.hand_off.again(flight)
         except ConsumerClosedError:
             flight.end(_closed())
 
     def close(self) -> None:
-        """Give up what waits: it is redelivered once the consumer is closed."""
+        """Give up the waiting letters: their messages are redelivered when the consumer closes."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, {}

@@ -1,4 +1,4 @@
-"""Making letters of messages as they were received, and the raw messages that letters are."""
+"""Makes letters from received messages, and raw messages from letters."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 
 class LetterMaker:
-    """Makes the letters of one subscription. Thread-safe; sends nothing."""
+    """Makes the letters of one subscription. Thread-safe. It sends nothing."""
 
     def __init__(self, plan: Plan, clock: Clock = SYSTEM) -> None:
         self._plan = plan
         self._clock = clock
-        # Most callers ask for one of a few delays: check each once.
+        # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
 
     def delay_request(self, delay: Duration | None, level: int | None) -> DelayRequest:
-        """Check when a message is to come back.
+        """Check the requested delay or level.
 
         Raises:
-            ConfigError: `DelayRequest.of` says why.
+            ConfigError: see `DelayRequest.of`.
         """
         try:
             return self._requests(delay, level)
-        except TypeError:  # what cannot be hashed is no delay either, and this says so
+        except TypeError:  # an unhashable value is not a valid delay; this raises the right error
             return DelayRequest.of(self._plan, delay, level)
 
     def retry(
@@ -57,11 +57,11 @@ class LetterMaker:
         level: int | None,
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, Letter]:
-        """Return the raw *message* and the letter that `Consumer.reconsume_later` makes of it.
+        """Return the raw *message*, and the letter that `Consumer.reconsume_later` publishes.
 
         Raises:
             AlreadySettledError: the message was acknowledged or handed on.
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
@@ -75,11 +75,11 @@ class LetterMaker:
         error: BaseException | None,
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, Letter]:
-        """Return the raw *message* and the letter that `Consumer.dead_letter` makes of it.
+        """Return the raw *message*, and the letter that `Consumer.dead_letter` publishes.
 
         Raises:
             AlreadySettledError: the message was acknowledged or handed on.
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         raw = _unsettled(message)
         details = FailureDetails(
@@ -95,7 +95,7 @@ class LetterMaker:
         """Return the dead letter of *raw*, whose redeliveries are used up.
 
         Raises:
-            UnicodeDecodeError: pulsar-client cannot read its properties.
+            UnicodeDecodeError: pulsar-client cannot read the message's properties.
         """
         return dead_lettered(self._plan, raw.properties(), self.origin(raw))
 
@@ -105,10 +105,10 @@ class LetterMaker:
 
 
 def checked_error(error: Any) -> BaseException | None:
-    """Return *error*.
+    """Return *error* if it is an exception or None.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the value is neither.
     """
     if error is not None and not isinstance(error, BaseException):
         accepted = "an exception or None; a text belongs into reason or properties"
@@ -117,16 +117,16 @@ def checked_error(error: Any) -> BaseException | None:
 
 
 def handed_on(message: Any, future: AnyFuture) -> None:
-    """Let *message* know that it is handed on, which *future* tells the end of."""
+    """Record in *message* that it is handed on; *future* is the result of the hand-off."""
     message._settled = future  # noqa: SLF001
 
 
 def _unsettled(message: Any) -> Any:
-    """Return the raw *message*, which is still to be settled, as far as it knows itself.
+    """Return the raw *message*, if it is not settled as far as the message itself shows.
 
     Raises:
-        AlreadySettledError: it was acknowledged or is handed on; another letter would double it.
-        ConfigError: it is no message.
+        AlreadySettledError: it was acknowledged or handed on; a letter would be a duplicate.
+        ConfigError: the argument is not a message.
     """
     raw = whole_of(message)
     settled = getattr(message, "_settled", None)
@@ -149,13 +149,13 @@ def build_letter(
     builder: Any = None,
     clock: Callable[[], float] = SYSTEM.time,
 ) -> Any:
-    """Return *letter* with *raw*'s payload, key, ordering key and event time, as a raw message.
+    """Return *letter* as a raw message, with *raw*'s payload, key, ordering key and event time.
 
     Args:
-        raw: The raw message that the letter is made of.
+        raw: The raw message that the letter is made from.
         letter: The letter.
-        builder: Builds the raw message; None: pulsar-client's own builder.
-        clock: Tells the time.
+        builder: The builder of the raw message; None: pulsar-client's own builder.
+        clock: The clock.
     """
     builder = builder or _pulsar.MessageBuilder()
     if raw.has_null_value():
@@ -179,7 +179,7 @@ def build_letter(
 
 
 def _text_or_bytes(read: Callable[[], str]) -> str | bytes:
-    """Return what *read* returns; Java may have put bytes there that are no text."""
+    """Return what *read* returns; a Java client can have stored bytes that are not text."""
     try:
         return read()
     except UnicodeDecodeError as error:

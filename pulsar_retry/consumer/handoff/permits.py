@@ -1,4 +1,4 @@
-"""How many letters may be in flight, and how many bytes."""
+"""Limits the number of letters in flight, and their bytes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import threading
 
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
-#: Payload bytes of the letters of a consumer that are in flight, or are kept to be published again,
-#: from which on no further letter is taken, so that large messages do not fill the memory.
+#: The payload bytes of a consumer's letters in flight, or kept for publishing again, at which no
+#: further letter is accepted. So large messages cannot fill the memory.
 MOST_BYTES = 64 << 20
 
 
 class Permits:
-    """A counting semaphore that wakes its waiters for a quarter of its size at a time.
+    """A counting semaphore that wakes its waiters when a quarter of its permits is free.
 
-    Waking a sender for every single receipt would make two threads hand the interpreter to and
-    fro for each letter; a burst of sends while the rest is still in flight costs a fraction.
-    Thread-safe; `release` never blocks for long, so pulsar-client's threads may call it.
+    If it woke a sender for every receipt, two threads would pass the interpreter's lock to and fro
+    for each letter. A burst of sends, while other letters are still in flight, costs a fraction of
+    that. Thread-safe. `release` never blocks for long, so pulsar-client's threads can call it.
     """
 
     def __init__(self, size: int, clock: Clock = SYSTEM, *, most_bytes: float = math.inf) -> None:
-        """Make *size* permits; while those that are out hold *most_bytes* or more, none is free.
+        """Make *size* permits. None is free while the taken ones have *most_bytes* or more.
 
-        So a letter larger than *most_bytes* has its turn too, and the bytes exceed the bound by
-        one letter at most.
+        So a letter larger than *most_bytes* gets a permit too, and the limit is exceeded by one
+        letter at most.
         """
         self._clock = clock
         self._most_bytes = most_bytes
@@ -33,12 +33,12 @@ class Permits:
         self._free = size
         self._enough = max(1, size // 4)
         self._waiting = 0
-        # Entered directly, for that is C code, while a condition's own methods are Python.
+        # The lock itself is used in ``with``: it is C code; a condition's methods are Python.
         self._lock = threading.Lock()
         self._changed = clock.condition(self._lock)
 
     def acquire(self, size: int = 0) -> None:
-        """Take one for a letter of *size* bytes; wait while none is free."""
+        """Take a permit for a letter of *size* bytes; wait until one is free."""
         with self._lock:
             while self._free == 0 or self._bytes >= self._most_bytes:
                 self._waiting += 1
@@ -50,7 +50,7 @@ class Permits:
             self._bytes += size
 
     def take(self, size: int = 0) -> bool:
-        """Take one for a letter of *size* bytes if one is free; never waits."""
+        """Take a permit for a letter of *size* bytes if one is free; it never waits."""
         with self._lock:
             if self._free == 0 or self._bytes >= self._most_bytes:
                 return False
@@ -59,7 +59,7 @@ class Permits:
             return True
 
     def release(self, count: int = 1, size: int = 0) -> None:
-        """Give *count* of them back, which were for *size* bytes in all."""
+        """Give back *count* permits, for *size* bytes in total."""
         with self._lock:
             self._free += count
             self._bytes -= size
@@ -67,7 +67,7 @@ class Permits:
                 self._changed.notify_all()
 
     def wait_for_all(self, timeout: float) -> int:
-        """Wait until all are given back, *timeout* seconds at most; return how many are missing."""
+        """Wait at most *timeout* seconds until all are given back; return how many are missing."""
         deadline = self._clock.monotonic() + timeout
         while self._free < self._size and self._clock.monotonic() < deadline:
             self._clock.sleep(0.001)

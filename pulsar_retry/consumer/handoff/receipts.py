@@ -1,9 +1,9 @@
-"""Takes the receipts of letters in bursts, on a thread of ours.
+"""Handles the receipts of letters in bursts, on a separate thread.
 
-A receipt that enters Python on pulsar-client's thread costs more than the letter itself: that
-thread and the one that sends take the interpreter from each other for every letter. So where
-receipts come in the order of the sends, pulsar-client's thread only puts each result into a queue,
-which is C code, and a thread of ours matches results with letters, many at a time.
+If pulsar-client's thread ran Python for each receipt, that would cost more than the letter itself:
+this thread and the sending thread would take the interpreter's lock from each other for each
+letter. If receipts come in the order of the sends, pulsar-client's thread therefore only puts each
+result into a queue, which is C code. A separate thread matches many results with letters at a time.
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from pulsar_retry.runtime.threads import keep_thread_state
 
 _OK = _pulsar.Result.Ok
 
-#: With more letters in flight than these, receipts are worth waiting for, so that they come in
-#: bursts; fewer belong to callers who wait for each of them.
+#: With more letters in flight than this, it is worth waiting for receipts, so that they come in
+#: bursts. With fewer letters, their callers probably wait for each receipt.
 _FEW = 32
 
-#: How long, in seconds for each letter in flight, and at most: less than sending them has taken.
+#: Seconds to wait for each letter in flight, and at most: less than sending them has taken.
+
 _PAUSE_EACH = 0.00001
 _PAUSE = 0.005
 
-#: Seconds without a letter after which the thread ends; the next letter starts another.
+#: Seconds without a letter after which the thread ends. The next letter starts a new thread.
 _IDLE = 1.0
 
 
 class AwaitsReceipt(Protocol):
-    """One letter on its way."""
+    """One letter in flight."""
 
     def published(self, result: _pulsar.Result) -> None:
-        """Take its receipt. Never raises."""
+        """Handle its receipt. Never raises."""
         ...
 
 
-#: Takes the receipts of letters that are out. Never raises.
+#: Handles the receipts of published letters. Never raises.
 Landed = Callable[[list[Any]], None]
 
 
 def each_landed(flights: list[AwaitsReceipt]) -> None:
-    """Give each of *flights* its receipt: the `Landed` of those that do no better."""
+    """Give each of *flights* its receipt. This is the simplest `Landed`."""
     for flight in flights:
         flight.published(_OK)
 
 
 class LetterProducer:
-    """One of pulsar-client's producers, and what becomes of its receipts. Thread-safe.
+    """One of pulsar-client's producers, and the handling of its receipts. Thread-safe.
 
     Attributes:
         raw: The producer.
@@ -64,34 +65,34 @@ class LetterProducer:
 
         Args:
             raw: The producer.
-            ordered: Whether its receipts come in the order of its sends, whatever happens: it is of
-                a topic without partitions, and of a client with one I/O thread. With more of them,
-                the time-out of one letter might be told after the receipt of a later one.
-            landed: See `Landed`. Called with flights in the order of their sends.
+            ordered: Whether its receipts always come in the order of its sends. That needs a topic
+                without partitions and a client with one I/O thread. With more threads, the time-out
+                of one letter could be reported after the receipt of a later one.
+            landed: See `Landed`. It is called with flights in the order of their sends.
         """
         self.raw = raw
         self._ordered = ordered
         self._was_ordered = ordered
         self._landed = landed
-        # None: closed.
+        # None: the producer is closed.
         self._results: SimpleQueue[_pulsar.Result | None] = SimpleQueue()
         self._flights: deque[AwaitsReceipt] = deque()
-        self._lock = threading.Lock()  # one order for the flights and their sends
+        self._lock = threading.Lock()  # keeps the flights in the order of their sends
         self._taker: threading.Thread | None = None
         self._oldest: object = None
         self._closed_looks = 0
 
     def send(self, message: Any, flight: AwaitsReceipt, *, apart: bool = False) -> None:
-        """Send *message* and let *flight* know the result, on another thread or on this one.
+        """Send *message*, and give *flight* the result on this or another thread.
 
-        *apart* is of a message that pulsar-client may find too large, and refuse at once: its
-        result is matched with no other's.
+        Use *apart* for a message that pulsar-client may find too large and refuse at once: its
+        result is handled separately.
         """
         if apart or not (self._ordered and self._sent_in_order(message, flight)):
             self.raw.send_async(message, _one_result(flight))
 
     def _sent_in_order(self, message: Any, flight: AwaitsReceipt) -> bool:
-        """Send *message* if the order still holds."""
+        """Send *message* if receipts still come in order; tell whether it was sent."""
         with self._lock:
             if not self._ordered:
                 return False
@@ -108,10 +109,10 @@ class LetterProducer:
             return True
 
     def is_stuck(self, oldest: object, *, closed: bool) -> bool:
-        """Take a look at the connection; tell whether the broker closes it again and again.
+        """Check the connection; tell whether the broker closes it again and again.
 
-        That is so if it was *closed* in several looks while no letter got a receipt: *oldest* tells
-        the letter that waits for the longest time from others.
+        That is so if it was *closed* in several checks while no letter got a receipt. *oldest*
+        identifies the letter that has waited for the longest time.
         """
         if self._oldest != oldest:
             self._oldest, self._closed_looks = oldest, 0
@@ -119,37 +120,37 @@ class LetterProducer:
         return self._closed_looks >= CLOSED
 
     def abandon(self) -> None:
-        """Close the producer without waiting; the results of its letters do not count any more."""
+        """Close the producer without waiting; later results of its letters do not count."""
         with self._lock:
             self._ordered = False
         self.raw.close_async(lambda _: None)
 
     def close(self) -> None:
-        """Close the producer. What it has under way fails.
+        """Close the producer. Its letters in flight fail.
 
         Raises:
-            pulsar.PulsarException: the broker could not be told.
+            pulsar.PulsarException: the broker could not be notified.
         """
         self._results.put(None)
         self.raw.close()
 
     @property
     def is_given_up(self) -> bool:
-        """Whether a failure has put its receipts out of order; then another one is to be made."""
+        """Whether a failure has broken the order of receipts; then it must be replaced."""
         return self._was_ordered and not self._ordered
 
     def _first_result(self, result: _pulsar.Result, _message_id: Any) -> None:
-        """Take a result on pulsar-client's thread, and make the next ones cheaper."""
+        """Handle a result on pulsar-client's thread, and make the next ones cheaper."""
         self._results.put(result)
         keep_thread_state()
 
     def _start(self) -> None:
         taker = threading.Thread(target=self._take, name="pulsar-retry-receipts", daemon=True)
-        taker.start()  # where that fails, nothing is sent, and the next letter tries again
+        taker.start()  # if that fails, nothing is sent, and the next letter tries again
         self._taker = taker
 
     def _take(self) -> None:
-        """Match results with flights until none has been in the air for a while."""
+        """Match results with flights, until there has been no letter for a while."""
         results, match = self._results, self._match
         while True:
             try:
@@ -168,17 +169,17 @@ class LetterProducer:
             for _ in range(results.qsize()):
                 flights += match(results.get())
             self._landed(flights)
-            del flights  # while this waits, nothing is held alive
+            del flights  # do not keep them alive during the wait
 
     def _match(self, result: _pulsar.Result | None) -> list[AwaitsReceipt]:
-        """Return the flight that *result* is good news for, if any."""
+        """Return the flight that succeeded with *result*, if any."""
         if result is None or not self._flights:
-            return []  # the results of letters that have failed already
+            return []  # results of letters that have failed already
         if result == _OK:
             return [self._flights.popleft()]
-        # A send that is refused at once is told before those under way. So this may be the failure
-        # of any of them, and counts as that of all: a letter too many is better than one too few.
-        # Their results are still to come, so this producer is not used any more.
+        # Immediate failures are reported out of order, before those of earlier letters. So this can
+        # be the failure of any letter in flight, and all of them count as failed: a duplicate is
+        # better than a lost letter. Their results will still come, so this producer is not reused.
         with self._lock:
             self._ordered = False
             failed, self._flights = self._flights, deque()
@@ -189,7 +190,7 @@ class LetterProducer:
 
 
 def _one_result(flight: AwaitsReceipt) -> Callable[[_pulsar.Result, Any], None]:
-    """Return what takes the result of one flight on pulsar-client's thread."""
+    """Return a callback that handles the result of one flight on pulsar-client's thread."""
 
     def take(result: _pulsar.Result, _message_id: Any) -> None:
         flight.published(result)

@@ -1,4 +1,4 @@
-"""The schemas that messages were written with, with which their letters are published."""
+"""The schemas that messages were written with. Their letters are published with the same ones."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ import pulsar
 
 
 class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client is untyped
-    """A schema known only by its definition; letters carry bytes that are encoded already."""
+    """A schema known only by its definition. Letters contain bytes that are already encoded."""
 
     def __init__(self, info: Any) -> None:
         self._schema_info = info
 
     def encode(self, obj: bytes) -> bytes:
-        """Return *obj* as it is."""
+        """Return *obj* unchanged."""
         return obj
 
 
 class WrittenSchemas:
-    """Finds the schema of a message, and gives one object for all equal schemas. Thread-safe.
+    """Finds the schema of a message; equal schemas are one object. Thread-safe.
 
-    A version belongs to a topic, so each partition and version is asked for once. Equal schemas
-    share one object, so that they can share a producer.
+    A version belongs to a topic, so the broker is asked once for each partition and version. Equal
+    schemas are one object, so that they can share a producer.
     """
 
     def __init__(self, client: pulsar.Client) -> None:
-        """Know nothing yet; *client* asks the broker."""
+        """Start without known schemas; *client* asks the broker."""
         self._client = client
         self._known: dict[tuple[str, int], WireSchema] = {}
         self._equal: dict[tuple[Any, str], WireSchema] = {}
 
     def knows(self, raw: Any) -> bool:
-        """Tell whether `of` has an answer for the raw message *raw* without asking the broker."""
+        """Tell whether `of` can answer for the raw message *raw* without asking the broker."""
         version = raw.int_schema_version()
         return version < 0 or (raw.topic_name(), version) in self._known
 
     def of(self, raw: Any) -> WireSchema | None:
-        """Return the schema that *raw* was written with, or None where it has none. May block.
+        """Return the schema that *raw* was written with, or None if it has none. May block.
 
         Raises:
             pulsar.PulsarException: the broker was not reached, or does not know the schema.

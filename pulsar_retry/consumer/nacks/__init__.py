@@ -1,1 +1,1 @@
-"""Negative acknowledgements: what is pending, and when it is handed over."""
+"""Nacks: the pending ones, and when they are given to pulsar-client."""

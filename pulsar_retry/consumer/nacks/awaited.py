@@ -1,14 +1,15 @@
-"""Which chunked messages were asked for and have not come, and when to ask for them again. Pure.
+"""Which requested chunked messages have not come, and when to request them again. Pure.
 
-pulsar-client 3.13 puts a message together from its chunks in a context. A first chunk that comes
-while there is a context of its message already is dropped, together with that context, and with
-what follows of the message. So a redelivery that begins while the chunks of a message arrive loses
-that message: the broker counts it as delivered, and sends it again only when it is asked to.
+pulsar-client 3.13 assembles a message from its chunks in a context. If a first chunk arrives while
+its message already has a context, pulsar-client drops the chunk, the context, and the following
+chunks. So a redelivery that begins while the chunks of a message arrive loses the message: the
+broker counts it as delivered, and sends it again only on request.
 
-It so loses messages that were never received here, too: on Exclusive and Failover subscriptions,
-where a redelivery is of everything that is unacknowledged, and anywhere when a connection breaks.
-Nobody knows of these. So a consumer that has seen a chunked message asks for everything once more
-when it waits for messages and holds none: then only what was lost can come.
+In this way messages are also lost that were never received here: on Exclusive and Failover
+subscriptions, where a redelivery includes everything unacknowledged, and on any subscription when
+a connection breaks. These messages are unknown here. Therefore a consumer that has seen a chunked
+message requests everything once more when it waits for messages and holds none. At that moment,
+only lost messages can come.
 """
 
 from __future__ import annotations
@@ -21,46 +22,47 @@ import attrs
 from pulsar_retry.consumer.nacks.chunks import ChunkedId
 from pulsar_retry.consumer.nacks.pending import Entry
 
-#: Seconds without a message after which what was asked for counts as lost, where the application
-#: waits for messages. Each time it is asked for again it has twice as long, up to `LONGEST`. On a
-#: busy broker it may only be late, and then comes twice.
+#: Seconds without a message after which a requested message counts as lost, if the application is
+#: waiting for messages. The time doubles with each request, up to `LONGEST`. On a busy broker the
+#: message may only be late; then it is delivered twice.
 CALM = 5.0
 
-#: Seconds without a message after which everything may be asked for. A message that arrives at that
-#: very moment comes twice, so it should be one when none is expected.
+#: Seconds without a message after which everything may be requested. A message that arrives exactly
+#: then is delivered twice, so this should be a time when none is expected.
 QUIET = 10.0
 
-#: Seconds between two such requests at most, and after which it counts as lost in any case, at
-#: first: the application may be so slow that it waits in pulsar-client for so long.
+#: The maximum number of seconds between two such requests. It is also the time after which a
+#: message first counts as lost in any case. It is long, because a slow application can leave
+#: messages waiting in pulsar-client.
 LONGEST = 60.0
 
-#: How often a message of a Shared subscription is asked for: the broker may have given it to
-#: another consumer, and does not say so.
+#: How often a message of a Shared subscription is requested. The broker may have given it to
+#: another consumer, and does not report that.
 MOST_TIMES = 8
 
-#: How often everything is asked for where no chunked message was seen.
+#: How often everything is requested if no chunked message was seen.
 MOST_ROUNDS = 3
 
-#: Seconds for which the consumer is to hold nothing: pulsar-client sends acknowledgements late.
+#: How many seconds the consumer must hold nothing: pulsar-client sends acknowledgements late.
 SETTLED = 0.5
 
 
 @attrs.define
 class _Asked:
-    """A message that was asked for: when, and how often."""
+    """A message that was requested: when, and how often."""
 
     message_id: ChunkedId
     when: float
     times: int = 1
 
     def is_late(self, now: float) -> bool:
-        """Tell whether it counts as lost, however busy the consumer is."""
+        """Tell whether it counts as lost, even if the consumer is busy."""
         return now - self.when >= LONGEST * 2.0 ** (self.times - 1)
 
 
 @attrs.frozen
 class State:
-    """What the application does: whether it waits for a message, and whether it holds none."""
+    """The state of the application: whether it waits for a message, and whether it holds none."""
 
     is_waiting: bool = False
     is_free: bool = False
@@ -68,17 +70,17 @@ class State:
 
 @attrs.frozen
 class Lost:
-    """What is to be asked for again: these messages, or everything that is unacknowledged."""
+    """What to request again: these messages, or everything that is unacknowledged."""
 
     ids: list[ChunkedId]
     everything: bool
 
 
 class Awaited:
-    """What one of pulsar-client's consumers has asked the broker for.
+    """The messages that one of pulsar-client's consumers has requested from the broker.
 
     Attributes:
-        is_of_all: Whether a redelivery is of everything that is unacknowledged.
+        is_of_all: Whether a redelivery includes everything that is unacknowledged.
     """
 
     def __init__(self, *, is_of_all: bool) -> None:
@@ -90,7 +92,7 @@ class Awaited:
         self._is_free = False
 
     def ask(self, ids: Iterable[Any], now: float) -> None:
-        """Take note that these were asked for, by their ids as `with_chunks` returns them."""
+        """Record requested messages; their ids have the form that `with_chunks` returns."""
         self._last = now
         self._rounds = 0
         for each in ids:
@@ -99,7 +101,7 @@ class Awaited:
                 self._asked[each.last] = _Asked(each, now)
 
     def come(self, message_id: Any, now: float) -> None:
-        """Take note that a message was received, by its id as `with_chunks` returns it."""
+        """Record a received message; its id has the form that `with_chunks` returns."""
         self._heard = now
         self._is_free = False
         if type(message_id) is ChunkedId:
@@ -107,11 +109,11 @@ class Awaited:
             self._asked.pop(message_id.last, None)
 
     def forget(self) -> None:
-        """Await nothing any more."""
+        """Stop waiting for all messages."""
         self._asked.clear()
 
     def lost(self, now: float, state: State) -> Lost:
-        """Return what is to be asked for again, and take note that it is."""
+        """Return what to request again, and record the request."""
         is_calm = state.is_waiting and now >= self._due(CALM)
         found = [each for each in self._asked.values() if is_calm or each.is_late(now)]
         for each in found:
@@ -130,7 +132,7 @@ class Awaited:
         return Lost([each.message_id for each in found], everything)
 
     def next_look(self, now: float) -> float | None:
-        """Return in how many seconds to look what is lost; None: nothing can be."""
+        """Return the seconds until the next check for lost messages; None if none can be lost."""
         has_asked_for_all = self.is_of_all and self._last > float("-inf")
         if self._asked:
             due = self._due(CALM)
@@ -141,6 +143,6 @@ class Awaited:
         return due - now if due > now else SETTLED if self._is_free else CALM
 
     def _due(self, quiet: float) -> float:
-        """Return when to ask again, if nothing comes before: after so many seconds of quiet."""
+        """Return when to request again if no message comes before: after *quiet* seconds or more."""
         patience = min(CALM * 2.0 ** min(self._rounds, 10), LONGEST)
         return max(self._heard + quiet, self._last + max(patience, quiet))

@@ -1,12 +1,12 @@
 """Which entries the broker has to redeliver for a chunked message.
 
-Each chunk is an entry. pulsar-client 3.13 acknowledges all of them, but nacks the last one alone,
-and a last chunk without the others is no message. It tells the ids of the first and the last chunk,
-none in between; so all entries from the first to the last are asked for. The broker redelivers only
-what is unacknowledged at this consumer: usually the chunks, for a consumer has got whatever lies
-between them earlier. The first and the last chunk of another message in between are left out as far
-as they are known: a first chunk without the others would be in the way of its own message later,
-and pulsar-client acknowledges it after a minute.
+Each chunk is an entry. pulsar-client 3.13 acknowledges all chunks, but nacks only the last one, and
+a last chunk alone is not a message. pulsar-client provides the ids of the first and the last chunk,
+but not of those in between. Therefore all entries from the first to the last are requested. The
+broker redelivers only entries that are unacknowledged at this consumer. These are usually the
+chunks, because the consumer has received earlier what lies between them. The first and last chunks
+of other messages in between are left out if they are known. A first chunk without the others would
+block its own message later, and pulsar-client acknowledges it after a minute.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from pulsar_retry.consumer.nacks.pending import Entry
 #: The tag of the first chunk's id in a serialized id (``MessageIdData.first_chunk_message_id``).
 _TAG = 7 << 3 | 2
 
-#: How pulsar-client prints the id of a chunked message: the first and the last chunk's.
+#: The text form of a chunked message's id in pulsar-client: that of the first and the last chunk.
 _FIRST_AND_LAST = re.compile(r"\((\d+),(\d+),-?\d+,-?\d+\);\((\d+),(\d+),(-?\d+),-?\d+\)")
 
-#: Entries that are asked for where a ledger ends between two chunks: how many it has is not known,
-#: and the broker ignores ids that do not exist.
+#: How many entries are requested if a ledger ends between two chunks. The ledger's number of
+#: entries is unknown, and the broker ignores ids that do not exist.
 _TAIL = 1000
 
 
 @attrs.frozen
 class ChunkedId:
-    """The id of a chunked message: in everything that is asked of it, that of its last chunk.
+    """The id of a chunked message. Methods of an ordinary id return the values of its last chunk.
 
     Attributes:
         first: The entry of the first chunk.
-        last: The entry of the last one.
-        of_partition: The partition, -1: none.
-        topics: The full names of the topics, or partitions, that it may be from.
+        last: The entry of the last chunk.
+        of_partition: The partition; -1 if there is none.
+        topics: The full names of the topics, or partitions, that it can belong to.
     """
 
     first: Entry
@@ -56,7 +56,7 @@ class ChunkedId:
         return self.last[1]
 
     def batch_index(self) -> int:
-        """Return that it is in no batch."""
+        """Return -1, because a chunked message is never in a batch."""
         return -1
 
     def partition(self) -> int:
@@ -64,13 +64,13 @@ class ChunkedId:
         return self.of_partition
 
     def entries(self, *others: Container[Entry]) -> Iterator[Any]:
-        """Return the raw id of each entry that is to be redelivered, without those of *others*."""
+        """Return the raw id of each entry to redeliver, except those of *others*."""
         for entry in self._span():
             if entry in (self.first, self.last) or not any(entry in each for each in others):
                 yield from self.at(entry)
 
     def at(self, entry: Entry) -> Iterator[Any]:
-        """Return the raw id of *entry*, at each topic that it may be from."""
+        """Return the raw id of *entry*, for each topic that it can belong to."""
         for topic in self.topics:
             message_id = _pulsar.MessageId(self.of_partition, *entry, -1)
             message_id.topic_name(topic)
@@ -85,16 +85,16 @@ class ChunkedId:
 
 
 def with_chunks(message_id: Any, topics: Callable[[], Iterable[str]]) -> Any:
-    """Return a raw message id as it is to be nacked: a `ChunkedId` if its message is chunked.
+    """Return a raw message id in the form for nacks: a `ChunkedId` if its message is chunked.
 
-    Where nobody knows the topic, it is returned as it is.
+    If the topic is unknown, the id is returned unchanged.
 
     Args:
         message_id: The raw id.
-        topics: Returns the full names of the topics, or partitions, that it may be from.
+        topics: Returns the full names of the topics, or partitions, that the id can belong to.
     """
     if message_id.batch_index() >= 0 or _TAG not in message_id.serialize():
-        return message_id  # which is what nearly all are
+        return message_id  # the usual case
     found = _FIRST_AND_LAST.fullmatch(str(message_id))
     if found is None or not (names := tuple(topics())):
         return message_id
@@ -103,7 +103,7 @@ def with_chunks(message_id: Any, topics: Callable[[], Iterable[str]]) -> Any:
 
 
 def expanded(ids: Iterable[Any], *others: Container[Entry]) -> list[Any]:
-    """Return the raw ids to nack for *ids*, among which are `ChunkedId`s; see its `entries`."""
+    """Return the raw ids to nack for *ids*, which can include `ChunkedId`s (see its `entries`)."""
     raw_ids: list[Any] = []
     for each in ids:
         if isinstance(each, ChunkedId):
@@ -114,5 +114,5 @@ def expanded(ids: Iterable[Any], *others: Container[Entry]) -> list[Any]:
 
 
 def ids_for_all(message_id: Any) -> Iterable[Any]:
-    """Return the raw ids to nack where that has everything redelivered: not one for each chunk."""
+    """Return the raw ids to nack when one nack has everything redelivered: one, not each chunk."""
     return message_id.at(message_id.last) if isinstance(message_id, ChunkedId) else (message_id,)

@@ -1,4 +1,4 @@
-"""What is nacked and when it is due. Pure: no client, no clock, no thread."""
+"""The pending nacks and their due times. Pure: no client, no clock, no thread."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-#: Seconds that are one moment here: so much later than asked a message may be due, never earlier.
-#: A power of two, for exact sums.
+#: The length of a moment in seconds. A message can be this much too late, but never too early. The
+#: length is a power of two, so that sums are exact.
 WIDTH = 1 / 64
 
-#: The batch index of what is no part of a batch, and of a whole entry.
+#: The batch index of a message that is not in a batch, and of a whole entry.
 WHOLE = -1
 
-#: A ledger and an entry of it: what the broker redelivers. No two topics share a ledger.
+#: A ledger and an entry in it: the unit that the broker redelivers. Topics never share a ledger.
 Entry = tuple[int, int]
 
 
 class PendingNacks:
-    """Entries that are to be redelivered, by due time.
+    """Entries that will be redelivered, by due time.
 
-    The broker redelivers whole entries, so what is kept is one due time per entry: the earliest of
-    its nacked messages, for a message that is nacked twice likewise. Once an entry is taken, all
-    its nacks are done with.
+    The broker redelivers whole entries. So each entry has one due time, the earliest of its nacked
+    messages; that is also so for a message that is nacked twice. Taking an entry removes all its
+    nacks.
 
-    Entries of one moment share a bucket, and a heap has the buckets' moments. So adding costs O(1)
-    but for the first of a moment, cancelling likewise (O(batch) for one of several of a batch), and
-    what is due is taken without looking at each.
+    Entries of one moment share a bucket, and a heap orders the moments of the buckets. Adding is
+    O(1), except for the first entry of a moment. Cancelling is O(1) too, or O(batch) for one of
+    several messages of a batch. Due entries are taken without a check of each.
 
     Attributes:
-        entries: The moment at which each entry is due. Always the same dictionary, so that others
-            may look whether anything is pending.
+        entries: The moment at which each entry is due. It is always the same dictionary, so that
+            others can check whether anything is pending.
     """
 
     def __init__(self) -> None:
         self.entries: dict[Entry, int] = {}
         self._buckets: dict[int, dict[Entry, Any]] = {}
-        self._moments: list[int] = []  # a heap; those without a bucket are of no account
-        # Of entries that are batches: the moment of each message nacked.
+        self._moments: list[int] = []  # a heap; moments without a bucket are ignored
+        # For entries that are batches: the moment of each nacked message.
         self._batches: dict[Entry, dict[int, int]] = {}
         self._count = 0
 
@@ -48,16 +48,16 @@ class PendingNacks:
         return self._count
 
     def add(self, entry: Entry, index: int, message_id: Any, due: float) -> bool:
-        """Have *entry* redelivered at *due* seconds or a little later, for its message *index*.
+        """Schedule *entry* at *due* seconds or slightly later, because of its message *index*.
 
         Returns:
-            Whether it is due earlier than all that was pending.
+            Whether it is due earlier than everything that was pending.
         """
         moment = math.ceil(due / WIDTH)
         known = self.entries.get(entry)
         if index != WHOLE or known is not None:
             self._remember(entry, index, moment, known)
-        else:  # a message of its own, which is what most are
+        else:  # a message outside a batch, which is the usual case
             self._count += 1
         if known is not None:
             if moment >= known:
@@ -66,7 +66,7 @@ class PendingNacks:
         return self._insert(entry, message_id, moment) and moment * WIDTH == self.head()
 
     def _remember(self, entry: Entry, index: int, moment: int, known: int | None) -> None:
-        """Take note of which message of *entry* is nacked."""
+        """Record which message of *entry* is nacked."""
         messages = self._batches.get(entry)
         if messages is None:
             if index == WHOLE:  # nacked again
@@ -82,9 +82,9 @@ class PendingNacks:
         return index == WHOLE or index in self._batches.get(entry, ())
 
     def cancel(self, entry: Entry, index: int) -> int:
-        """Forget the nack of a message of *entry*, or of all of it; return how many were pending.
+        """Cancel the nack of a message, or of all of *entry*; return how many were pending.
 
-        When others of the batch are pending, the entry stays until they are due.
+        If other messages of the batch are pending, the entry stays until they are due.
         """
         known = self.entries.get(entry)
         if known is None:
@@ -105,12 +105,12 @@ class PendingNacks:
     def cancel_up_to(
         self, entry: Entry, index: int, is_same_topic: Callable[[Any], bool] = lambda _: True
     ) -> int:
-        """Forget all nacks up to this message; return how many there were.
+        """Cancel all nacks up to this message; return how many there were.
 
         Args:
-            entry: The entry of the last one.
-            index: Its index in it.
-            is_same_topic: Tells for the id of an entry in an earlier ledger whether it counts.
+            entry: The entry of the last message.
+            index: The index of the message in the entry.
+            is_same_topic: Tells, for the id of an entry in an earlier ledger, whether it counts.
         """
         cancelled = 0
         for each in [each for each in self.entries if each <= entry]:
@@ -122,7 +122,7 @@ class PendingNacks:
         return cancelled
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Cancel everything."""
         self.entries.clear()
         self._buckets.clear()
         self._moments.clear()
@@ -130,14 +130,14 @@ class PendingNacks:
         self._count = 0
 
     def head(self) -> float | None:
-        """Return when the first is due; None: nothing is pending."""
+        """Return when the first entry is due; None if nothing is pending."""
         moments = self._moments
         while moments and moments[0] not in self._buckets:
             heapq.heappop(moments)
         return moments[0] * WIDTH if moments else None
 
     def upcoming(self, until: float) -> list[tuple[float, int]]:
-        """Return when how many entries are due, the earliest first, up to *until*."""
+        """Return due times up to *until* with their numbers of entries, the earliest first."""
         if self.head() is None:
             return []
         first, last = self._moments[0], math.floor(until / WIDTH)
@@ -149,7 +149,7 @@ class PendingNacks:
         return [(each * WIDTH, len(buckets[each])) for each in moments]
 
     def take(self, count: int) -> list[Any]:
-        """Remove the *count* entries that are due first; return an id of each, in that order."""
+        """Remove the *count* entries that are due first; return one id of each, in that order."""
         taken: list[Any] = []
         while count > len(taken) and self.head() is not None:
             moment = self._moments[0]
@@ -164,7 +164,7 @@ class PendingNacks:
                 for entry in part:
                     del bucket[entry]
         if not self.entries:
-            self.clear()  # which gives back the memory of what was most
+            self.clear()  # it frees the memory of the peak
         return taken
 
     def _done(self, part: dict[Entry, Any]) -> None:
@@ -180,7 +180,7 @@ class PendingNacks:
         return self._buckets[self.entries[entry]][entry]
 
     def _insert(self, entry: Entry, message_id: Any, moment: int) -> bool:
-        """Put *entry* into the bucket of *moment*; tell whether that is a new one."""
+        """Put *entry* into the bucket of *moment*; tell whether the bucket is new."""
         bucket = self._buckets.get(moment)
         is_new = bucket is None
         if bucket is None:
@@ -202,7 +202,7 @@ class PendingNacks:
         return message_id
 
     def _drop(self, entry: Entry) -> int:
-        """Forget *entry* and all its nacks; return how many they were."""
+        """Remove *entry* and all its nacks; return how many there were."""
         self._remove(entry, self.entries.pop(entry))
         messages = self._batches.pop(entry, None)
         count = 1 if messages is None else len(messages)

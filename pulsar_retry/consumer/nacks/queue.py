@@ -1,8 +1,8 @@
-"""Negative acknowledgements with delays of their own.
+"""Nacks with a delay for each message.
 
-pulsar-client has one delay per consumer, and its timer starts anew with every nack, so that
-frequent nacks keep older ones from ever being redelivered. Here is kept what is due when; due
-messages are handed to pulsar-client in bursts (`bursts`).
+pulsar-client has one delay for each consumer, and each nack restarts its timer. So frequent nacks
+can prevent older ones from being redelivered at all. This queue keeps the due time of each nack,
+and nacks due messages at pulsar-client in bursts (`bursts`).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from pulsar_retry.consumer.nacks.chunks import ChunkedId, expanded, ids_for_all
 from pulsar_retry.consumer.nacks.pending import Entry, PendingNacks
 from pulsar_retry.runtime.timer import Timer
 
-#: How many are handed over before the time is looked at.
+#: How many messages are nacked before the time is checked.
 _CHUNK = 256
 
-#: Seconds that a burst may take: pulsar-client redelivers nothing meanwhile, so the first of very
-#: many must not wait for the last, nor other consumers for this one.
+#: The maximum number of seconds for a burst. pulsar-client redelivers nothing meanwhile, so neither
+#: the first messages of many nor other consumers must wait for its end.
 _BURST = 0.1
 
-#: Seconds that handing one over takes, until it is known.
+#: The number of seconds that one nack takes, until it is measured.
 _COST = 8e-6
 
-#: First and last chunks that are remembered of other messages; the oldest are forgotten.
+#: How many first and last chunks of other messages are remembered; the oldest are forgotten.
 _MOST_EDGES = 10_000
 
-#: How much of what a chunk has shown goes into what is expected of the next ones.
+#: The weight of each measurement in the expected cost of the next nacks.
 _WEIGHT = 0.1
 
 _log = logging.getLogger("pulsar_retry")
 
 
 def place_of(message_id: Any) -> tuple[Entry, int]:
-    """Return the entry of a raw message id and its index in it."""
+    """Return the entry of a raw message id, and its index in the entry."""
     return (message_id.ledger_id(), message_id.entry_id()), message_id.batch_index()
 
 
@@ -49,18 +49,18 @@ class NackQueue:
 
     Attributes:
         raw: The consumer.
-        pending: What is pending.
-        redelivered: How many messages were handed to pulsar-client, to be redelivered.
-        state: Tells what the application does.
-        asked_again: Is told of messages that have not come and are asked for once more.
+        pending: The pending nacks.
+        redelivered: How many messages were nacked at pulsar-client, to be redelivered.
+        state: Returns the state of the application.
+        asked_again: Called with messages that have not come and are requested again.
     """
 
     def __init__(self, timer: Timer, *, redelivers_all: bool = False) -> None:
         """Make an empty queue.
 
         Args:
-            timer: Calls when something is due.
-            redelivers_all: Whether one redelivery is of all that is not acknowledged, as on
+            timer: The timer that calls when something is due.
+            redelivers_all: Whether one redelivery includes everything unacknowledged, as on
                 Exclusive and Failover subscriptions.
         """
         self.redelivers_all = redelivers_all
@@ -68,11 +68,11 @@ class NackQueue:
         self.pending = PendingNacks()
         self.redelivered = 0
         self._timer = timer
-        # Reentrant, for a collection may settle messages in the midst of anything.
+        # Reentrant, because a garbage collection can settle messages at any moment.
         self._lock = threading.RLock()
         self._looks = float("inf")
         self._looked_at = self._handed_at = float("-inf")
-        self._ledgers: frozenset[int] = frozenset()  # of what was handed over then
+        self._ledgers: frozenset[int] = frozenset()  # of the messages nacked at `_handed_at`
         self._cost = _COST
         self._holds_until = 0.0
         self._quiet_until = 0.0
@@ -84,26 +84,26 @@ class NackQueue:
         self._recall = _Recall(self)
 
     def add(self, message_id: Any, delay: float) -> None:
-        """Have a message redelivered in *delay* seconds, by its id as `with_chunks` returns it."""
-        # A user's backoff may return anything.
+        """Have a message redelivered in *delay* seconds; its id is in the form of `with_chunks`."""
+        # A user's own backoff can return anything.
         self.add_at(message_id, self._timer.now() + min(max(0.0, delay), threading.TIMEOUT_MAX))
 
     def add_at(self, message_id: Any, due: float) -> None:
-        """Have a message redelivered at *due*, by the timer's clock."""
+        """Have a message redelivered at *due*, a time of the timer's clock."""
         entry, index = place_of(message_id)
         with self._lock:
             if self._closed:
-                return  # the broker has redelivered it
+                return  # the broker has redelivered the message
             self._know(message_id)
             is_first = self.pending.add(entry, index, message_id, due)
-            if is_first or not len(self.pending.entries) & 1023:  # very many are begun with earlier
+            if is_first or not len(self.pending.entries) & 1023:  # very many must start earlier
                 self._look_in_time()
 
     def join(self, message_id: Any, due: float) -> bool:
         """Have a message redelivered together with others that are due at the same time.
 
         Returns:
-            False, and nothing is done, if the others may have been handed over already.
+            False, without doing anything, if the others may have been nacked already.
         """
         with self._lock:
             if due - LEAD <= self._looked_at:
@@ -112,9 +112,9 @@ class NackQueue:
             return True
 
     def brings(self, message_id: Any) -> bool:
-        """Tell whether a redelivery of all that is not acknowledged has yet to bring a message.
+        """Tell whether a redelivery of everything unacknowledged will still bring a message.
 
-        That is so for a moment after another message of its ledger was handed over.
+        That is so for a moment after another message of its ledger was nacked at pulsar-client.
         """
         with self._lock:
             return (
@@ -124,32 +124,32 @@ class NackQueue:
             )
 
     def come(self, message_id: Any) -> None:
-        """Take note that a message was received, by its id as `with_chunks` returns it.
+        """Record a received message; its id is in the form of `with_chunks`.
 
-        To be called for each one from the first nack on where everything is redelivered, and
-        elsewhere from the first chunked message on.
+        Call it for each message from the first nack on if everything is redelivered, otherwise from
+        the first chunked message on.
         """
         with self._lock:
             if not self._closed:
                 self._know(message_id)
-                # Redelivered before its nack was due: as soon as that is settled both are.
+                # It was redelivered before its nack was due. Settling it settles both.
                 self.redelivered += self.pending.holds(*place_of(message_id))
                 self._awaited.come(message_id, self._timer.now())
                 self._look_for_lost()
 
     def cancel(self, message_id: Any) -> bool:
-        """Forget the nack of a message, if there is one; tell whether there was."""
+        """Cancel the nack of a message; tell whether there was one."""
         entry, index = place_of(message_id)
         with self._lock:
             return self.pending.cancel(entry, index) > 0
 
     def cancel_up_to(self, message_id: Any, *, one_topic: bool) -> None:
-        """Forget the nacks up to a message.
+        """Cancel the nacks up to a message.
 
         Args:
             message_id: Its id.
-            one_topic: Whether this is the consumer of one topic, so that another ledger is of the
-                same topic if the partition is the same.
+            one_topic: Whether the consumer has only one topic. Then an id of the same partition is
+                of the same topic, whatever its ledger is.
         """
         entry, index = place_of(message_id)
         partition = message_id.partition()
@@ -159,13 +159,13 @@ class NackQueue:
             )
 
     def clear(self) -> None:
-        """Forget all: the broker redelivers them by itself, or they are no longer wanted."""
+        """Cancel everything: the broker redelivers it, or it is no longer wanted."""
         with self._lock:
             self.pending.clear()
             self._awaited.forget()
 
     def close(self) -> None:
-        """Forget all, and what is added later."""
+        """Cancel everything, and ignore later nacks."""
         with self._lock:
             self._closed = True
             self.pending.clear()
@@ -174,7 +174,7 @@ class NackQueue:
         self._timer.discard(self._recall)
 
     def _look_in_time(self) -> None:
-        """Have the timer call when the next burst is to begin. Call with the lock held."""
+        """Have the timer call when the next burst must start. Call it with the lock held."""
         head = self.pending.head()
         if head is None:
             return
@@ -184,10 +184,10 @@ class NackQueue:
     def _look_at(self, when: float) -> None:
         if when < self._looks:
             self._timer.check_later(self, when - self._timer.now())
-            self._looks = when  # not if no thread could be started
+            self._looks = when  # it stays unchanged if no thread could be started
 
     def _check(self) -> None:
-        """Hand over what it is time for; called by the timer."""
+        """Nack at pulsar-client what is due now; the timer calls it."""
         clock = self._timer.now
         with self._lock:
             self._looks = float("inf")
@@ -198,7 +198,7 @@ class NackQueue:
         while left > 0 and clock() - now < _BURST:
             with self._lock:
                 held = len(self.pending)
-                # All in one go where one of them brings all, lest pulsar-client do so twice.
+                # If one message brings all, take all at once: otherwise they are redelivered twice.
                 ids = self.pending.take(left if self.redelivers_all else min(left, _CHUNK))
                 self.redelivered += held - len(self.pending)
                 if self.redelivers_all:
@@ -216,19 +216,19 @@ class NackQueue:
         return [] if head is None else self.pending.upcoming(max(now + AHEAD, head))
 
     def _plan(self, burst: Burst, began: float) -> None:
-        """Say when to look again. Call with the lock held."""
+        """Schedule the next check. Call it with the lock held."""
         now = self._timer.now()
         if burst.holds_until:
             self._look_at(began + burst.wait)
         elif burst.count:
-            self._quiet_until = now + burst.wait  # also for what is added now
+            self._quiet_until = now + burst.wait  # also for entries that are added now
             self._look_in_time()
         elif (head := self.pending.head()) is not None:
             when = first_look(head, len(self.pending.entries), self._cost)
             self._look_at(when if when > now else now + min(burst.wait, PAUSE))
 
     def _hand_over(self, ids: list[Any]) -> None:
-        """Have pulsar-client redeliver these: in C, for nothing else is fast enough."""
+        """Nack messages at pulsar-client, in C code because Python is not fast enough."""
         if self.redelivers_all or self._edges:
             with self._lock:
                 self._awaited.ask(ids, self._timer.now())
@@ -236,7 +236,7 @@ class NackQueue:
         self._ask(ids)
 
     def _ask(self, ids: list[Any]) -> None:
-        if self.redelivers_all:  # one for each topic does, and no two topics share a ledger
+        if self.redelivers_all:  # one id for each topic suffices; topics never share a ledger
             ids = list({each.ledger_id(): each for each in ids}.values())
             ids = [raw for each in ids for raw in ids_for_all(each)]
         elif self._edges:
@@ -245,7 +245,7 @@ class NackQueue:
         began = self._timer.now()
         try:
             deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
-        except Exception:  # noqa: BLE001 - the others are to come back all the same
+        except Exception:  # noqa: BLE001 - the other messages must still be redelivered
             _log.warning("nacked messages could not be redelivered", exc_info=True)
         if len(ids) >= _CHUNK:
             took = (self._timer.now() - began) / len(ids)
@@ -254,14 +254,14 @@ class NackQueue:
     # -- chunked messages that do not come ------------------------------------------------------
 
     def _know(self, message_id: Any) -> None:
-        """Remember where a chunked message begins and ends. Call with the lock held."""
+        """Remember where a chunked message begins and ends. Call it with the lock held."""
         if type(message_id) is ChunkedId:
             self._edges[message_id.first] = self._edges[message_id.last] = None
             while len(self._edges) > _MOST_EDGES:
                 self._edges.popitem(last=False)
 
     def _look_for_lost(self) -> None:
-        """Have the timer call when something may be lost. Call with the lock held."""
+        """Have the timer call when something may be lost. Call it with the lock held."""
         now = self._timer.now()
         wait = self._awaited.next_look(now)
         if wait is not None and now + wait < self._recall.due:
@@ -269,7 +269,7 @@ class NackQueue:
             self._recall.due = now + wait
 
     def ask_again(self) -> None:
-        """Ask again for what is lost."""
+        """Request lost messages again."""
         state = self.state()
         with self._lock:
             if self._closed:
@@ -286,10 +286,10 @@ class NackQueue:
 
 
 class _Recall:
-    """What the timer calls for `NackQueue.ask_again`: an owner has one call at a time.
+    """The timer's target for `NackQueue.ask_again`: an object has only one call at a time.
 
     Attributes:
-        due: When it is to be called.
+        due: When it is due to be called.
     """
 
     def __init__(self, queue: NackQueue) -> None:

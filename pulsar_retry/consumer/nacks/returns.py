@@ -1,4 +1,4 @@
-"""When messages come back whose letters could not be published."""
+"""When messages are redelivered whose letters could not be published."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from pulsar_retry.consumer.nacks.queue import NackQueue, place_of
 from pulsar_retry.policy.backoff import Exponential
 from pulsar_retry.runtime.timer import Timer
 
-#: When the publication of a letter is tried again, or its message comes back: at once, then later
-#: and later, so that a topic that refuses letters is not asked all the time.
+#: The delay before a letter is published again, or its message is redelivered. It grows, so that a
+#: topic that refuses letters does not get constant requests.
 COME_BACK = Exponential(0.1, 30)
 
-#: Seconds at least after the end of a round in which the next one counts as its continuation.
+#: A round that begins within this number of seconds after the last one counts as its continuation.
 _HARDLY = 5.0
 
-#: Messages whose failures are remembered, and entries; the oldest are forgotten.
+#: How many messages, and entries, are remembered with their failures; the oldest are forgotten.
 _MOST = 10_000
 
 
 @attrs.define
 class _Redeliveries:
-    """What redeliveries that are no retries have cost an entry.
+    """The redeliveries of an entry that are not retries.
 
     Attributes:
-        ours: How many of its redeliveries we have asked for.
-        last: The redelivery count of the last delivery that ended so.
+        ours: How many redeliveries of the entry this process has requested.
+        last: The redelivery count of the last delivery that ended with such a request.
     """
 
     ours: int = 0
@@ -40,11 +40,11 @@ class _Redeliveries:
 
 
 class Returns:
-    """Counts how often messages' hand-offs have failed in this process. Thread-safe.
+    """Counts how often the hand-off of a message has failed in this process. Thread-safe.
 
-    The broker's own redelivery count does not do: it is always 0 on Exclusive and Failover
-    subscriptions, and elsewhere it also counts the application's nacks. Counted are also other
-    redeliveries that this process has asked for and that are no retries.
+    The broker's redelivery count is not suitable. It is always 0 on Exclusive and Failover
+    subscriptions, and on others it includes the application's nacks. Other redeliveries that this
+    process has requested, and that are not retries, are counted here too.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Returns:
         self._redeliveries: OrderedDict[Entry, _Redeliveries] = OrderedDict()
 
     def failed(self, raw: Any) -> int:
-        """Take note that *raw* is to be redelivered for a failure of ours; return their number."""
+        """Record that *raw* is redelivered because its hand-off failed; return the failures."""
         place = place_of(raw.message_id())
         with self._lock:
             failures = self._failures[place] = self._failures.pop(place, 0) + 1
@@ -63,17 +63,17 @@ class Returns:
         return failures
 
     def given_back(self, raw: Any) -> None:
-        """Take note that *raw* is to be redelivered, and that this is no retry."""
+        """Record that *raw* is redelivered, and that this is not a retry."""
         count = raw.redelivery_count()
         with self._redelivery_of(raw.message_id()) as known:
-            if count < known.last:  # the broker has begun anew
+            if count < known.last:  # the broker's count has restarted
                 known.ours, known.last = 0, -1
-            if count > known.last:  # else another message of the batch has asked for this one
+            if count > known.last:  # otherwise another message of the batch has requested this one
                 known.ours += 1
                 known.last = count
 
     def asked_again(self, message_ids: Iterable[Any]) -> None:
-        """Take note that messages are redelivered once more, since they have not come."""
+        """Record that messages are requested once more, because they have not come."""
         for each in message_ids:
             with self._redelivery_of(each) as known:
                 known.ours += 1
@@ -89,7 +89,7 @@ class Returns:
                 self._redeliveries.popitem(last=False)
 
     def attempts_before(self, raw: Any) -> int:
-        """Return the redelivery count of *raw* without redeliveries that are no retries."""
+        """Return the redelivery count of *raw*, less redeliveries that are not retries."""
         count: int = raw.redelivery_count()
         if not count or not self._redeliveries:
             return count
@@ -97,21 +97,21 @@ class Returns:
             known = self._redeliveries.get(place_of(raw.message_id())[0])
             if known is None or count < known.last:
                 return count
-            # The delivery that ended last may still be the one in hand.
+            # The last delivery that ended can be the one that is still in hand.
             return max(0, count - known.ours + (count == known.last))
 
 
 class Rounds:
     """Has all messages whose letters failed redelivered together. Thread-safe.
 
-    For Exclusive and Failover subscriptions, where one redelivery is of everything that is not
-    acknowledged: one for each message would run the handlers of all the others each time. A round
-    begins with a failure and ends with the redelivery. Rounds that follow each other take longer
-    and longer, whichever messages they are of.
+    This is for Exclusive and Failover subscriptions, where one redelivery includes everything
+    unacknowledged. One redelivery for each message would run the handlers of all others each time.
+    A round begins with a failure and ends with the redelivery. If rounds follow each other, they
+    take longer and longer, even if they are for different messages.
     """
 
     def __init__(self, queue: NackQueue, timer: Timer) -> None:
-        """Make the rounds of what *queue* has redelivered."""
+        """Make the rounds for messages that *queue* has redelivered."""
         self._queue = queue
         self._now = timer.now
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class Rounds:
     def add(self, message_id: Any, failures: int) -> None:
         """Have a message redelivered whose hand-off has failed *failures* times.
 
-        The round takes as long as the message with the most failures asks for.
+        The message with the most failures determines the length of the round.
         """
         with self._lock:
             if self._queue.brings(message_id):

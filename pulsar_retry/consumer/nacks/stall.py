@@ -7,28 +7,28 @@ import sys
 
 _log = logging.getLogger("pulsar_retry")
 
-#: The broker's own default of maxUnackedMessagesPerConsumer.
+#: The broker's default for maxUnackedMessagesPerConsumer.
 DEFAULT_LIMIT = 50_000
 
-#: From this part of the limit on there is a warning, and another one not before it was half.
+#: Warn at this part of the limit, and not again before the count was down to half the limit.
 _NEAR = 0.8
 _FAR = 0.5
 
-#: The part of the limit that is received from one look to the next while it is near.
+#: Near the limit: the part of the limit that is received between two checks.
 _STEP = 0.05
 
 
 class StallWatch:
-    """Compares what is unsettled with a limit of the broker's."""
+    """Compares the number of unsettled messages with the broker's limit."""
 
     def __init__(self, limit: int, subscription: str) -> None:
-        """Watch the *limit* (0: none) of a consumer of *subscription*."""
+        """Watch the *limit* (0: no limit) of a consumer of *subscription*."""
         self._limit = limit
         self._subscription = subscription
         self._is_near = False
 
     def next_look(self, unsettled: int) -> int:
-        """Return how many more messages may be received before the next `look`."""
+        """Return how many more messages can be received before the next `look`."""
         if not self._limit:
             return sys.maxsize
         if self._is_near:
@@ -36,10 +36,10 @@ class StallWatch:
         return max(1, round(self._limit * _NEAR) - unsettled)
 
     def look(self, unsettled: int, pending: int) -> None:
-        """Warn if the limit has come near.
+        """Log a warning if the number is near the limit.
 
         Args:
-            unsettled: Messages received and not settled.
+            unsettled: The number of messages that were received and are not settled.
             pending: How many of them are nacked.
         """
         if self._is_near:
