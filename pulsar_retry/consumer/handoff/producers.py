@@ -1,4 +1,4 @@
-"""The producers of letters: made on first use, shared, and made again when one is lost."""
+"""The producers of letters: opened at first use, shared, and replaced when lost."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
 
-#: How long to fail at once after a producer could not be made, so that a broken topic costs
-#: neither the broker nor the application a creation per message.
+#: After a producer could not be opened, further letters fail at once for this time. So a broken
+#: topic does not cause an attempt for each message.
 _CREATION_BACKOFF = Exponential(0.1, 30)
 
-#: Seconds after which the subscription of a dead-letter topic is made again where it is gone: much
-#: less than the minute after which a broker deletes what nobody has subscribed to.
+#: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
+#: broker deletes a topic without subscriptions after a minute, which is much longer.
 _KEPT = 5.0
 
 _REFUSED = (
@@ -40,7 +40,7 @@ _REFUSED = (
     "the topic"
 )
 
-#: Publishes alone the raw message that is built when there is a connection: its delay begins then.
+#: Publishes one raw message alone. It is built after the connection is open: its delay starts then.
 PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 
 
@@ -48,10 +48,9 @@ PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 class _Slot:
     """The producer of one topic and schema, or when to try again.
 
-    *named* is whether its producers have names of ours. *right* is what the role needed when the
-    last try failed. *kept_until* is when the subscription
-    of a dead-letter topic is to be looked after again. *proven* is the longest delay that the topic
-    has taken.
+    *named* is whether its producers have names of this package. *right* is the right that the role
+    needed in the last failed attempt. *kept_until* is when the subscription of a dead-letter topic
+    must be checked again. *proven* is the longest delay that the topic has accepted.
     """
 
     named: bool
@@ -66,21 +65,21 @@ class _Slot:
     refusals: Refusals = attrs.Factory(Refusals)
 
     def failed(self, error: Exception, now: float) -> None:
-        """Take note that the topic does not work for now."""
+        """Record that the topic does not work at present."""
         self.failures += 1
         self.error = error
         self.retry_at = now + _CREATION_BACKOFF.delay(self.failures)
 
 
 class LetterProducers:
-    """Keeps one unbatched, chunking producer per topic and schema. Thread-safe.
+    """Keeps one unbatched, chunking producer for each topic and schema. Thread-safe.
 
-    Those of letters with an identity have names that no other producer has. No fixed name: two
-    consumers of one name would fence each other off.
+    Producers of letters with an identity have unique names. The names are not fixed, because two
+    consumers with the same producer name would exclude each other.
 
     Attributes:
-        client: What makes them, and whatever else asks for the topics of letters: a broker may
-            close its connection.
+        client: The client that opens the producers, and makes all other requests for letters'
+            topics. A broker may close its connection.
     """
 
     def __init__(
@@ -96,17 +95,18 @@ class LetterProducers:
         """Make an empty set.
 
         Args:
-            client: Makes the producers, if it is not one of ours, which has a client for them.
-            send_timeout: Seconds until a letter that has no receipt counts as failed.
-            prepare_dead_letters: Called with a dead-letter topic before its producer is made, and
-                again every few seconds in which there are dead letters.
-            landed: Takes receipts; see `LetterProducer`.
-            clock: Tells the time in seconds.
-            options: More arguments of `create_producer`, such as those of encryption.
+            client: Opens the producers. If it is a client of this package, its client for letters
+                does this instead.
+            send_timeout: Seconds after which a letter without a receipt has failed.
+            prepare_dead_letters: Called with a dead-letter topic before its producer is opened, and
+                again every few seconds while there are dead letters.
+            landed: Handles receipts; see `LetterProducer`.
+            clock: Returns the time in seconds.
+            options: Additional arguments of `create_producer`, such as those of encryption.
         """
         own = getattr(client, "_letter_client", None)
         self.client = client if own is None else own
-        self._one_thread = own is not None  # which has one I/O thread
+        self._one_thread = own is not None  # that client has one I/O thread
         self._new_client = getattr(client, "_new_client", None)
         self._more = dict(options or {})
         self._landed = landed
@@ -117,7 +117,7 @@ class LetterProducers:
 
     @property
     def can_send_alone(self) -> bool:
-        """Whether letters can be published through a client of their own."""
+        """Whether letters can be published alone, each through a separate client."""
         return self._new_client is not None
 
     def ready(
@@ -128,14 +128,14 @@ class LetterProducers:
         properties: Mapping[str, str] = MappingProxyType({}),
         payload: int = 0,
     ) -> LetterProducer | None:
-        """Return the producer of *topic* and schema *key*, if there is one for this letter already.
+        """Return the producer of *topic* and schema *key* if it can take this letter now.
 
         Args:
             topic: The full topic name.
             key: As for `get`.
-            delay: The letter's, in seconds.
-            properties: The letter's.
-            payload: The bytes of its payload.
+            delay: The letter's delay in seconds.
+            properties: The letter's properties.
+            payload: The size of its payload in bytes.
         """
         slot = self._slots.get((topic, key))
         if slot is None or delay > slot.proven or self._is_due(slot):
@@ -145,7 +145,7 @@ class LetterProducers:
         return slot.producer
 
     def _is_due(self, slot: _Slot) -> bool:
-        """Tell whether somebody may have deleted the subscription that keeps dead letters."""
+        """Tell whether the subscription that keeps dead letters must be checked for deletion."""
         return slot.kept_until < math.inf and slot.kept_until <= self._clock()
 
     def get(
@@ -157,19 +157,19 @@ class LetterProducers:
         dead: bool,
         named: bool = False,
     ) -> LetterProducer:
-        """Return the producer, made now if need be. May block for the operation time-out.
+        """Return the producer, and open it if necessary. May block for the operation time-out.
 
         Args:
             topic: The full topic name.
-            key: What tells *schema* and *named* from others of this consumer.
+            key: Identifies *schema* and *named* among the producers of this consumer.
             schema: The schema to publish with.
-            dead: Whether it is a dead-letter topic. There plain bytes are published where the
-                topic refuses the schema, so that nothing is ever too odd for it (the Java client
-                likewise does not validate there).
+            dead: Whether the topic is a dead-letter topic. If such a topic refuses the schema,
+                plain bytes are published, so that it accepts every message. (The Java client does
+                not validate there either.)
             named: Whether its letters have an identity (`identity`); the same for each *key*.
 
         Raises:
-            LetterPublishError: it could not be made, now or a moment ago.
+            LetterPublishError: the producer could not be opened, now or a moment ago.
         """
         slot = self._slots.setdefault(
             (topic, key), _Slot(named, proven=math.inf if self._new_client is None else 0.0)
@@ -209,7 +209,7 @@ class LetterProducers:
                 raise
             _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
-        raw = producer._producer  # noqa: SLF001 - the handle itself costs less per letter
+        raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
         ordered = self._one_thread and self._is_single(topic)
         return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
@@ -221,23 +221,23 @@ class LetterProducers:
         measured: Measure,
         build: Callable[[], Any],
     ) -> bool:
-        """Publish a letter alone if it may be refused, so that this can hurt no other.
+        """Publish a letter alone if it may be refused, so that it cannot delay other letters.
 
-        That is one whose delay is longer than any before, or one like another that was refused.
-        Call it after `get`. Blocks until there is a receipt; other letters go on.
+        That is so if its delay is longer than any before, or if a letter like it was refused. Call
+        it after `get`. It blocks until there is a receipt; other letters continue.
 
         Args:
             topic: The full topic name.
             key: As for `get`.
             schema: As for `get`.
-            measured: The letter's.
+            measured: The letter's delay and size.
             build: Returns the raw message.
 
         Returns:
-            Whether it is published; else it need not go alone.
+            Whether the letter was published. If not, it need not be published alone.
 
         Raises:
-            LetterPublishError: it was not, or a moment ago one like it was not.
+            LetterPublishError: this letter, or one like it a moment ago, was not published.
         """
         slot = self._slots[topic, key]
         with slot.lock:
@@ -251,9 +251,9 @@ class LetterProducers:
 
     @contextlib.contextmanager
     def alone(self, topic: str, key: Any, schema: Any) -> Iterator[PublishAlone]:
-        """Give what publishes letters one at a time, through a client of their own. Blocks.
+        """Yield a function that publishes letters one at a time, through a separate client. Blocks.
 
-        It raises `LetterPublishError` for a letter that was not published. Call this after `get`.
+        The function raises `LetterPublishError` if a letter was not published. Call it after `get`.
         """
         slot = self._slots[topic, key]
         assert self._new_client is not None  # noqa: S101 - see `can_send_alone`
@@ -302,13 +302,13 @@ class LetterProducers:
             yield publish
 
     def _made_room(self, topic: str) -> bool:
-        """Close our producers of *topic*, for it may have no more (``maxProducersPerTopic``).
+        """Close this object's producers of *topic*, which may be at ``maxProducersPerTopic``.
 
-        Letters under way have their receipts first, and later ones make other producers. Producers
-        that other threads are making stay.
+        Letters in flight get their receipts first, and later letters open other producers.
+        Producers that other threads are opening are not closed.
 
         Returns:
-            Whether there were any.
+            Whether any producer was closed.
         """
         closed = 0
         for (name, _), slot in list(self._slots.items()):
@@ -325,7 +325,7 @@ class LetterProducers:
         return closed > 0
 
     def _knows(self, topic: str) -> bool:
-        """Tell whether the broker answers for *topic*."""
+        """Tell whether the broker answers requests about *topic*."""
         with contextlib.suppress(pulsar.PulsarException):
             return bool(self.client.get_topic_partitions(topic))
         return False
@@ -336,7 +336,7 @@ class LetterProducers:
             "producer_name": new_producer_name() if named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
-            "max_pending_messages": 0,  # it counts chunks; the hand-off bounds the letters
+            "max_pending_messages": 0,  # it counts chunks; the hand-off limits the letters
             "batching_enabled": False,
             "chunking_enabled": True,
         }
@@ -349,12 +349,12 @@ class LetterProducers:
             return False
 
     def lost(self, topic: str, key: Any, producer: LetterProducer) -> None:
-        """Forget *producer*, which will not work again; the next letter makes a new one."""
+        """Forget *producer*, which will not work again; the next letter opens a new one."""
         slot = self._slots.get((topic, key))
         if slot is not None and slot.producer is producer:
             slot.producer = None
             if slot.proven < math.inf:
-                slot.proven = 0.0  # perhaps there is a limit now
+                slot.proven = 0.0  # the topic may have a limit now
 
     def close(self) -> None:
         """Close every producer."""
@@ -368,7 +368,7 @@ class LetterProducers:
 
 
 def measure(delay: float, properties: Mapping[str, str], payload: int) -> Measure:
-    """Return what a broker may find too much about a letter of *payload* bytes."""
+    """Return the delay and the size of a letter with *payload* bytes, as a broker judges them."""
     return Measure(delay, payload + most_bytes(properties))
 
 

@@ -1,13 +1,13 @@
-"""When nacks are handed to pulsar-client, and how many at a time. Pure.
+"""When nacks are given to pulsar-client, and how many at a time. Pure.
 
-pulsar-client redelivers a nacked message some 100 ms after it was told (its floor). It looks every
-33 ms, but starts that wait anew with every nack that it is told of: while they follow each other
-closely it redelivers nothing, and 33 ms after the last of them everything that it was told more
-than 100 ms before. So due messages are handed over in short bursts with pauses for it to look.
+pulsar-client redelivers a nacked message about 100 ms after the nack; this is its minimum. It
+checks every 33 ms, but each new nack restarts these 33 ms. While nacks follow each other closely,
+it redelivers nothing. 33 ms after the last nack it redelivers all messages whose nacks are older
+than 100 ms. Therefore due messages are given to it in short bursts, with pauses for its checks.
 
-Handing over costs microseconds each, and so 100 000 at once take some tenths of a second. They are
-begun with so much earlier; that they follow each other closely then holds back the first of them
-until the last are there.
+Each nack costs microseconds, so 100 000 take some tenths of a second. They are started earlier by
+this time. Because they follow each other closely, pulsar-client holds the first of them back until
+the last ones are there.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import math
 
 import attrs
 
-#: Milliseconds that pulsar-client adds at least; we ask that much earlier.
+#: Milliseconds that pulsar-client adds at least. Requests are made earlier by this time.
 CLIENT_DELAY_MS = 100
 
 #: The same in seconds.
 LEAD = CLIENT_DELAY_MS / 1000
 
-#: Seconds between two looks of pulsar-client's.
+#: Seconds between two checks of pulsar-client.
 _TICK = LEAD / 3
 
-#: Seconds that it is left alone after a burst: one look and a little more.
+#: Seconds without a nack after a burst: one check and a little more.
 PAUSE = 0.04
 
-#: Seconds between two parts of a burst that holds back what it began with: shorter than a look.
+#: Seconds between two parts of a burst that holds back its first part: shorter than a check.
 _STEP = 0.01
 
-#: Seconds that a burst is begun earlier at most. Meanwhile nothing else of that consumer comes
-#: back, and where the process is held up, what was handed over may come so much too early.
+#: The maximum number of seconds that a burst starts early. Meanwhile this consumer gets no other
+#: redeliveries. If the process is delayed, messages of the burst can be too early by this time.
 AHEAD = 0.8
 
 
@@ -41,9 +41,9 @@ class Burst:
     """What to do now.
 
     Attributes:
-        count: How many entries to hand over, those first due.
-        wait: Seconds until the next look.
-        holds_until: The due time for which more was begun with early; 0: none.
+        count: How many entries to nack now: those that are due first.
+        wait: Seconds until the next check.
+        holds_until: The due time of entries that were started early; 0 if there are none.
     """
 
     count: int
@@ -52,29 +52,29 @@ class Burst:
 
 
 def first_look(head: float, count: int, cost: float) -> float:
-    """Return when to look at *count* entries, the first of which is due at *head*.
+    """Return the time of the check for *count* entries, of which the first is due at *head*.
 
-    *cost* is the seconds that it takes to hand one over.
+    *cost* is the number of seconds that one nack takes.
     """
     return head - (AHEAD if _ahead(count, cost) > LEAD else LEAD)
 
 
 def _ahead(count: int, cost: float) -> float:
-    """Return how much earlier than due *count* entries are to be begun with."""
+    """Return how many seconds before their due time *count* entries must be started."""
     return min(max(LEAD, count * cost + _TICK), AHEAD)
 
 
 def plan_burst(
     now: float, upcoming: list[tuple[float, int]], cost: float, holds_until: float = 0.0
 ) -> Burst:
-    """Decide what to hand over.
+    """Decide what to nack now.
 
     Args:
         now: The time in seconds.
-        upcoming: When how many entries are due, the earliest first; all that is due within `AHEAD`,
-            and what is due next.
-        cost: Seconds that it takes to hand one over.
-        holds_until: What the last burst said.
+        upcoming: Due times with their numbers of entries, the earliest first: everything due within
+            `AHEAD`, and the next due time.
+        cost: The number of seconds that one nack takes.
+        holds_until: The value of the last burst.
     """
     ready = total = 0
     target = holds_until
@@ -89,7 +89,7 @@ def plan_burst(
         else:
             waits.append(start - now)
     held = sum(count for due, count in upcoming if due <= target)
-    # What comes last is followed by a look of pulsar-client's, which must not be too early.
+    # A check of pulsar-client follows the last nack, and must not be too early.
     left = target - (_TICK - _STEP) - now
     if held and left > _STEP:
         return Burst(math.ceil(held * _STEP / left), _STEP, target)
