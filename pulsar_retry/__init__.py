@@ -70,7 +70,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.wire.names import Naming
     from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
 else:
-    # Each when it is first asked for: who needs a policy need not wait for the rest.
+    # A name is imported at its first use, so that a program which needs one part does not load all.
     __getattr__ = _parts.part
     __dir__ = _parts.listed
 

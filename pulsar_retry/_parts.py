@@ -1,7 +1,8 @@
-"""The parts of the package, each imported when it is first asked for.
+"""The public names of the package. Each is imported at its first use.
 
-So ``import pulsar_retry`` costs little, and a program waits for what it uses. Type checkers and
-readers have the same names in `pulsar_retry`, under ``TYPE_CHECKING``; a test compares the two.
+So ``import pulsar_retry`` is fast, and a program loads only the parts that it uses. For type
+checkers and readers, `pulsar_retry` has the same names under ``TYPE_CHECKING``. A test compares
+both lists.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _MODULES = frozenset(
     }
 )
 
-#: The names by the modules that define them.
+#: The public names, by the modules that define them.
 NAMES: dict[str, tuple[str, ...]] = {
     "client": ("Client",),
     "consumer.consumer": ("Consumer",),
@@ -128,16 +129,16 @@ _ORIGINS = {name: module for module, names in NAMES.items() for name in names}
 
 
 def part(name: str) -> Any:
-    """Return `pulsar_retry.<name>`; it is the package's ``__getattr__``."""
+    """Return `pulsar_retry.<name>`. This is the package's ``__getattr__``."""
     if name in _MODULES:
         return importlib.import_module(f"pulsar_retry.{name}")
     if name not in _ORIGINS:
         raise AttributeError(f"module 'pulsar_retry' has no attribute {name!r}", name=name)
     value = getattr(importlib.import_module(f"pulsar_retry.{_ORIGINS[name]}"), name)
-    setattr(sys.modules["pulsar_retry"], name, value)  # asked for but once
+    setattr(sys.modules["pulsar_retry"], name, value)  # later uses do not call this function
     return value
 
 
 def listed() -> list[str]:
-    """Return what the package has; it is its ``__dir__``."""
+    """Return the names in the package. This is its ``__dir__``."""
     return sorted({*vars(sys.modules["pulsar_retry"]), *_ORIGINS, *_MODULES})

@@ -1,4 +1,4 @@
-"""A limit on how often somebody may present a wrong token."""
+"""A limit on how often a client can present a wrong token."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Wrong tokens that an address may present at once; after these, seconds until the next one.
+#: How many wrong tokens an address can present at once; then the seconds until each further one.
 BURST, INTERVAL = 10, 6.0
-#: Addresses that are remembered at most.
+#: The maximum number of addresses that are remembered.
 _MOST = 10_000
 
 
@@ -28,25 +28,25 @@ class TooManyTriesError(Exception):
 class Throttle:
     """Limits the attempts of each client address. Thread-safe.
 
-    An attempt is counted before the token is looked at, and given back if it was right, so that
+    An attempt is counted before the token is checked, and uncounted if the token is right. So
     concurrent requests cannot exceed the limit.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make one; *clock* tells seconds."""
+        """Start without attempts; *clock* returns seconds."""
         self._clock = clock
         self._lock = threading.Lock()
-        #: By address: when all of its attempts will be forgotten, each after `INTERVAL`.
+        #: For each address: when all its attempts are forgotten. Each one takes `INTERVAL`.
         self._busy_until: dict[str, float] = {}
 
     def take(self, address: str) -> None:
         """Count an attempt.
 
         Args:
-            address: The client's IP address. The addresses of an IPv6 /64 count as one.
+            address: The client's IP address. All addresses of an IPv6 /64 count as one.
 
         Raises:
-            TooManyTriesError: there were too many.
+            TooManyTriesError: there were too many attempts.
         """
         now, who = self._clock(), _network(address)
         with self._lock:
@@ -59,14 +59,14 @@ class Throttle:
             self._busy_until[who] = until
 
     def give_back(self, address: str) -> None:
-        """Forget an attempt: the token was right."""
+        """Uncount an attempt, because the token was right."""
         who = _network(address)
         with self._lock:
             if who in self._busy_until:
                 self._busy_until[who] -= INTERVAL
 
     def _forget(self, now: float) -> None:
-        """Forget addresses whose attempts are all forgotten, or else the one that is next."""
+        """Remove addresses without attempts, or else the address whose attempts end first."""
         kept = {who: until for who, until in self._busy_until.items() if until > now}
         if len(kept) >= _MOST:
             del kept[min(kept, key=kept.__getitem__)]

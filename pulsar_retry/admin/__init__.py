@@ -1,4 +1,4 @@
-"""The REST API of a cluster, as far as this package needs it: typed, thread-safe, blocking."""
+"""The parts of a cluster's REST API that this package uses: typed, thread-safe, blocking."""
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.endpoint import Endpoint

@@ -12,25 +12,26 @@ from pulsar_retry.admin.transport import Transport
 
 
 class AdminClient:
-    """A client of Pulsar's REST API. Thread-safe, a context manager, and opens nothing by itself.
+    """A client of Pulsar's REST API. Thread-safe, and a context manager.
 
-    Each call blocks until its answer; what only reads is tried again for some seconds while a
-    broker restarts. Everything raises `AdminError`, or one of its subclasses.
+    Making a client opens no connection. Each call blocks until its answer arrives. Requests that
+    only read are repeated for some seconds while a broker restarts. Every method raises
+    `AdminError`, or one of its subclasses, if the request fails.
 
     Attributes:
-        endpoint: Where the API is. Its `repr` tells no secret, nor do errors.
-        namespaces: What is asked of namespaces.
-        topics: What is asked of topics.
-        subscriptions: What is asked of subscriptions, and done to them.
+        endpoint: The location of the API. Neither its `repr` nor errors contain secrets.
+        namespaces: Requests about namespaces.
+        topics: Requests about topics.
+        subscriptions: Requests about subscriptions, and changes to them.
     """
 
     def __init__(self, endpoint: Endpoint, *, check: bool = False) -> None:
         """Make a client, such as ``AdminClient(Cluster("pulsar://localhost:6650"))``.
 
         Args:
-            endpoint: Where the API is, and who we are.
-            check: Whether the first call begins with a look whether the API answers, for 4 s at
-                most: a wrong URL is told at once then.
+            endpoint: The location of the API, and the token.
+            check: Whether the first call checks that the API answers, for at most 4 s. Then a wrong
+                URL is reported at once.
         """
         self.endpoint = endpoint
         self._transport = Transport(endpoint, check=check)
@@ -39,7 +40,7 @@ class AdminClient:
         self.subscriptions = Subscriptions(self._transport)
 
     def tenants(self) -> list[str]:
-        """Return the names of all tenants, which takes a superuser."""
+        """Return the names of all tenants, sorted. Needs the rights of a superuser."""
         names: list[str] = self._transport.json("GET", "tenants")
         return sorted(names)
 
@@ -48,12 +49,12 @@ class AdminClient:
         return self._transport.send("GET", "brokers/version").body.decode().strip().strip('"')
 
     def broker_configuration(self) -> dict[str, str]:
-        """Return the settings that the broker runs with, which takes a superuser."""
+        """Return the settings of the running broker. Needs the rights of a superuser."""
         facts: dict[str, str] = self._transport.json("GET", "brokers/configuration/runtime")
         return facts
 
     def close(self) -> None:
-        """Close its connections; a call afterwards opens new ones."""
+        """Close all connections. A later call opens new ones."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What is asked of compaction."""
+"""Requests about compaction."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pulsar_retry.admin.transport import topic_path
 
 
 class Compaction:
-    """Compaction of single topics. Thread-safe; everything raises `AdminError`."""
+    """Compaction of single topics. Thread-safe. Failed requests raise `AdminError`."""
 
     def __init__(self, admin: AdminClient) -> None:
-        self._transport = admin._transport  # noqa: SLF001 - one package
+        self._transport = admin._transport  # noqa: SLF001 - the same package
 
     def start(self, topic: str) -> None:
-        """Have a topic compacted. One that is being compacted stays so.
+        """Start the compaction of a topic. A running compaction continues.
 
         Raises:
-            AdminConflictError: it is being compacted.
+            AdminConflictError: a compaction is running.
         """
         self._transport.json("PUT", topic_path(topic, "compaction"))
 

@@ -1,4 +1,4 @@
-"""What a client of the REST API has to know of a cluster."""
+"""What a client of the REST API needs to know about a cluster."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Protocol
 
 
 class Endpoint(Protocol):
-    """Where the REST API is, who we are, and which certificates are trusted.
+    """The location of the REST API, the token, and the trusted certificates.
 
-    `pulsar_retry.replay.Cluster` is one.
+    `pulsar_retry.replay.Cluster` is an implementation.
     """
 
     @property
@@ -17,12 +17,12 @@ class Endpoint(Protocol):
 
     @property
     def tls_trust_certs_file(self) -> str | None:
-        """The certificates that are trusted; None: the system's."""
+        """The file of trusted certificates; None: the system's certificates."""
 
     @property
     def tls_allow_insecure(self) -> bool:
-        """Whether any certificate will do."""
+        """Whether every certificate is accepted."""
 
     def read_token(self) -> str | None:
-        """Return the token of now; None: there is none."""
+        """Return the present token; None if there is none."""
         ...

@@ -1,4 +1,4 @@
-"""What is asked of namespaces."""
+"""Requests about namespaces."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NAMESPACE = re.compile(r"([^/]+)/([^/]+)")
 
 @attrs.frozen
 class Retention:
-    """How long messages are kept that every subscription has acknowledged.
+    """How long messages are kept after every subscription has acknowledged them.
 
     Attributes:
-        minutes: For so long; 0: not at all, -1: for ever.
-        megabytes: So many at most; 0: none, -1: any number.
+        minutes: The maximum age; 0: not kept, -1: no limit.
+        megabytes: The maximum size; 0: not kept, -1: no limit.
     """
 
     minutes: int = 0
@@ -28,23 +28,23 @@ class Retention:
 
     @classmethod
     def read(cls, facts: Any) -> Retention | None:
-        """Read the JSON of the REST API; None: nothing is said."""
+        """Read the JSON of the REST API; None if no retention is set."""
         if not facts:
             return None
         return cls(int(facts["retentionTimeInMinutes"]), int(facts["retentionSizeInMB"]))
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether a message is gone when every subscription has acknowledged it."""
+        """Whether a message is deleted as soon as every subscription has acknowledged it."""
         return self.minutes == 0 or self.megabytes == 0
 
     def json(self) -> dict[str, int]:
-        """Return it as the REST API takes it."""
+        """Return the retention as JSON for the REST API."""
         return {"retentionTimeInMinutes": self.minutes, "retentionSizeInMB": self.megabytes}
 
 
 class Namespaces:
-    """Namespaces, ``tenant/namespace``. Thread-safe; everything raises `AdminError`."""
+    """Namespaces, ``tenant/namespace``. Thread-safe. Failed requests raise `AdminError`."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -55,9 +55,9 @@ class Namespaces:
         return sorted(names)
 
     def topics(self, namespace: str, *, domain: str = "persistent") -> list[str]:
-        """Return the full names of the topics, sorted; a partitioned topic is one of them.
+        """Return the full names of the topics, sorted; a partitioned topic is one name.
 
-        It takes two calls, however many topics there are. Topics of the system are left out.
+        It takes two requests for any number of topics. System topics are left out.
         """
         path = f"{domain}/{path_of(namespace)}"
         single: list[str] = self._transport.json("GET", path, includeSystemTopic=False)
@@ -70,24 +70,24 @@ class Namespaces:
         return sorted(names)
 
     def retention(self, namespace: str) -> Retention | None:
-        """Return the retention that is set here; None: the broker's default holds."""
+        """Return the retention that is set on the namespace; None: the broker's default applies."""
         return Retention.read(self.policy(namespace, "retention"))
 
     def set_retention(self, namespace: str, retention: Retention) -> None:
-        """Set the retention of all topics that have none of their own."""
+        """Set the retention of all topics without a retention policy of the topic itself."""
         path = f"namespaces/{path_of(namespace)}/retention"
         self._transport.json("POST", path, retention.json())
 
     def policy(self, namespace: str, name: str) -> Any:
-        """Return a policy by its path, such as ``messageTTL``; None: it is not set."""
+        """Return a policy by its path, such as ``messageTTL``; None if it is not set."""
         return self._transport.json("GET", f"namespaces/{path_of(namespace)}/{name}")
 
 
 def path_of(namespace: str) -> str:
-    """Return a namespace as a path, quoted.
+    """Return a namespace as a quoted path.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: *namespace* is not of the form ``tenant/namespace``.
     """
     match = _NAMESPACE.fullmatch(namespace)
     if match is None:

@@ -1,4 +1,4 @@
-"""Positions in a topic, in the spellings that Pulsar has for them. Pure."""
+"""Positions in a topic, in the text forms that Pulsar uses. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _NUMBERS = re.compile(r"-?[0-9]{1,19}([:,]-?[0-9]{1,19}){1,3}", re.ASCII)
 
 @attrs.frozen(order=True)
 class Position:
-    """A message's place in a topic, or in one partition. Sorts as the messages of a partition do.
+    """The position of a message in a topic or partition. It sorts as messages of a partition do.
 
     Attributes:
         ledger: The ledger.
-        entry: The entry in it; -1: before its first.
-        partition: The partition; -1: none, or not known.
-        batch: The message in the entry; -1: the entry is no batch, or all of it is meant.
+        entry: The entry in the ledger; -1: before its first entry.
+        partition: The partition; -1: there is none, or it is not known.
+        batch: The message in the entry; -1: the entry is not a batch, or the whole entry is meant.
     """
 
     ledger: int
@@ -30,10 +30,10 @@ class Position:
 
     @classmethod
     def parse(cls, text: str) -> Position:
-        """Read ``ledger:entry[:partition[:batch]]``, also in pulsar-client's brackets.
+        """Parse ``ledger:entry[:partition[:batch]]``; pulsar-client's brackets are accepted too.
 
         Raises:
-            ConfigError: it is none.
+            ConfigError: the text is not a position.
         """
         bare = text[1:-1] if text[:1] == "(" and text[-1:] == ")" else text
         if not _NUMBERS.fullmatch(bare):
@@ -42,7 +42,7 @@ class Position:
 
     @classmethod
     def of(cls, message_id: Any) -> Position:
-        """Read a `pulsar.MessageId`, or a `_pulsar.MessageId`; of a chunked one its last chunk."""
+        """Return the position of a message id, raw or not; if it is chunked, of its last chunk."""
         return cls.parse(str(message_id).rsplit(";", maxsplit=1)[-1])
 
     @classmethod
@@ -56,11 +56,11 @@ class Position:
         )
 
     def json(self) -> dict[str, int]:
-        """Return it as the REST API takes it."""
+        """Return the position as JSON for the REST API."""
         facts = {"ledgerId": self.ledger, "entryId": self.entry, "partitionIndex": self.partition}
         return facts if self.batch < 0 else {**facts, "batchIndex": self.batch}
 
     def __str__(self) -> str:
-        """Return it as the Java client prints it: no batch where there is none."""
+        """Return the position in the Java client's text form, without a batch if there is none."""
         text = f"{self.ledger}:{self.entry}:{self.partition}"
         return text if self.batch < 0 else f"{text}:{self.batch}"

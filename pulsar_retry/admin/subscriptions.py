@@ -1,4 +1,4 @@
-"""What is asked of subscriptions, and done to them."""
+"""Requests about subscriptions, and changes to them."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from pulsar_retry.admin.transport import AdminReply, Transport, topic_path
 from pulsar_retry.errors import AdminError
 from pulsar_retry.policy.backoff import Exponential
 
-#: Where a new subscription begins.
+#: Where a new subscription starts.
 Start = Position | Literal["earliest", "latest"]
 
 _LAST = 2**63 - 1
 _PROPERTY = "x-pulsar-property-"
 
-#: What the broker says when two things write down a subscription's state at a time.
+#: In the broker's answer if two requests change a subscription's stored state at the same time.
 _BAD_VERSION = "BadVersion"
 _TRIES, _BACKOFF = 8, Exponential(0.02, 1)
 
 
 @attrs.frozen
 class StoredEntry:
-    """One entry of a topic as it is stored.
+    """One stored entry of a topic.
 
     Attributes:
-        position: Where it is.
-        messages: How many it holds.
-        published: When it was published; None: the broker does not say.
-        due: Before when it is not delivered to Shared subscriptions; None: it has no delay.
-        headers: What the broker says of it, names in lower case.
-        body: Its bytes: of a batch, all its messages with what Pulsar stores of each.
+        position: Its position.
+        messages: The number of messages in it.
+        published: When it was published; None if the broker does not say.
+        due: The earliest time of delivery to Shared subscriptions; None if it has no delay.
+        headers: The broker's headers for it, with names in lower case.
+        body: Its bytes. For a batch: all messages, with the metadata that Pulsar stores for each.
     """
 
     position: Position | None
@@ -47,10 +47,10 @@ class StoredEntry:
 
 
 class Subscriptions:
-    """Subscriptions of topics. Thread-safe; everything raises `AdminError`.
+    """Subscriptions of topics. Thread-safe. Failed requests raise `AdminError`.
 
-    A partitioned topic takes `names`, `create`, `delete`, `reset` to a time and `skip_all` as one;
-    everything else is for a single topic, or for one partition.
+    For a partitioned topic, `names`, `create`, `delete`, `reset` to a time and `skip_all` apply to
+    all its partitions. All other methods need a single topic, or one partition.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -74,32 +74,32 @@ class Subscriptions:
         Args:
             topic: The topic.
             name: The subscription.
-            at: Its first message.
-            properties: What is kept with it.
+            at: The position of its first message.
+            properties: Properties to store with it.
 
         Raises:
-            AdminConflictError: it exists.
+            AdminConflictError: the subscription exists.
         """
         body = _start(at) | ({"properties": dict(properties)} if properties else {})
         self._transport.json("PUT", _path(topic, name), body)
 
     def delete(self, topic: str, name: str, *, force: bool = False) -> None:
-        """Delete a subscription; *force* disconnects its consumers.
+        """Delete a subscription; *force* disconnects its consumers first.
 
         Raises:
-            AdminNotFoundError: it does not exist.
-            AdminConflictError: it has consumers.
+            AdminNotFoundError: the subscription does not exist.
+            AdminConflictError: the subscription has consumers.
         """
         self._transport.json("DELETE", _path(topic, name), force=force)
 
     def reset(self, topic: str, name: str, to: datetime | Start) -> None:
-        """Move a subscription; its consumers are disconnected and come back.
+        """Move a subscription. Its consumers are disconnected and reconnect.
 
         Args:
             topic: The topic.
             name: The subscription.
-            to: A time: the first message that was published at or after it. A position: *its*
-                message is the next one that is delivered.
+            to: A time: delivery continues with the first message published at or after it. A
+                position: delivery continues with the message at the position.
         """
         if isinstance(to, datetime):
             path = _path(topic, name, "resetcursor", str(round(to.timestamp() * 1000)))
@@ -108,18 +108,19 @@ class Subscriptions:
             self._transport.json("POST", _path(topic, name, "resetcursor"), _start(to))
 
     def skip_all(self, topic: str, name: str) -> None:
-        """Acknowledge everything that is there."""
+        """Acknowledge all messages that are in the topic now."""
         self._transport.json("POST", _path(topic, name, "skip_all"))
 
     def properties(self, topic: str, name: str) -> dict[str, str]:
-        """Return what is kept with a subscription."""
+        """Return the properties that are stored with a subscription."""
         facts = self._transport.json("GET", _path(topic, name, "properties"))
         return dict(facts or {})
 
     def set_properties(self, topic: str, name: str, properties: Mapping[str, str]) -> None:
-        """Replace what is kept with a subscription.
+        """Replace the properties that are stored with a subscription.
 
-        The broker refuses it while it writes down an acknowledgement, which takes a moment.
+        The broker refuses this for a moment while it stores an acknowledgement; the call then tries
+        again.
         """
         for tries in range(1, _TRIES + 1):
             try:
@@ -132,10 +133,10 @@ class Subscriptions:
                 return
 
     def peek(self, topic: str, name: str, number: int = 1) -> StoredEntry:
-        """Return the *number*-th entry that is not acknowledged, from 1. Consumes nothing.
+        """Return unacknowledged entry *number*, counted from 1. It consumes nothing.
 
         Raises:
-            AdminNotFoundError: there are not so many.
+            AdminNotFoundError: there are fewer entries.
         """
         return _entry(self._transport.send("GET", _path(topic, name, "position", str(number))))
 
@@ -143,7 +144,7 @@ class Subscriptions:
         """Return an entry by its position, acknowledged or not.
 
         Raises:
-            AdminNotFoundError: it is not there, or no more.
+            AdminNotFoundError: the entry does not exist, or was deleted.
         """
         parts = ("ledger", str(position.ledger), "entry", str(position.entry))
         found = _entry(self._transport.send("GET", topic_path(topic, *parts)))
@@ -175,7 +176,7 @@ def _entry(reply: AdminReply) -> StoredEntry:
 
 
 def _time(text: str | None) -> datetime | None:
-    """Read the ISO 8601 that the broker writes."""
+    """Parse the ISO 8601 text that the broker writes."""
     if text is None:
         return None
     when = datetime.fromisoformat(text)

@@ -1,4 +1,4 @@
-"""What is asked of topics."""
+"""Requests about topics."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from pulsar_retry.wire.names import logical
 
 
 class Topics:
-    """Topics, by any of their names. Thread-safe; everything raises `AdminError`.
+    """Topics; short and full names are accepted. Thread-safe. Failed requests raise `AdminError`.
 
-    Statistics, ids and positions are a single topic's, or one partition's
-    (`partition_names`); asking a partitioned topic for them is an error of the broker's.
+    Statistics, ids and positions need a single topic or one partition (`partition_names`). For a
+    partitioned topic the broker answers with an error.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def exists(self, topic: str) -> bool:
-        """Tell whether a topic exists, partitioned or not. Creates nothing."""
+        """Tell whether a topic exists, partitioned or not. It creates nothing."""
         try:
             if not self.partitions(topic):
-                # Older brokers say 0 of what is not there. This loads a topic, and creates none.
+                # Older brokers return 0 for missing topics. This request loads, but never creates.
                 self._transport.json("GET", topic_path(topic, "subscriptions"))
         except AdminNotFoundError:
             return False
         return True
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions; 0: it is not partitioned.
+        """Return the number of partitions; 0 if the topic is not partitioned.
 
         Raises:
-            AdminNotFoundError: there is no such topic. Brokers before 3.0 return 0 then.
+            AdminNotFoundError: the topic does not exist. Brokers before 3.0 return 0 instead.
         """
         path = topic_path(topic, "partitions")
         facts = self._transport.json("GET", path, checkAllowAutoCreation=False)
         return int(facts["partitions"])
 
     def partition_names(self, topic: str) -> list[str]:
-        """Return the full names of the partitions in order; a topic without any is its own."""
+        """Return the full names of the partitions in order, or the topic itself if it has none."""
         count = self.partitions(topic)
         names = [f"{topic}-partition-{number}" for number in range(count)]
         return names or [topic]
 
     def create(self, topic: str, *, partitions: int = 0) -> None:
-        """Create a topic; 0 *partitions*: not partitioned.
+        """Create a topic; with 0 *partitions* it is not partitioned.
 
         Raises:
-            AdminConflictError: it exists.
+            AdminConflictError: the topic exists.
         """
         if partitions:
             self._transport.json("PUT", topic_path(topic, "partitions"), partitions)
@@ -60,14 +60,15 @@ class Topics:
             self._transport.json("PUT", topic_path(topic))
 
     def delete(self, topic: str, *, partitioned: bool = False, force: bool = False) -> None:
-        """Delete a topic; *force* disconnects whoever uses it."""
+        """Delete a topic; *force* disconnects its producers and consumers first."""
         parts = ("partitions",) if partitioned else ()
         self._transport.json("DELETE", topic_path(topic, *parts), force=force)
 
     def stats(self, topic: str, *, precise: bool = True) -> dict[str, Any]:
-        """Return the statistics, by default with a backlog that counts messages exactly.
+        """Return the statistics. By default the backlog is an exact number of messages.
 
-        The broker then reads what is only partly acknowledged, and the age of the oldest.
+        With *precise*, the broker reads partly acknowledged entries, and the age of the oldest
+        message.
         """
         facts: dict[str, Any] = self._transport.json(
             "GET",
@@ -80,7 +81,7 @@ class Topics:
     def partitioned_stats(
         self, topic: str, *, precise: bool = True, per_partition: bool = True
     ) -> dict[str, Any]:
-        """Return the statistics of a partitioned topic; *per_partition* also each one's."""
+        """Return the statistics of a partitioned topic, and of each partition (*per_partition*)."""
         facts: dict[str, Any] = self._transport.json(
             "GET",
             topic_path(logical(topic), "partitioned-stats"),
@@ -91,12 +92,12 @@ class Topics:
         return facts
 
     def internal_stats(self, topic: str) -> dict[str, Any]:
-        """Return ledgers and cursors, with ``markDeletePosition`` and such."""
+        """Return the ledgers and cursors, with values such as ``markDeletePosition``."""
         facts: dict[str, Any] = self._transport.json("GET", topic_path(topic, "internalStats"))
         return facts
 
     def last_message_id(self, topic: str) -> Position:
-        """Return the position of the last message; its entry is -1 where there is none."""
+        """Return the position of the last message; its entry is -1 if there is no message."""
         return Position.read(self._transport.json("GET", topic_path(topic, "lastMessageId")))
 
     def message_id_at(self, topic: str, when: datetime) -> Position:
@@ -105,12 +106,12 @@ class Topics:
         return Position.read(self._transport.json("GET", path))
 
     def retention(self, topic: str) -> Retention:
-        """Return the retention that applies: the topic's, else the namespace's or the broker's."""
+        """Return the retention that applies: of the topic, or else the namespace or the broker."""
         return Retention.read(self.policy(topic, "retention")) or Retention()
 
     def policy(self, topic: str, name: str, *, applied: bool = True) -> Any:
-        """Return a policy by its path, such as ``delayedDelivery``; None: nothing is said.
+        """Return a policy by its path, such as ``delayedDelivery``; None if it is not set.
 
-        *applied*: also the namespace's or the broker's, where the topic has none.
+        With *applied*, the namespace's or the broker's policy is returned if the topic has none.
         """
         return self._transport.json("GET", topic_path(topic, name), applied=applied)

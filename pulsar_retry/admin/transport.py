@@ -1,4 +1,4 @@
-"""HTTP to the REST API: who we are, redirects to the owner of a topic, retries, and errors."""
+"""HTTP to the REST API: tokens, redirects to the owner of a topic, retries, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pulsar_retry.wire.names import TopicName
 
 
 class _Retry(urllib3.Retry):
-    """Tries no second time where nothing answered a first one for as long as that may take."""
+    """Does not retry a request after a time-out, because the wait was already long."""
 
     def increment(self, *args: Any, **kwargs: Any) -> Any:
         error = kwargs.get("error")
@@ -35,9 +35,9 @@ class _Retry(urllib3.Retry):
         return super().increment(*args, **kwargs)
 
 
-#: Seconds to wait for a connection, and for an answer: partitions may have to be loaded for it.
+#: Seconds to wait for a connection and for an answer. The broker may first have to load partitions.
 _TIMEOUT = urllib3.Timeout(connect=4, read=30)
-#: Requests that change nothing are sent again while a broker restarts or hands a topic over.
+#: Requests that change nothing are sent again while a broker restarts or transfers a topic.
 _RETRIES = _Retry(
     total=4,
     redirect=False,
@@ -46,15 +46,15 @@ _RETRIES = _Retry(
     allowed_methods={"GET", "HEAD"},
     raise_on_status=False,
 )
-#: Of the first request, by which a wrong URL shows: what it asks for takes no work.
+#: The time-out of the first request, which detects a wrong URL. It asks for something quick.
 _FIRST_TIMEOUT = urllib3.Timeout(connect=4, read=4)
 _FIRST_RETRIES = _Retry(total=4, redirect=False, backoff_factor=0.2)
-#: Brokers that a request is sent on to, one after the other.
+#: The maximum number of redirects that one request follows.
 _MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _OK, _BAD = 200, 400
 _DOTS = frozenset({".", ".."})
-#: Characters of a broker's reason that are shown.
+#: The maximum number of characters that are shown of a broker's reason.
 _MAX_REASON = 500
 
 _ERRORS: Mapping[int, type[AdminError]] = {
@@ -72,7 +72,7 @@ class AdminReply:
 
     Attributes:
         body: Its body.
-        headers: Its headers, their names in lower case.
+        headers: Its headers, with names in lower case.
     """
 
     body: bytes
@@ -82,16 +82,16 @@ class AdminReply:
 class Transport:
     """Sends requests to /admin/v2/…. Thread-safe.
 
-    A proxy that the environment names is used, but never for loopback.
+    It uses a proxy from the environment, but never for loopback addresses.
     """
 
     def __init__(self, endpoint: Endpoint, *, connections: int = 16, check: bool = False) -> None:
-        """Open nothing yet.
+        """Store the arguments; nothing is opened yet.
 
         Args:
-            endpoint: Where the REST API is.
-            connections: How many are kept open at most.
-            check: Whether to see, before the first request, that the API answers within 4 s.
+            endpoint: The location of the REST API.
+            connections: The maximum number of connections that are kept open.
+            check: Whether to check, before the first request, that the API answers within 4 s.
         """
         self._endpoint = endpoint
         self._root = endpoint.admin_url.rstrip("/")
@@ -99,16 +99,16 @@ class Transport:
         self._is_known = not check
 
     def json(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """Send *body* as JSON and return the JSON of the answer; None: it is empty.
+        """Send *body* as JSON and return the JSON of the answer; None if it is empty.
 
         Args:
             method: GET, PUT, POST or DELETE.
-            path: What follows ``/admin/v2/``, quoted.
-            body: None: no body.
-            query: What follows the question mark; None leaves one out.
+            path: The quoted path after ``/admin/v2/``.
+            body: The body; None: no body.
+            query: The parameters of the query. A parameter that is None is left out.
 
         Raises:
-            AdminError: the API was not reached, or refuses.
+            AdminError: the API was not reached, or refused the request.
         """
         reply = self.send(method, path, body, **query)
         try:
@@ -118,7 +118,7 @@ class Transport:
             raise AdminError(_OK, path, reason) from None
 
     def send(self, method: str, path: str, body: object = None, **query: object) -> AdminReply:
-        """As `json`, but return the answer as it is."""
+        """Send a request as `json` does, but return the whole answer."""
         self._get_to_know(path)
         url = f"{self._root}/admin/v2/{path}"
         if said := {name: _text(each) for name, each in query.items() if each is not None}:
@@ -133,10 +133,10 @@ class Transport:
         raise AdminError(None, path, f"more than {_MAX_REDIRECTS} redirects")
 
     def _get_to_know(self, path: str) -> None:
-        """See once that the REST API answers; what comes after that may take long.
+        """Check once that the REST API answers. Later requests can take long.
 
         Raises:
-            AdminError: nothing answers within 4 s, or something else than Pulsar.
+            AdminError: nothing answers within 4 s, or something other than Pulsar answers.
         """
         if self._is_known:
             return
@@ -144,7 +144,7 @@ class Transport:
         response = self._request(
             "GET", url, path, None, timeout=_FIRST_TIMEOUT, retries=_FIRST_RETRIES
         )
-        # Any other status may be a matter of rights.
+        # Any other status may be caused by missing rights.
         if response.status == _OK and not response.data.lstrip().startswith(b"["):
             raise AdminError(None, path, f"{self._root} was not reached: no Pulsar answers there")
         self._is_known = True
@@ -185,17 +185,17 @@ class Transport:
             headers = {name.lower(): text for name, text in response.headers.items()}
             return AdminReply(response.data, headers)
         reason = _reason(response)
-        if reason is None:  # so it may be no Pulsar
+        if reason is None:  # so the server may not be Pulsar
             reason = f"{self._root} answers: {response.reason or 'an error'}"
         kind = _ERRORS.get(response.status, AdminError)
         raise kind(response.status, path, reason[:_MAX_REASON])
 
     @staticmethod
     def _followed(url: str, target: str, path: str) -> str:
-        """Return where a broker sends us on to, which is the owner of the topic.
+        """Return the URL of a redirect: the broker that owns the topic.
 
-        Our token goes there as well, as it does with the Java client, but never without TLS where
-        the first request had it.
+        The token is sent there too, as the Java client does. But it is never sent without TLS if
+        the first request used TLS.
         """
         target = urllib.parse.urljoin(url, target)
         if url.startswith("https:") and not target.startswith("https:"):
@@ -208,7 +208,7 @@ class Transport:
 
 
 def topic_path(topic: str, *parts: str) -> str:
-    """Return the path of a topic, ``persistent/tenant/namespace/topic/…``, quoted."""
+    """Return the quoted path of a topic, ``persistent/tenant/namespace/topic/…``."""
     name = TopicName.parse(topic)
     return quoted(name.domain, name.tenant, name.namespace, name.local, *parts)
 
@@ -218,7 +218,7 @@ def quoted(*parts: str) -> str:
 
     Raises:
         ConfigError: a part is empty, or has ``.`` or ``..`` between slashes. Clients, proxies and
-            servers resolve these, so that the request would reach another resource.
+            servers resolve these, so the request would reach a different resource.
     """
     for part in parts:
         if not part or not _DOTS.isdisjoint(part.split("/")):
@@ -249,15 +249,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
-    """Return what TLS connections are made with.
+    """Return the SSL context for connections to the API.
 
     Raises:
-        ConfigError: the file of trusted certificates can't be read, or holds none.
+        ConfigError: the file of trusted certificates cannot be read, or contains none.
     """
     file = endpoint.tls_trust_certs_file
     try:
         context = ssl.create_default_context(cafile=file)
-    except OSError as error:  # ssl.SSLError is one; neither names the file
+    except OSError as error:  # also an ssl.SSLError; the error does not name the file
         raise ConfigError.bad("tls_trust_certs_file", file, f"PEM certificates ({error})") from None
     if endpoint.tls_allow_insecure:
         context.check_hostname = False
@@ -266,7 +266,7 @@ def tls_context(endpoint: Endpoint) -> ssl.SSLContext:
 
 
 def _reason(response: Any) -> str | None:
-    """Return what the broker says, ``{"reason": …}``; None: something else."""
+    """Return the broker's reason, from ``{"reason": …}``; None if the answer has another form."""
     try:
         facts = json.loads(response.data)
         return str(facts["reason"] if isinstance(facts, dict) else facts)

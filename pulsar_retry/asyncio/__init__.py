@@ -1,8 +1,8 @@
 """The same names for asyncio: ``async with pulsar_retry.asyncio.Client(url) as client: ...``.
 
-Each class is a subclass of the one of `pulsar.asyncio` of that name, where there is one, with what
-`pulsar_retry` adds to it. What waits for a broker is awaitable; no call of it blocks the event
-loop, and none takes a thread of its own. What does not wait is a plain method, as in
+Each class is a subclass of the class of that name in `pulsar.asyncio`, if there is one, with the
+features of `pulsar_retry`. Methods that wait for a broker are awaitable. No call of them blocks the
+event loop, and none needs a thread for itself. Methods that do not wait are plain methods, as in
 `pulsar.asyncio`.
 """
 

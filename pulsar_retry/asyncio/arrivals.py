@@ -1,4 +1,4 @@
-"""Waiting for an inbox on an event loop."""
+"""Waits for an inbox on an event loop."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
 from pulsar_retry.runtime import fork
 
-#: Seconds after which a receive that finds messages without waiting lets the rest of the loop run.
+#: Seconds after which a receive that finds messages without waiting lets the event loop run.
 _TURN = 0.001
 
 
 class Arrivals:
-    """Receives from *inbox*. On its loop only; any number of tasks may receive.
+    """Receives from *inbox*. Use it on its event loop only; any number of tasks can receive.
 
-    No message is ever on its way to one task: who waits is told that something has come, and takes
-    it then, in one step. So a cancelled or timed-out receive has either returned a message or left
-    it for the next one.
+    A message is never assigned to a waiting task. A task is only notified that something has come,
+    and then takes it in one step. So a cancelled or timed-out receive has either returned a
+    message, or left it for the next receive.
 
     Attributes:
         inbox: The inbox.
@@ -34,7 +34,7 @@ class Arrivals:
     def __init__(self, inbox: Inbox, bridge: Bridge) -> None:
         self.inbox = inbox
         self._bridge = bridge
-        # Those who wait, in order.
+        # The waiting receives, in order.
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._turn_ends = 0.0
         self._closed = False
@@ -43,23 +43,23 @@ class Arrivals:
 
     @property
     def fast_receive(self) -> Callable[[int], Any] | None:
-        """Return what takes a message at once, or None if it is time for `receive`."""
+        """Return a function that takes a message at once, or None if `receive` must be used."""
         if self._closed or time.monotonic() >= self._turn_ends:
             return None
         return self.inbox.fast_receive
 
     async def receive(self, timeout: float | None) -> Any:
-        """Return the next raw message, within *timeout* seconds (None: for ever).
+        """Return the next raw message, within *timeout* seconds (None: no limit).
 
         Raises:
-            pulsar.Timeout: none came.
+            pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
         item = await self._next(timeout)
         return item.message
 
     async def receive_batch(self, limits: tuple[int, int, int]) -> list[Any]:
-        """Return messages as `Inbox.receive_batch` does. Cancelled, it leaves them all here.
+        """Return messages as `Inbox.receive_batch` does. If cancelled, it loses none of them.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -79,16 +79,16 @@ class Arrivals:
         return [item.message for item in batch.items]
 
     def look(self) -> None:
-        """Have the first who waits look whether something is there."""
+        """Wake the first waiting receive, so that it checks the inbox."""
         if self._bridge.loop.is_closed():
-            return  # a receive is collected that was left on it
+            return  # a receive that was left on the loop is garbage-collected
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
                 return
 
     def close(self) -> None:
-        """Let all who wait raise that it is closed."""
+        """Make all waiting receives raise `pulsar.AlreadyClosed`."""
         self._closed = True
         self.look()
 
@@ -107,7 +107,7 @@ class Arrivals:
         except pulsar.PulsarException as error:
             raise failure(error) from None
         finally:
-            # Whoever was told, looks; there may be more than one message, or none for any of them.
+            # A woken receive wakes the next one: there may be several messages, or none.
             self.look()
         return item
 
@@ -117,10 +117,10 @@ class Arrivals:
         return self.inbox.take()
 
     async def _wait(self, deadline: float | None) -> None:
-        """Wait until something may be there.
+        """Wait until a message may be available.
 
         Raises:
-            pulsar.Timeout: nothing is, and *deadline* is over.
+            pulsar.Timeout: there is none, and *deadline* has passed.
         """
         loop = self._bridge.loop
         now = loop.time()

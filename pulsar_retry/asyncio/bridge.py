@@ -1,4 +1,4 @@
-"""From pulsar-client's threads, and from ours, to an event loop."""
+"""Passes results from pulsar-client's threads, and others, to an event loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from pulsar_retry.runtime.threads import keep_thread_state
 
 T = TypeVar("T")
 
-#: How many of the rare calls that pulsar-client has in a blocking form only run at a time.
+#: How many of the rare calls that pulsar-client has only in a blocking form run at a time.
 _THREADS = 8
 
 
 class Bridge:
-    """Brings what other threads say to one event loop. `post` is thread-safe, the rest its loop's.
+    """Passes calls of other threads to one event loop. Only `post` is thread-safe.
 
-    What comes while the loop is busy crosses in one go: to wake a loop is a system call, and makes
-    two threads take the interpreter from each other, which costs more than a message.
+    All other methods are for the loop. Calls that arrive while the loop is busy are passed
+    together. Waking a loop is a system call and makes two threads take the interpreter's lock from
+    each other, which costs more than a message.
 
     Attributes:
         loop: The loop.
@@ -43,8 +44,8 @@ class Bridge:
         """Raise unless this is called on the loop.
 
         Raises:
-            EventLoopError: it is not.
-            ForkedError: it was made before a fork.
+            EventLoopError: it is called on a different loop.
+            ForkedError: the bridge was made before a fork.
         """
         if asyncio.get_running_loop() is not self.loop:
             closed = ", which is closed," if self.loop.is_closed() else ""  # forked: it raises
@@ -54,9 +55,9 @@ class Bridge:
             )
 
     def post(self, call: Callable[[], None]) -> None:
-        """Have *call* called on the loop, or never if that is closed. Never raises.
+        """Have *call* called on the loop, or not at all if the loop is closed. Never raises.
 
-        That matters: an exception on one of pulsar-client's threads ends the process.
+        An exception on one of pulsar-client's threads would end the process.
         """
         self._posted.append(call)
         if self._told:
@@ -64,19 +65,19 @@ class Bridge:
         self._told = True
         try:
             self.loop.call_soon_threadsafe(self._deliver)
-        except RuntimeError:  # the loop is closed, and with it all who waited
+        except RuntimeError:  # the loop is closed, and so nothing waits any more
             self._posted.clear()
 
     def _deliver(self) -> None:
-        self._told = False  # before the look: what is posted from now on is told again
+        self._told = False  # before the calls, so that later ones notify the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
     async def ask(self, function: Callable[..., None], *arguments: Any) -> Any:
-        """Call one of pulsar-client's functions that take a callback, and await what that is told.
+        """Call a function of pulsar-client that takes a callback, and await the callback's value.
 
         Raises:
-            pulsar.PulsarException: as the result says.
+            pulsar.PulsarException: the error of the result.
         """
         future: asyncio.Future[Any] = self.loop.create_future()
 
@@ -91,7 +92,7 @@ class Bridge:
         return await future
 
     def follow(self, source: Future[T], ended: Callable[[Future[T]], None]) -> None:
-        """Have *ended* called on the loop once *source* is done."""
+        """Have *ended* called on the loop when *source* is done."""
         source.add_done_callback(lambda done: self.post(partial(ended, done)))
 
 
@@ -99,19 +100,19 @@ _OK = _pulsar.Result.Ok
 
 
 def finish(future: asyncio.Future[T | None], value: T | None = None) -> None:
-    """End *future*, on its loop, unless it has ended: who awaits it may be cancelled."""
+    """Resolve *future* on its loop, unless it is resolved: its waiter can be cancelled."""
     if not future.done():
         future.set_result(value)
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """End *future* with an error, unless it has ended."""
+    """Resolve *future* with an error, unless it is resolved."""
     if not future.done():
         future.set_exception(error)
 
 
 class Pool:
-    """A few threads for calls that block: opening, closing, unsubscribing. Thread-safe."""
+    """Threads for blocking calls such as opening, closing, unsubscribing. Thread-safe."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(_THREADS, "pulsar-retry-asyncio")
@@ -123,14 +124,15 @@ class Pool:
         *arguments: Any,
         dropped: Callable[[T], object] | None = None,
     ) -> T:
-        """Call *function* on one of the threads, and await what it returns.
+        """Call *function* on one of the threads, and await its result.
 
-        If the caller is cancelled, the call goes on, and what it returns is given to *dropped* on
-        one of the threads.
+        If the caller is cancelled, the call continues. One of the threads then passes its result to
+        *dropped*.
 
         Raises:
             ConsumerClosedError: the client is closed.
-            Exception: what *function* raises, pulsar-client's errors by both of their names.
+            Exception: an exception of *function*. Errors of pulsar-client also have the types of
+                `pulsar.asyncio`.
         """
         bridge = Bridge()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
@@ -145,8 +147,8 @@ class Pool:
             await waiter
         except asyncio.CancelledError:
             if dropped is not None:
-                # Not as a callback of `running`: if that is done, it would block the loop. A closed
-                # client has closed what it opened.
+                # It is not a callback of `running`, because that would block the loop if `running`
+                # is done. A closed client has closed everything that it opened.
                 with contextlib.suppress(RuntimeError):
                     self._executor.submit(_drop, dropped, running)
             raise
@@ -156,7 +158,7 @@ class Pool:
         return running.result()
 
     def close(self) -> None:
-        """Take no more calls; those under way go on."""
+        """Accept no more calls; running calls continue."""
         self._executor.shutdown(wait=False)
 
 

@@ -50,7 +50,7 @@ _CREATE_READER = inspect.signature(pulsar.asyncio.Client.create_reader)
 
 
 def _as(original: Any) -> Callable[[_Method], _Method]:
-    """Give a method the name, documentation and signature of another, but keep its type."""
+    """Give a method the name, docstring and signature of another, but keep its type."""
     return cast("Callable[[_Method], _Method]", wraps(original))
 
 
@@ -60,7 +60,7 @@ def _taking(
     [Callable[Concatenate[Client, ...], R]],
     Callable[Concatenate[Client, P], R],
 ]:
-    """Give a method the parameters and documentation of *original*, but keep what it returns."""
+    """Give a method the parameters and docstring of *original*, but keep its return type."""
 
     def decorate(
         method: Callable[Concatenate[Client, ...], R],
@@ -71,11 +71,11 @@ def _taking(
 
 
 class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is untyped
-    """A `pulsar.asyncio.Client` whose subscriptions know retry letters, dead letters and the rest.
+    """A `pulsar.asyncio.Client` with retry letters, dead letters, nack delays and subscribers.
 
-    Takes every argument of `pulsar.Client`. ``async with`` closes it. It may be made and used on
-    any event loop, also on several; what it makes belongs to the loop on which that was awaited. It
-    cannot be used in a process forked after it was made (`ForkedError`).
+    Accepts every argument of `pulsar.Client`. ``async with`` closes it. The client can be made and
+    used on any event loop, and on several. Each object that it makes belongs to the loop on which
+    the call was awaited. A child process that is forked later cannot use it (`ForkedError`).
     """
 
     _client: Any
@@ -85,7 +85,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         self._begin(threaded.Client(*args, **kwargs))
 
     def _begin(self, inner: threaded.Client) -> None:
-        """Stand on *inner*, which `pulsar_retry.testing` makes itself."""
+        """Use *inner* as the blocking client; `pulsar_retry.testing` makes its own."""
         self._inner = inner
         self._client = inner._client  # noqa: SLF001 - as pulsar.asyncio.Client has it
         inner._client = Opener(self._client)  # noqa: SLF001
@@ -98,7 +98,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
 
     @property
     def retry_policy(self) -> RetryPolicy | None:
-        """What subscribers and pulls leave open; see `pulsar_retry.Client.retry_policy`."""
+        """The default policy of subscribers and pulls; see `pulsar_retry.Client.retry_policy`."""
         return self._inner.retry_policy
 
     @retry_policy.setter
@@ -107,9 +107,10 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
 
     @property
     def hooks(self) -> Hooks | None:
-        """Functions that consumers tell what becomes of messages; see `pulsar_retry.Client.hooks`.
+        """Functions that are called when something happens to a message.
 
-        They are called on threads of pulsar-client's and ours, and on the event loop.
+        See `pulsar_retry.Client.hooks`. Threads of pulsar-client and of this package call them, and
+        the event loop does too.
         """
         return self._inner.hooks
 
@@ -123,7 +124,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         if arguments["batching_enabled"] and arguments["chunking_enabled"]:
             accepted = "False, or batching_enabled=False"
             raise ConfigError.bad("chunking_enabled", arguments["chunking_enabled"], accepted)
-        # Where the queue is full, pulsar-client would block the event loop.
+        # With a full queue, pulsar-client would block the event loop.
         waits = arguments["block_if_queue_full"]
         arguments["block_if_queue_full"] = False
         producer = await self._pool.run(
@@ -187,32 +188,39 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         plain_letters: bool = False,
         **newer: Any,
     ) -> Consumer:
-        """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with the same arguments and more.
+        """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
+
+        The positional arguments are those of `pulsar.asyncio`. `pulsar_retry.Client.subscribe`
+        explains all arguments that are not listed here; they have the same names and meanings.
 
         Args:
-            topic: See `pulsar.asyncio` for this and the other arguments that are not named here;
-                a compiled pattern does too.
-            pattern_auto_discovery_period: Seconds between two looks for topics of a pattern.
-            dead_letter_policy: See `pulsar_retry.Client.subscribe` for this and the next ones.
-            enable_retry: Read the retry topic too, which makes `Consumer.reconsume_later` work.
-            naming: How letters' topics are named where the policy does not name them.
-            delay_levels: The table of `reconsume_later`'s levels.
-            negative_ack_backoff: When nacked messages come back, by their redelivery count.
-            max_pending_letters: Letters in flight at most; then handing on waits, as it does while
-                they have 64 MiB of payload or more.
-            letter_send_timeout: Seconds (or a timedelta) until a letter without a receipt has
-                failed.
-            hooks: Functions that are told what becomes of messages. None: the client's `hooks`.
-            dedupe_letters: Letters from the retry topic that are remembered.
-            max_unacked_messages: The broker's ``maxUnackedMessagesPerConsumer``; 0: none.
-            letter_encryption_key: The name of the key that letters are encrypted with.
-            plain_letters: Publish the letters of decrypted messages unencrypted.
-            **newer: Arguments that only a newer pulsar-client has; they are passed on to it.
+            topic: A topic name, a list of names, or a compiled regular expression.
+            is_pattern_topic: Whether *topic* is a regular expression as text.
+            pattern_auto_discovery_period: Seconds between two searches for new topics that match a
+                regular expression.
+            dead_letter_policy: How often a message is retried, and where its letters go.
+            enable_retry: Read the retry topic too. `Consumer.reconsume_later` needs this.
+            naming: The rules for the names of letters' topics that the policy does not name.
+            delay_levels: The table of delays that the *level* of `reconsume_later` refers to.
+            negative_ack_backoff: Computes the delay of a nack from the message's redelivery count.
+            max_pending_letters: How many letters can be in flight. At this limit, and while they
+                hold 64 MiB of payload or more, handing on waits.
+            letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
+                has failed.
+            hooks: Functions that are called when something happens to a message. None: the
+                client's `hooks`.
+            dedupe_letters: How many letters are remembered to recognize duplicates; 0: off.
+            max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``, for a
+                warning near it; 0: no warning.
+            letter_encryption_key: The name of the key that encrypts letters.
+            plain_letters: Publish the letters unencrypted, although messages are decrypted.
+            **newer: Arguments that only a newer pulsar-client has. They are passed on to it.
 
         Raises:
-            ConfigError: an argument is not acceptable. Nothing was opened.
-            pulsar.PulsarException: the broker refused one of the two subscriptions, or the look-up
-                for old-style letter topics. What was open is closed again.
+            TypeError: the installed pulsar-client has no such argument. Nothing was opened.
+            ConfigError: an argument is invalid. Nothing was opened.
+            pulsar.PulsarException: the broker refused a subscription, or the look-up of old-style
+                letter topics. Everything that was open is closed again.
         """
         arguments = {name: value for name, value in locals().items() if name != "self"}
         arguments.update(arguments.pop("newer"))
@@ -245,30 +253,30 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         return [Delivery(each, self._pool) for each in deliveries]
 
     async def get_topic_partitions(self, topic: str) -> list[str]:
-        """Return the names of the partitions of *topic*, or its own where it has none.
+        """Return the names of the partitions of *topic*, or its own name if it has none.
 
         Raises:
-            pulsar.PulsarException: the broker was not reached, or refuses.
+            pulsar.PulsarException: the broker was not reached, or refused.
         """
         partitions = await Bridge().ask(self._client.get_topic_partitions_async, topic)
         return list(partitions)
 
     def get_service_info(self) -> Any:
-        """Return what this client knows of the service; see `pulsar.Client.get_service_info`."""
+        """Return this client's data about the service; see `pulsar.Client.get_service_info`."""
         return self._inner.get_service_info()
 
     def shutdown(self) -> None:
-        """End every connection at once, without waiting for anything."""
+        """Close every connection at once, without waiting."""
         self._inner.shutdown()
 
     async def close(self) -> None:
-        """Close the client and its consumers; letters in flight are waited for.
+        """Close the client and its consumers, after the letters in flight have their receipts.
 
-        Receives that wait raise `pulsar.AlreadyClosed` at once. Cancelled, it goes on without its
-        caller.
+        Waiting receives raise `pulsar.AlreadyClosed` at once. If the call is cancelled, closing
+        continues.
 
         Raises:
-            pulsar.AlreadyClosed: it is closed already.
+            pulsar.AlreadyClosed: the client is closed already.
         """
         for consumer in list(self._consumers):
             consumer._end_receives()  # noqa: SLF001
@@ -285,7 +293,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
 def _arguments(
     signature: inspect.Signature, client: Client, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of one of pulsar.asyncio's methods by name, defaults and all."""
+    """Return the arguments of a method of `pulsar.asyncio` by name, including defaults."""
     bound = signature.bind(client, *args, **kwargs)
     bound.apply_defaults()
     del bound.arguments["self"]
@@ -295,13 +303,13 @@ def _arguments(
 
 
 def _close(opened: Any) -> None:
-    """Close what nobody waits for any more, on a thread that may wait."""
+    """Close an object that is no longer awaited, on a thread that can block."""
     with contextlib.suppress(pulsar.PulsarException):
         opened.close()
 
 
 def _hand_back(deliveries: list[ThreadedDelivery]) -> None:
-    """Have what nobody waits for any more delivered again, at once."""
+    """Have deliveries that are no longer awaited redelivered at once."""
     for delivery in deliveries:
         with contextlib.suppress(pulsar.PulsarException):
             delivery.hand_back()

@@ -1,4 +1,4 @@
-"""What ``async with`` does with a client and what it opens."""
+"""``async with`` for a client and the objects that it makes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class _Closable(Protocol):
 
 
 class Closing:
-    """Is closed at the end of an ``async with`` block."""
+    """An object that is closed at the end of an ``async with`` block."""
 
     async def __aenter__(self) -> Self:
         return self

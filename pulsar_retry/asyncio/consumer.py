@@ -1,4 +1,4 @@
-"""The consumer for asyncio: what `pulsar_retry.Consumer` decides, without its waiting."""
+"""The consumer for asyncio: `pulsar_retry.Consumer` without blocking calls."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from pulsar_retry.runtime.raw import message_of
 class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Consumer` with retry letters, dead letters and nack delays.
 
-    Made by `Client.subscribe`; it belongs to the event loop on which that was awaited, and what
-    waits raises `EventLoopError` on another one. Any number of tasks may use it. ``async for
-    message in consumer`` receives until it is closed; ``async with consumer`` closes it.
+    `Client.subscribe` makes it. It belongs to the event loop on which that call was awaited; on
+    another loop, methods that wait raise `EventLoopError`. Any number of tasks can use it.
+    ``async for message in consumer`` receives until the consumer is closed. ``async with consumer``
+    closes it.
 
-    Every method means what that of `pulsar_retry.Consumer` of the same name does. A task that is
+    Each method works as the method of `pulsar_retry.Consumer` with the same name. A task that is
     cancelled while it awaits one of them loses no message.
     """
 
@@ -62,15 +63,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     async def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message, a plain `pulsar.Message`.
 
-        A call that is cancelled, or times out, leaves the message for the next one. Messages that
-        are here already are returned without waiting; about once in a millisecond the rest of the
-        event loop gets its turn.
+        A call that is cancelled or times out leaves the message for the next call. Messages that
+        are available are returned without waiting. About once in a millisecond, the call lets the
+        event loop run other tasks.
 
         Args:
-            timeout_millis: How long to wait, in milliseconds; None: for ever.
+            timeout_millis: How long to wait, in milliseconds; None: without a limit.
 
         Raises:
-            pulsar.Timeout: none came in time.
+            pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
@@ -79,7 +80,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             try:
                 raw = fast_receive(0)
             except _pulsar.PulsarException:
-                pass  # it is asked again below
+                pass  # asked again below
             else:
                 if raw.redelivery_count() <= inside.limit or not inside.is_surplus(raw):
                     inside.took((raw,))
@@ -98,9 +99,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         return inside.wrap(raw)
 
     async def batch_receive(self) -> list[Any]:
-        """Return as many messages as the batch receive policy says, less the dead-lettered.
+        """Return messages as the batch receive policy says, without the dead-lettered ones.
 
-        A call that is cancelled leaves them all for the next one.
+        A call that is cancelled leaves all messages for the next call.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -123,10 +124,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     # -- settling -------------------------------------------------------------------------------
 
     async def acknowledge(self, message: Any) -> None:
-        """Acknowledge a message, or its id, of either topic.
+        """Acknowledge a message of either topic; its id is accepted too.
 
-        Never waits: pulsar-client puts it into a group that it sends within a tenth of a second. Of
-        an id alone, the broker is asked once a ledger which topic it is of, for some 10 ms.
+        It does not wait for the broker: pulsar-client sends acknowledgements in groups, within a
+        tenth of a second. For an id, the broker is asked once for each ledger to which topic it
+        belongs, which takes about 10 ms.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -139,7 +141,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     async def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.
 
-        See `pulsar_retry.Consumer.acknowledge_cumulative`. Never waits.
+        See `pulsar_retry.Consumer.acknowledge_cumulative`. It never waits.
 
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
@@ -150,15 +152,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     async def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later; see `pulsar_retry.Consumer.negative_acknowledge`.
 
-        Never waits.
+        It never waits.
 
         Args:
             message: A message or an id.
-            delay: Seconds or a timedelta; 0 means now. None: by ``negative_ack_backoff``, else by
-                ``negative_ack_redelivery_delay_ms``.
+            delay: Seconds or a timedelta; 0 means now. None: the delay of ``negative_ack_backoff``,
+                or else ``negative_ack_redelivery_delay_ms``.
 
         Raises:
-            ConfigError: *delay* is not acceptable.
+            ConfigError: *delay* is invalid.
         """
         with translating_errors():
             self._inner.negative_acknowledge(message, delay=delay)
@@ -171,11 +173,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         level: int | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish *message* as a retry letter and acknowledge it; it comes back after a delay.
+        """Publish *message* as a retry letter and acknowledge it; the letter arrives after a delay.
 
-        Arguments and errors are those of `pulsar_retry.Consumer.reconsume_later`. Returns when the
-        letter is published and the original acknowledged. Cancelled, it goes on without its caller,
-        or has the message redelivered.
+        Arguments and errors are those of `pulsar_retry.Consumer.reconsume_later`. The call returns
+        when the letter is published and the original is acknowledged. If it is cancelled, the
+        hand-off continues, or the message is redelivered.
         """
         if isinstance(message, list | tuple):
             self._inside.letters.delay_request(delay, level)
@@ -199,11 +201,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> asyncio.Future[None]:
         """Do what `reconsume_later` does for one message, without waiting for the receipt.
 
-        At most ``max_pending_letters`` are in flight; awaiting this waits until it is one of them.
+        At most ``max_pending_letters`` are in flight; the call waits until there is room.
 
         Returns:
-            A future with no value, or with the error that `reconsume_later` would raise. It may be
-            dropped: then nobody is told of the error, and the message comes back.
+            A future. Its result is None, or the error that `reconsume_later` would raise. The
+            future can be ignored: an error is then not reported, and the message is redelivered.
         """
         self._bridge.check()
         letter = self._inside.letters.retry(message, delay, level, properties)
@@ -219,8 +221,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> None:
         """Publish *message* as a retry letter and acknowledge everything up to it.
 
-        See `pulsar_retry.Consumer.reconsume_later_cumulative`. Cancelled, it acknowledges nothing
-        before *message*.
+        See `pulsar_retry.Consumer.reconsume_later_cumulative`. If the call is cancelled, nothing
+        before *message* is acknowledged.
         """
         acknowledge = self._inside.cumulatively(message)
         await self.reconsume_later(message, delay=delay, level=level, properties=properties)
@@ -237,8 +239,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> None:
         """Publish *message* to the dead-letter topic now and acknowledge it.
 
-        Arguments and errors are those of `pulsar_retry.Consumer.dead_letter`; cancelled, it does as
-        `reconsume_later`.
+        Arguments and errors are those of `pulsar_retry.Consumer.dead_letter`. Cancelling has the
+        same effect as for `reconsume_later`.
         """
         await (
             await self.dead_letter_async(message, reason=reason, error=error, properties=properties)
@@ -259,17 +261,17 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     @property
     def dropped_duplicates(self) -> int:
-        """Second letters of one delivery that were acknowledged here, and not delivered."""
+        """The number of duplicate letters that were acknowledged and not delivered."""
         return self._inner.dropped_duplicates
 
     @property
     def pending_nacks(self) -> int:
-        """How many nacked messages wait here for their delay. The broker holds them as unacked."""
+        """How many nacked messages wait for their delay. To the broker they are unacknowledged."""
         return self._inner.pending_nacks
 
     @property
     def unsettled(self) -> int:
-        """How many messages were received and are neither settled nor redelivered, about.
+        """About how many messages were received, and are neither settled nor redelivered.
 
         See `pulsar_retry.Consumer.unsettled`.
         """
@@ -278,7 +280,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     # -- the rest -------------------------------------------------------------------------------
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything that is not acknowledged redelivered now, of both topics."""
+        """Have all unacknowledged messages of both topics redelivered now."""
         self._bridge.check()
         self._arrivals.inbox.drop()
         self._inner.redeliver_unacknowledged_messages()
@@ -286,7 +288,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     async def seek(self, messageid: Any) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
-        The topic alone: retry letters stay.
+        Only the topic is moved. The retry letters stay as they are.
         """
         self._bridge.check()
         self._arrivals.inbox.drop(letters=False)
@@ -298,7 +300,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         return await self._bridge.ask(self._consumer.get_last_message_id_async)
 
     def topic(self) -> str:
-        """Return the topic, or the pattern, as it was given."""
+        """Return the topic or the pattern, as it was given to `subscribe`."""
         return self._inner.topic()
 
     def is_connected(self) -> bool:
@@ -306,34 +308,35 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         return bool(self._inner.is_connected())
 
     async def unsubscribe(self) -> None:
-        """Remove the subscription, from the retry topic too. Letters in flight are waited for.
+        """Remove the subscription from all its topics, after the letters in flight are done.
 
         Raises:
-            pulsar.PulsarException: the broker refused; the consumer goes on as before.
+            pulsar.PulsarException: the broker refused. The consumer can still be used.
         """
         self._bridge.check()
         await self._pool.run(self._inner.unsubscribe)
 
     async def close(self) -> None:
-        """Close the consumer. Every call waits until that is done.
+        """Close the consumer. Each call waits until the consumer is closed.
 
-        Receives that wait raise `pulsar.AlreadyClosed` at once. Letters in flight are waited for,
-        as long as one may take (``letter_send_timeout``). What is not settled is redelivered.
-        Cancelled, it goes on without its caller.
+        Waiting receives raise `pulsar.AlreadyClosed` at once. The call waits for letters in flight,
+        at most for the time that one letter may take (``letter_send_timeout``). Unsettled messages
+        are redelivered. If the call is cancelled, closing continues.
 
         Raises:
-            pulsar.PulsarException: the broker could not be told. Everything of ours is closed.
+            pulsar.PulsarException: the broker could not be notified. All resources of this package
+                are released nevertheless.
         """
         self._bridge.check()
         self._arrivals.close()
-        with contextlib.suppress(ConsumerClosedError):  # the client is closed, and all of its own
+        with contextlib.suppress(ConsumerClosedError):  # the client is closed, with its consumers
             await self._pool.run(self._close)
 
     def _end_receives(self) -> None:
-        """Let those who wait raise that it is closed; thread-safe."""
+        """Make waiting receives raise `pulsar.AlreadyClosed`. Thread-safe."""
         self._bridge.post(self._arrivals.close)
 
     def _close(self) -> None:
-        """Close, on a thread that may wait."""
+        """Close the consumer, on a thread that can block."""
         self._inner.close()
         self._arrivals.inbox.wait_for_callbacks()

@@ -1,4 +1,4 @@
-"""A pulled message, to be settled on an event loop."""
+"""A pulled message, to settle on an event loop."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pulsar_retry.pull import delivery as threaded
 
 
 class Delivery:
-    """A message that `Client.pull` returned, to be settled once.
+    """A message that `Client.pull` returned, to settle once.
 
-    Its methods mean what those of `pulsar_retry.Delivery` do, with the same arguments and errors.
+    Its methods work as those of `pulsar_retry.Delivery`, with the same arguments and errors.
 
     Attributes:
         message: The `pulsar.Message`.
-        attempt: Which attempt this is, 1 for the first (Pub/Sub's ``delivery_attempt``).
+        attempt: The number of this attempt; the first is 1 (Pub/Sub's ``delivery_attempt``).
     """
 
     def __init__(self, delivery: threaded.Delivery, pool: Pool) -> None:
@@ -28,7 +28,7 @@ class Delivery:
         return repr(self._inner)
 
     async def ack(self) -> None:
-        """Acknowledge the message: it is done with. Never waits."""
+        """Acknowledge the message. It never waits."""
         with translating_errors():
             self._inner.ack()
 
@@ -39,7 +39,7 @@ class Delivery:
         level: int | None = None,
         error: Exception | None = None,
     ) -> None:
-        """Have the message come back, or dead-lettered if this was its last attempt."""
+        """Have the message redelivered, or dead-lettered if this was its last attempt."""
         await self._pool.run(lambda: self._inner.nack(delay=delay, level=level, error=error))
 
     async def dead_letter(
@@ -49,11 +49,11 @@ class Delivery:
         await self._pool.run(lambda: self._inner.dead_letter(reason, error=error))
 
     async def modify(self, seconds: Duration) -> None:
-        """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``)."""
+        """Let the lease end this many seconds from now (Pub/Sub's ``modify_ack_deadline``)."""
         with translating_errors():
             self._inner.modify(seconds)
 
     async def hand_back(self) -> None:
-        """Have the message delivered again at once: nobody has tried it."""
+        """Have the message redelivered at once, because it was not handled."""
         with translating_errors():
             self._inner.hand_back()

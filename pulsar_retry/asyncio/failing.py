@@ -1,4 +1,4 @@
-"""pulsar-client's errors, as both of its faces name them."""
+"""pulsar-client's errors, with the types of both `pulsar` and `pulsar.asyncio`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pulsar_retry.runtime.results import error_of
 
 
 def failure(error: Exception) -> Exception:
-    """Return *error* so that ``except pulsar.Timeout`` catches it, and `pulsar.asyncio`'s too."""
+    """Return *error* as a type that ``except`` catches with `pulsar`'s and `pulsar.asyncio`'s."""
     if not isinstance(error, pulsar.PulsarException) or type(error).__module__ == __name__:
-        return error  # the latter has both names already
+        return error  # an error of this module has both types already
     its_own: Any = type(error)
     kind: Any = _both(its_own)
     both: Exception = kind.__new__(kind, *error.args)
@@ -26,7 +26,7 @@ def failure(error: Exception) -> Exception:
 
 
 def _result(error: BaseException | None) -> pulsar.Result:
-    """Return the result code that *error* stands for, or the error behind it."""
+    """Return the result code of *error*, or of the error behind it."""
     while error is not None:
         for kind in type(error).__mro__:
             if kind.__name__ in pulsar.Result.__members__:
@@ -36,13 +36,13 @@ def _result(error: BaseException | None) -> pulsar.Result:
 
 
 def of_result(result: pulsar.Result) -> Exception:
-    """Return the error that stands for *result*."""
+    """Return the error for *result*."""
     return failure(error_of(result))
 
 
 @contextlib.contextmanager
 def translating_errors() -> Iterator[None]:
-    """Let what pulsar-client raises in here be caught by both of its names."""
+    """Give pulsar-client's errors in this block both types."""
     try:
         yield
     except pulsar.PulsarException as error:
@@ -51,6 +51,6 @@ def translating_errors() -> Iterator[None]:
 
 @cache
 def _both(kind: Any) -> type[Exception]:
-    """Return a class of both families for one of pulsar-client's."""
+    """Return a class of both families for one of pulsar-client's error classes."""
     members = {"__module__": __name__, "__doc__": kind.__doc__, "__str__": kind.__str__}
     return type(kind.__name__, (kind, pulsar.asyncio.PulsarException), members)

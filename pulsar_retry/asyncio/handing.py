@@ -1,4 +1,4 @@
-"""Handing messages on without blocking the event loop."""
+"""Hands messages on without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -24,23 +24,22 @@ Ended = asyncio.Future[None]
 
 
 class Handing:
-    """Hands messages of a consumer on, as many at a time as may be in flight. On its loop only.
+    """Hands messages of a consumer on, within the limit of letters in flight. On its loop only.
 
-    What is asked for is either done, whether its caller still waits or not, or the message comes
-    back.
+    Each hand-off either completes, even if its caller is cancelled, or the message is redelivered.
     """
 
     def __init__(self, inside: Inside, bridge: Bridge) -> None:
         self._inside = inside
         self._bridge = bridge
-        # The hand-off's own permits block. These are asked for first, so that it has one left.
+        # The permits of the hand-off would block. This semaphore comes first, so that one is free.
         self._room = asyncio.Semaphore(inside.max_pending_letters)
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
 
         Returns:
-            A future that ends when the message is acknowledged, or with what kept it from that.
+            A future that resolves when the message is acknowledged, or with the error.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
@@ -75,21 +74,22 @@ class Handing:
         requests: Sequence[tuple[Any, ...]],
         make: Callable[..., tuple[Any, Letter]],
     ) -> None:
-        """Hand on what *make* makes of each of *requests* (a message and more); wait for them all.
+        """Hand on the letters that *make* returns for *requests* (message and arguments); wait.
 
         Raises:
-            BatchSettleError: some failed, with the error of each; the others are settled.
+            BatchSettleError: some messages failed; the error has their errors. The others are
+                settled.
         """
         started: list[Ended | Exception] = []
         try:
             for request in requests:
                 try:
                     started.append(await self.hand_on(request[0], *make(*request)))
-                except Exception as error:  # noqa: BLE001 - the others are to be settled all the same
+                except Exception as error:  # noqa: BLE001 - the other messages must still be settled
                     started.append(error)
         except asyncio.CancelledError:
             for message, *_ in requests[len(started) + 1 :]:
-                with contextlib.suppress(ConfigError):  # it is no message
+                with contextlib.suppress(ConfigError):  # it is not a message
                     self._inside.ask_back(whole_of(message))
             raise
         if futures := [each for each in started if isinstance(each, asyncio.Future)]:
@@ -99,10 +99,10 @@ class Handing:
         )
 
     def _hand_on_elsewhere(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
-        """Hand on where it may block, as it does while the first producer is made.
+        """Hand on in another thread, if it can block, for example while the producer is opened.
 
         Returns:
-            A future that ends when the letter is in flight, or has failed.
+            A future that resolves when the letter is in flight, or has failed.
         """
         inside, bridge, end = self._inside, self._bridge, partial(self._end, ended)
         placed: asyncio.Future[None] = bridge.loop.create_future()
@@ -110,7 +110,7 @@ class Handing:
         def hand_on() -> None:
             try:
                 flight = inside.hand_on(raw, letter)
-            except Exception as error:  # noqa: BLE001 - the caller is told
+            except Exception as error:  # noqa: BLE001 - the caller gets the error
                 flight = Future()
                 flight.set_exception(error)
             bridge.post(partial(finish, placed))
@@ -128,10 +128,10 @@ class Handing:
         else:
             fail(ended, failure(error) if isinstance(error, Exception) else error)
             if not ended.cancelled():
-                ended.exception()  # whoever drops it has chosen not to be told
+                ended.exception()  # a caller that ignores the future gets no warning about it
 
 
 def _end_span(letter: Letter, error: BaseException) -> None:
-    """End the span of a hand-off that has not begun; the hand-off ends those of the others."""
+    """End the span of a hand-off that has not started; a started hand-off ends its own span."""
     if letter.span is not None:
         letter.span.end(error)

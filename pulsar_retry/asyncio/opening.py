@@ -1,7 +1,7 @@
-"""What pulsar-client says when something cannot be opened, in full.
+"""Complete error messages of pulsar-client when something cannot be opened.
 
-Its blocking functions tell the code alone; the asynchronous ones of `pulsar.asyncio` tell the text
-too, such as what an authentication plug-in has raised.
+Its blocking functions report only the code. The asynchronous functions of `pulsar.asyncio` report
+the text too, for example an exception of an authentication plug-in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pulsar_retry.runtime.results import error_of
 
 
 class Opener:
-    """pulsar-client's handle of a client, for threads that may wait. Thread-safe."""
+    """pulsar-client's handle of a client, for threads that can block. Thread-safe."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw

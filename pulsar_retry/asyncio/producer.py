@@ -19,9 +19,9 @@ from pulsar_retry.runtime import fork
 class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.asyncio.Producer`.
 
-    Made by `Client.create_producer`; it belongs to the event loop on which that was awaited, and
-    raises `EventLoopError` on another one. Receipts that come together cross to the loop together.
-    ``async with`` closes it.
+    `Client.create_producer` makes it. It belongs to the event loop on which that call was awaited,
+    and raises `EventLoopError` on another loop. Receipts that arrive together are passed to the
+    loop together. ``async with`` closes it.
     """
 
     _producer: Any
@@ -49,14 +49,15 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
     ) -> pulsar.MessageId:
         """Publish a message and return its id; see `pulsar.Producer.send` for the arguments.
 
-        With ``block_if_queue_full`` it waits while ``max_pending_messages`` have no receipt. A call
-        that is cancelled meanwhile sends nothing; later, the message may be published all the same.
+        With ``block_if_queue_full`` the call waits while ``max_pending_messages`` have no receipt.
+        If it is cancelled during this wait, nothing is sent. If it is cancelled later, the message
+        may be published.
 
         Args:
             content: None publishes a null value, as in `pulsar.Producer.send`.
 
         Raises:
-            pulsar.PulsarException: it was not published, as far as is known.
+            pulsar.PulsarException: the message was not published, as far as is known.
         """
         self._bridge.check()
         message = self._inner._build_msg(  # noqa: SLF001 - the one place that knows them all
@@ -81,7 +82,7 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
     def _send(
         self, message: Any, landed: Callable[[], None], told: Callable[[_pulsar.Result, Any], None]
     ) -> None:
-        """Send, and have *landed* called on the loop when *message* is no longer in the queue."""
+        """Send *message*, and have *landed* called on the loop when it has left the queue."""
 
         def receipt(result: _pulsar.Result, message_id: Any) -> None:
             self._bridge.post(landed)
@@ -94,7 +95,7 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
             raise
 
     async def flush(self) -> None:
-        """Wait until everything that was sent before has its receipt.
+        """Wait until all messages that were sent before have their receipts.
 
         Raises:
             pulsar.PulsarException: the producer is closed.
@@ -106,7 +107,7 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
         """Close the producer.
 
         Raises:
-            pulsar.PulsarException: the broker could not be told.
+            pulsar.PulsarException: the broker could not be notified.
         """
         self._bridge.check()
         await self._bridge.ask(self._producer.close_async)
@@ -116,13 +117,13 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
         return str(self._producer.topic())
 
     def producer_name(self) -> str:
-        """Return its name, as given or made up by the broker."""
+        """Return the name of the producer, which the user or the broker has chosen."""
         return str(self._producer.producer_name())
 
     def last_sequence_id(self) -> int:
-        """Return the sequence id of the last message with a receipt, -1 if there was none."""
+        """Return the sequence id of the last message with a receipt; -1 if there is none."""
         return int(self._producer.last_sequence_id())
 
     def is_connected(self) -> bool:
-        """Tell whether it is connected to the broker."""
+        """Tell whether the producer is connected to the broker."""
         return bool(self._producer.is_connected())

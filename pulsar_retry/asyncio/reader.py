@@ -20,7 +20,7 @@ from pulsar_retry.runtime.raw import message_of
 
 @attrs.frozen
 class _Source:
-    """A raw reader as an inbox sees it."""
+    """A raw reader with the methods that an inbox needs."""
 
     reader: Any
 
@@ -32,11 +32,11 @@ class _Source:
 
 
 class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is untyped
-    """A `pulsar.asyncio.Reader` of which a cancelled or timed-out read loses no message.
+    """A `pulsar.asyncio.Reader` that loses no message when a read is cancelled or times out.
 
-    Made by `Client.create_reader`; it belongs to the event loop on which that was awaited, and
-    raises `EventLoopError` on another one. ``async for message in reader`` reads until it is
-    closed; ``async with`` closes it.
+    `Client.create_reader` makes it. It belongs to the event loop on which that call was awaited,
+    and raises `EventLoopError` on another loop. ``async for message in reader`` reads until the
+    reader is closed. ``async with`` closes it.
     """
 
     _reader: Any
@@ -54,10 +54,10 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
         """Return the next message, a plain `pulsar.Message`.
 
         Args:
-            timeout_millis: How long to wait, in milliseconds; None: for ever.
+            timeout_millis: How long to wait, in milliseconds; None: without a limit.
 
         Raises:
-            pulsar.Timeout: none came in time.
+            pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the reader is closed.
         """
         self._bridge.check()
@@ -76,7 +76,7 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
             raise StopAsyncIteration from None
 
     async def has_message_available(self) -> bool:
-        """Tell whether there is a message to read now.
+        """Tell whether a message can be read now.
 
         Raises:
             pulsar.PulsarException: the broker was not reached.
@@ -97,10 +97,10 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
         await self._pool.run(self._inner.seek, messageid)
 
     async def close(self) -> None:
-        """Close the reader. Reads that wait raise `pulsar.AlreadyClosed`.
+        """Close the reader. Waiting reads raise `pulsar.AlreadyClosed`.
 
         Raises:
-            pulsar.PulsarException: the broker could not be told.
+            pulsar.PulsarException: the broker could not be notified.
         """
         self._bridge.check()
         self._arrivals.close()

@@ -1,4 +1,4 @@
-"""Signals that ask to end, told to all on an event loop who want to know."""
+"""Passes signals that ask the process to end to all listeners on an event loop."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pulsar_retry.pull.signals import SIGNALS
 
 @attrs.define
 class _Ears:
-    """Who listens on one event loop.
+    """The listeners on one event loop.
 
     Attributes:
-        listeners: Whom to tell.
-        before: The handlers that were there.
+        listeners: The functions to call.
+        before: The previous signal handlers.
     """
 
     listeners: list[Callable[[int], None]] = attrs.Factory(list)
     before: dict[signal.Signals, Any] = attrs.Factory(dict)
 
     def tell(self, number: int) -> None:
-        """Tell all of a signal."""
+        """Call all listeners with a signal's number."""
         for listener in list(self.listeners):
             listener(number)
 
@@ -40,8 +40,8 @@ _ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ears] = weakref.Wea
 def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
     """Have *asked* called on the running loop with each SIGTERM and SIGINT.
 
-    On another thread than the main one no signal comes. A loop has one handler for a signal, and
-    several subscribers may run on it: the first one sets it, the last one puts the old one back.
+    Signals arrive only on the main thread. A loop has one handler for each signal, but several
+    subscribers can run on it: the first one sets the handler, the last one restores the old one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -60,5 +60,5 @@ def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
         if not ears.listeners:
             for number, handler in ears.before.items():
                 loop.remove_signal_handler(number)
-                if handler is not None:  # it was Python's
+                if handler is not None:  # None: the old handler was not set from Python
                     signal.signal(number, handler)

@@ -1,4 +1,4 @@
-# ruff: noqa: SLF001 - the blocking subscriber does the work of this one
+# ruff: noqa: SLF001 - the blocking subscriber does the work for this one
 """The managed subscriber for asyncio."""
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pulsar_retry.pull.signals import Requests
 
 
 class Subscriber:
-    """Calls a handler with every message of a subscription, and does the rest.
+    """Calls a handler with every message of a subscription, and settles the messages.
 
-    Made by `Client.subscriber`. It is a `pulsar_retry.Subscriber` whose ``async def`` handlers run
-    on the event loop on which it is started, ``concurrency`` at a time; ``def`` handlers run on
-    threads of their own, as there. One thread receives; it is the only one that it takes for
-    itself. A subscriber runs once.
+    `Client.subscriber` makes it. It works as `pulsar_retry.Subscriber`, but ``async def`` handlers
+    run on the event loop on which it is started, ``concurrency`` at a time. ``def`` handlers run on
+    separate threads, as there. One thread receives; it needs no other thread for itself. A
+    subscriber runs once.
 
-    When its event loop ends before it does, it abandons what is in hand: that is redelivered.
+    If its event loop ends first, the subscriber abandons the messages in hand: they are
+    redelivered.
     """
 
     def __init__(self, subscriber: threaded.Subscriber) -> None:
@@ -35,12 +36,13 @@ class Subscriber:
         self._ended: asyncio.Future[None] | None = None
 
     async def start(self) -> Self:
-        """Subscribe and begin; return when messages can come.
+        """Subscribe and start; return when messages can arrive.
 
-        Cancelled, it is stopped. See `pulsar_retry.Subscriber.start` for a broker that is away.
+        Cancelling the call stops the subscriber. `pulsar_retry.Subscriber.start` explains what
+        happens if the broker is not reachable.
 
         Raises:
-            RuntimeError: it was started before.
+            RuntimeError: the subscriber was started before.
             pulsar.PulsarException: the broker refuses the subscription.
         """
         if self._bridge is not None:
@@ -64,17 +66,17 @@ class Subscriber:
     async def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
 
-        A second SIGINT abandons what is still in hand; another SIGTERM is only logged. Signals are
-        handled where the event loop is that of the main thread; their earlier handlers are put back
-        at the end. Cancelled, it stops in the same way, and raises `asyncio.CancelledError` then;
-        cancelled again, it abandons what is in hand.
+        A second SIGINT abandons the messages that are still in hand; another SIGTERM is only
+        logged. Signals are handled if the event loop runs on the main thread. The previous handlers
+        are restored at the end. If the call is cancelled, it stops in the same way, and then raises
+        `asyncio.CancelledError`. If it is cancelled again, it abandons the messages in hand.
 
         Returns:
             The report.
 
         Raises:
-            ConfigError: an argument is not acceptable.
-            Exception: whatever has ended the subscription.
+            ConfigError: an argument is invalid.
+            Exception: the error that has ended the subscription.
         """
         threaded.checked_mode(mode, timeout)
         requests = Requests()
@@ -96,20 +98,22 @@ class Subscriber:
             return await self.result()
 
     async def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
-        """Stop, and wait until that is done; see `pulsar_retry.Subscriber.stop`.
+        """Stop, and wait until the subscriber has ended; see `pulsar_retry.Subscriber.stop`.
 
-        Cancelled, it goes on stopping without its caller.
+        If the call is cancelled, stopping continues.
 
         Args:
             mode: ``"drain"``, ``"hand_back"`` or ``"abandon"``.
-            timeout: Seconds or a timedelta for the first two; then what is left is abandoned.
+            timeout: Seconds, or a timedelta, for the first two modes. After it the rest is
+                abandoned.
 
         Returns:
-            The report; None if it had not been started, is stopped by its own handler, which cannot
-            wait for itself, or has ended by itself. Then `result` tells the reason.
+            The report. None if the subscriber was not started, if its own handler calls this (a
+            handler cannot wait for itself), or if it has ended by itself; then `result` has the
+            reason.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         threaded.checked_mode(mode, timeout)
         if self._bridge is None:
@@ -121,15 +125,15 @@ class Subscriber:
         return self._inner._report
 
     async def result(self, timeout: Duration | None = None) -> Report:
-        """Wait until the subscription has ended, and return how.
+        """Wait until the subscription has ended, and return the report.
 
         Args:
-            timeout: Seconds or a timedelta; None: for ever.
+            timeout: Seconds, or a timedelta; None: no limit.
 
         Raises:
-            TimeoutError: it goes on.
-            RuntimeError: it was not started.
-            Exception: what has ended it, if it was not `stop`.
+            TimeoutError: the subscription is still running.
+            RuntimeError: the subscriber was not started.
+            Exception: the error that has ended the subscription, if `stop` has not.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         if self._bridge is None:
@@ -138,24 +142,24 @@ class Subscriber:
             await self._until_the_end()
         try:
             return self._inner.result(0)
-        except Exception as error:  # noqa: BLE001 - whatever has ended it
+        except Exception as error:  # noqa: BLE001 - any error that has ended it
             raise failure(error) from error.__cause__
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the subscriber was started and has not ended."""
         return self._inner.running
 
     @property
     def health(self) -> Health:
-        """How it is: a state, and in words what is wrong."""
+        """The health: a state, and a description of the problem."""
         return self._inner.health
 
     def update_policy(self, retry_policy: RetryPolicy) -> None:
-        """Judge failures by another policy from now on; see `pulsar_retry.Subscriber`.
+        """Use another policy for failures from now on; see `pulsar_retry.Subscriber`.
 
         Raises:
-            ConfigError: it is no policy.
+            ConfigError: *retry_policy* is not a policy.
         """
         self._inner.update_policy(retry_policy)
 
@@ -165,7 +169,7 @@ class Subscriber:
 
     @property
     def in_hand(self) -> tuple[int, int]:
-        """How many messages it holds, and how many bytes: what flow control limits."""
+        """How many messages it holds, and how many bytes; flow control limits both."""
         return self._inner.in_hand
 
     async def __aenter__(self) -> Self:
@@ -183,7 +187,7 @@ class Subscriber:
         await asyncio.shield(self._ended)
 
     async def _stop_in_spite(self, mode: StopMode, timeout: Duration) -> None:
-        """Stop, though the caller is cancelled; cancelled again, abandon."""
+        """Stop although the caller is cancelled; abandon if it is cancelled again."""
         self._inner._ask(mode, timeout)
         try:
             await self._until_the_end()

@@ -195,13 +195,15 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
 
         The positional arguments are those of `pulsar.Client.subscribe`; the keyword-only arguments
-        after them are new. With ``enable_retry`` the consumer reads two topics, the topic and the
-        retry topic. Arguments that name no topic then apply to both, unless stated otherwise.
+        after them are new. With ``enable_retry`` the consumer reads the topic and the retry topic.
+        The arguments then apply to both, except *consumer_type*, *is_read_compacted*,
+        *initial_position*, *start_message_id_inclusive* and *key_shared_policy*: they apply to the
+        topic only.
 
         Args:
-            topic: A topic name, a list of names, or a compiled regular expression for the full
-                names, such as ``re.compile("persistent://public/default/orders-.*")``. With
-                ``enable_retry`` an expression is not allowed.
+            topic: A topic name, a list of names, or a compiled regular expression, such as
+                ``re.compile("persistent://public/default/orders-.*")``. With ``enable_retry`` an
+                expression is not allowed.
             subscription_name: The name of the subscription. With a dead-letter policy or
                 ``enable_retry`` it must not be blank.
             consumer_type: The type of the subscription: Exclusive, Shared, Failover or KeyShared.
@@ -224,8 +226,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             properties: Names and values that describe the consumer. The broker shows them.
             pattern_auto_discovery_period: Seconds between two searches for new topics that match a
                 regular expression.
-            initial_position: Where a new subscription starts: ``Latest`` or ``Earliest``. The retry
-                topic is always read from the earliest letter.
+            initial_position: Where a new subscription starts: ``Latest`` or ``Earliest``. The
+                subscription of the retry topic always starts at the earliest letter.
             crypto_key_reader: Supplies the keys that decrypt messages, and encrypt letters.
             replicate_subscription_state_enabled: Replicate the state of the subscription to the
                 other clusters of a geo-replicated namespace.

@@ -1,1 +1,1 @@
-"""What can be watched: metrics, spans and hooks. Below every shell, so that each has the same."""
+"""Metrics, spans and hooks. Consumers, subscribers and dispatchers all use them."""

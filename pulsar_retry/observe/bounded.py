@@ -1,4 +1,4 @@
-"""Small HTTP servers that no client can exhaust: bounded connections, each with a deadline."""
+"""Small HTTP servers that clients cannot exhaust: few connections, each with a deadline."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Connections at a time: each takes a thread and a file descriptor of the application's.
+#: The maximum number of connections. Each needs a thread and a file descriptor of the application.
 MOST = 16
-#: Seconds for a request and its answer together.
+#: The maximum number of seconds for a request and its answer together.
 PATIENCE = 10.0
-#: Seconds to wait until a connection that was broken off has released its thread.
+#: Seconds to wait until an aborted connection has released its thread.
 _RELEASE = 1.0
 
 
 class Bounded(ThreadingMixIn):
     """Mixed into a `socketserver.TCPServer`: at most `MOST` connections, each for `PATIENCE`.
 
-    Beyond that a new connection breaks off the oldest one, so that many slow clients cannot keep
-    out those that are quick, such as health checks.
+    At the limit, a new connection aborts the oldest one. So many slow clients cannot keep out
+    clients that are quick, such as health checks.
     """
 
     daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, *arguments: Any) -> None:
-        """Listen; *arguments* are the server's."""
+        """Listen. *arguments* are those of the server."""
         self._changed = threading.Condition()
-        #: Open connections and when they began, the oldest one first.
+        #: Open connections with the times at which they started, the oldest one first.
         self._begun: dict[socket.socket, float] = {}
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer *request* on a thread of its own, when there is room for it."""
+        """Answer *request* on a separate thread, when there is room for it."""
         with self._changed:
             if len(self._begun) >= MOST:
                 self._break_off(next(iter(self._begun)))
@@ -58,7 +58,7 @@ class Bounded(ThreadingMixIn):
             self._changed.notify_all()
 
     def service_actions(self) -> None:
-        """Break off what has taken too long; called twice a second."""
+        """Abort connections that take too long; the server calls this twice a second."""
         super().service_actions()  # type: ignore[misc]
         with self._changed:
             late = time.monotonic() - PATIENCE
@@ -66,7 +66,7 @@ class Bounded(ThreadingMixIn):
                 self._break_off(each)
 
     def server_close(self) -> None:
-        """Stop listening, and break off what is left."""
+        """Stop listening, and abort the remaining connections."""
         super().server_close()
         with self._changed:
             for each in list(self._begun):
@@ -74,10 +74,10 @@ class Bounded(ThreadingMixIn):
 
     @staticmethod
     def _break_off(request: socket.socket) -> None:
-        """Make the thread of a connection find that it has ended."""
+        """Shut a connection down, so that its thread ends."""
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the server's
-        """Log what a handler has raised; most often its client has left."""
+        """Log an exception of a handler. The usual reason is that its client has disconnected."""
         _log.debug("a request from %s has failed", client_address, exc_info=True)

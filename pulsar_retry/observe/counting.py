@@ -1,9 +1,9 @@
-"""What was done, in plain numbers. Prometheus reads them when it scrapes.
+"""Plain counters of what was done. Prometheus reads them when it scrapes.
 
-A message must not pay for being counted. So an acknowledgement adds one to a plain attribute, and
-what costs more (which attempt it was, how old the message is) is looked at for every message only
-while there are few of them; of many about a hundred a second are looked at, and each stands for
-those before it. Counters are exact.
+Counting must not slow messages down. So an acknowledgement only adds one to a plain attribute.
+Values that cost more (the number of the attempt, the age of the message) are read for every message
+only at low rates. At high rates they are read about a hundred times a second, and each reading
+stands for all messages since the last one. Counters are always exact.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-#: Acknowledgements of which one is looked at, when there are very many.
+#: At very high rates, one in this number of acknowledgements is sampled.
 MOST_APART = 1024
-#: Seconds from one look to the next, when there are many.
+#: At high rates, the seconds between two samples.
 _PACE = 0.01
 
-#: What becomes of deliveries.
+#: The outcomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
 NACKED, DROPPED, SUPERSEDED = "nacked", "dropped", "superseded"
 
-#: Seconds for which the counts of a subscription stay after its last consumer here was closed.
+#: Seconds for which a subscription's counts are kept after its last consumer here was closed.
 KEPT = 600.0
 
-#: How messages are brought back: by a letter, by the broker, or in their lane.
+#: How messages are retried: by a letter, by the broker, or in their lane.
 LETTER: Final = "letter"
 NACK: Final = "nack"
 LANE: Final = "lane"
 
-#: Values of a label that are told from each other; whatever else there is counts as `OTHER`.
+#: The maximum number of values of a label. Further values count as `OTHER`.
 MOST_VALUES = 20
 OTHER = "other"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}", re.ASCII)
@@ -45,15 +45,15 @@ LATENCY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 class Source(Protocol):
-    """Whatever knows how things are now."""
+    """An object with values for gauges."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Return values by the names of gauges, without their prefix. Thread-safe."""
+        """Return the present values by the names of gauges, without prefix. Thread-safe."""
         ...
 
 
 class Buckets:
-    """A histogram: how many values were in which bucket, and their sum. Not thread-safe."""
+    """A histogram: the number of values in each bucket, and their sum. Not thread-safe."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
@@ -67,13 +67,13 @@ class Buckets:
 
 
 class Tally:
-    """How often each value of a label was seen, with a bound on how many there are."""
+    """Counts each value of a label, up to a maximum number of values."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
     def add(self, value: str, times: int = 1) -> None:
-        """Count *value*, or `OTHER` if it is no name or there are too many already."""
+        """Count *value*. It counts as `OTHER` if it is not a name, or there are too many values."""
         counts = self.counts
         if value not in counts and (len(counts) >= MOST_VALUES or not _LABEL.fullmatch(value)):
             value = OTHER
@@ -81,23 +81,23 @@ class Tally:
 
 
 class Ledger:
-    """What was done for one subscription by this process, with however many consumers.
+    """The counts of one subscription in this process, for all its consumers.
 
     Thread-safe.
 
     Attributes:
-        topic: The topic's name, as its label.
-        subscription: Likewise.
-        acknowledged: Acknowledgements so far. Whoever adds to it looks at `due`.
-        due: When there are so many, the next one is looked at (`look`).
-        lock: Held by whoever changes what `tally` and `histogram` return.
+        topic: The topic's name, for its label.
+        subscription: The subscription's name, for its label.
+        acknowledged: The number of acknowledgements. Code that adds to it must check `due`.
+        due: At this number of acknowledgements, the next one is sampled (`look`).
+        lock: Held during changes of the objects that `tally` and `histogram` return.
     """
 
     def __init__(self, topic: str, subscription: str) -> None:
         self.topic = topic
         self.subscription = subscription
-        # Threads add to it without a lock: the interpreter switches between them at calls and
-        # jumps, of which there is none between reading and writing it.
+        # Threads add to it without a lock: the interpreter switches threads only at calls and
+        # jumps, and there is none between reading and writing it.
         self.acknowledged = 0
         self.due = 1
         self._looked = 0
@@ -112,34 +112,34 @@ class Ledger:
         self._sources: weakref.WeakSet[Source] = weakref.WeakSet()
         self._idle_since: float | None = None
 
-    # -- telling ----------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def count(self, metric: str, value: str = OTHER, times: int = 1) -> None:
-        """Count *times* for the *value* of a metric's label, if it has one."""
+        """Add *times* to the count of a metric, for the *value* of its label if it has one."""
         with self.lock:
             self.tally(metric).add(value, times)
 
     def observe(self, metric: str, bounds: Sequence[float], value: float) -> None:
-        """Count *value* in a histogram."""
+        """Add *value* to a histogram."""
         with self.lock:
             self.histogram(metric, bounds).add(value)
 
     def tally(self, metric: str) -> Tally:
-        """Return a metric's counts, for those who add to several at once; they hold `lock`."""
+        """Return a metric's counts, to add several values at once with `lock` held."""
         tally = self._tallies.get(metric)
         if tally is None:
             tally = self._tallies[metric] = Tally()
         return tally
 
     def histogram(self, metric: str, bounds: Sequence[float]) -> Buckets:
-        """Return a metric's histogram, in the same way."""
+        """Return a metric's histogram, for use with `lock` held."""
         buckets = self._buckets.get(metric)
         if buckets is None:
             buckets = self._buckets[metric] = Buckets(bounds)
         return buckets
 
     def done(self, attempt: int, age: float) -> None:
-        """Take note of a message that is done with: at which attempt, and how long it took."""
+        """Record a finished message: the number of its last attempt, and the seconds it took."""
         with self.lock:
             self._done(attempt, age, 1)
 
@@ -148,11 +148,12 @@ class Ledger:
         self._ages.add(max(0.0, age), weight)
 
     def look(self, now: float, attempt: int | None, age: float) -> None:
-        """Take a look at an acknowledgement, which stands for those since the last one.
+        """Sample an acknowledgement, which stands for all since the last sample.
 
         Args:
-            now: The time, in seconds.
-            attempt: Which attempt it was; None: it is not known, and they are in no histogram.
+            now: The time in seconds.
+            attempt: The number of the attempt. None: it is not known, and these acknowledgements
+                are not added to the histograms.
             age: Seconds since the message was published.
         """
         with self.lock:
@@ -167,13 +168,13 @@ class Ledger:
             self.due = self.acknowledged + (1 if self._looks_at_all else self._apart)
 
     def look_at_all(self) -> None:
-        """Have every acknowledgement looked at from now on: one of the consumers needs it."""
+        """Sample every acknowledgement from now on, because a consumer needs it."""
         with self.lock:
             self._looks_at_all = True
             self.due = 0
 
     def letter_acknowledged(self, attempt: int, age: float) -> None:
-        """Count the acknowledgement of a retry letter, which stands for itself alone."""
+        """Count the acknowledgement of a retry letter, which stands only for itself."""
         with self.lock:
             self.acknowledged += 1
             self._looked += 1
@@ -181,17 +182,17 @@ class Ledger:
             self._done(attempt, age, 1)
 
     def attach(self, source: Source) -> None:
-        """Have *source* asked for gauges as long as it lives."""
+        """Read gauges from *source* as long as it exists."""
         with self.lock:
             self._sources.add(source)
 
     def detach(self, source: Source) -> None:
-        """Ask *source* no more."""
+        """Read no more gauges from *source*."""
         with self.lock:
             self._sources.discard(source)
 
     def is_over(self, now: float) -> bool:
-        """Tell whether nothing has been attached for `KEPT` seconds, as far as was looked."""
+        """Tell whether no source was attached for `KEPT` seconds, as far as earlier calls saw."""
         with self.lock:
             if self._sources:
                 self._idle_since = None
@@ -199,7 +200,7 @@ class Ledger:
                 self._idle_since = now
             return self._idle_since is not None and now - self._idle_since > KEPT
 
-    # -- being asked ------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def counts(self, metric: str) -> dict[str, int]:
         """Return a metric's counts by the values of its label."""
@@ -211,7 +212,7 @@ class Ledger:
         return found
 
     def buckets(self, metric: str) -> Buckets | None:
-        """Return a copy of a histogram; None: nothing was observed."""
+        """Return a copy of a histogram; None if it has no values."""
         with self.lock:
             buckets = self._buckets.get(metric)
             if buckets is None or not any(buckets.counts):
@@ -221,7 +222,7 @@ class Ledger:
             return copy
 
     def gauges(self) -> list[Mapping[str, float]]:
-        """Return what each source says."""
+        """Return the gauges of each source."""
         with self.lock:
             sources = list(self._sources)
         return [source.gauges() for source in sources]
@@ -230,14 +231,14 @@ class Ledger:
 class Book:
     """The ledgers of this process. Thread-safe.
 
-    A ledger is kept as long as somebody uses it, and for `KEPT` seconds after, so that its last
-    counts are scraped, too. What begins again later begins at 0, as after a restart.
+    A ledger is kept while it is in use and for `KEPT` seconds longer, so that its last counts are
+    scraped too. A subscription that starts again later starts at 0, as after a restart.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ledgers: dict[tuple[str, str], Ledger] = {}
-        # What is over, but for those who still hold it.
+        # Ledgers that are over, as long as other code still uses them.
         self._over: weakref.WeakValueDictionary[tuple[str, str], Ledger]
         self._over = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
@@ -254,24 +255,24 @@ class Book:
             return ledger
 
     def ledgers(self) -> list[Ledger]:
-        """Return all of them."""
+        """Return all ledgers."""
         with self._lock:
             self._sort_out()
             return [*self._ledgers.values(), *self._over.values()]
 
     def _sort_out(self) -> None:
-        """Keep what is over no longer. Call with the lock held."""
+        """Release ledgers that are over. Call it with the lock held."""
         now = self._clock()
         for key, ledger in list(self._ledgers.items()):
             if ledger.is_over(now):
                 self._over[key] = self._ledgers.pop(key)
 
     def clear(self) -> None:
-        """Begin anew, with new locks: in a forked child, where nothing was done yet."""
+        """Start again with new locks: in a forked child nothing has been counted yet."""
         self.__init__(self._clock)  # type: ignore[misc]  # as it is in a new process
 
 
-#: What this process has done.
+#: The counts of this process.
 BOOK = Book()
 
 os.register_at_fork(after_in_child=BOOK.clear)

@@ -1,4 +1,4 @@
-"""What is logged of messages that fail: one line for many of a kind, and never their contents."""
+"""The log of failed messages: one line for many similar failures, and never message contents."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from pulsar_retry.wire.envelope import fingerprint_of
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds between two lines of one kind.
+#: Seconds between two lines of one kind of failure.
 EVERY = 60.0
 
-#: Kinds that are remembered, the latest.
+#: The maximum number of kinds that are remembered: the latest ones.
 _MOST_KINDS = 200
 
-#: Characters of an error's text in a line.
+#: The maximum number of characters of an error's text in a line.
 _MOST_TEXT = 500
 
 
 class Turn(NamedTuple):
-    """Leave to log something.
+    """The permission to log something.
 
     Attributes:
         is_first: Whether nothing of its kind was logged before.
@@ -52,7 +52,7 @@ class _Kind:
 
 
 class LogLimiter:
-    """Lets one of a kind be logged every *every* seconds, and counts the others. Thread-safe."""
+    """Permits one line of each kind every *every* seconds, and counts the others. Thread-safe."""
 
     def __init__(self, every: float = EVERY, now: Callable[[], float] = time.monotonic) -> None:
         self._every = every
@@ -61,7 +61,7 @@ class LogLimiter:
         self._lock = threading.Lock()
 
     def turn(self, kind: Hashable) -> Turn | None:
-        """Return leave to log something of this *kind*; None: it is held back, and counted."""
+        """Return the permission to log this *kind*; None: the line is held back and counted."""
         now = self._now()
         with self._lock:
             known = self._kinds.get(kind)
@@ -78,10 +78,11 @@ class LogLimiter:
 class FailureLog:
     """Logs the failures of one subscription's messages. Thread-safe.
 
-    A retry is a WARNING. A dead letter is an ERROR, with the traceback the first time. Failures
-    with the same fingerprint (`fingerprint_of`) share one line every `EVERY` seconds, which says
-    how many were held back; those are logged at DEBUG. What a handler has chosen, as by
-    ``raise Retry(60)``, is logged at DEBUG alone, unless the message becomes a dead letter.
+    A retry is logged as a WARNING. A dead letter is an ERROR, with the traceback the first time.
+    Failures with the same fingerprint (`fingerprint_of`) share one line every `EVERY` seconds. The
+    line says how many were held back; those are logged at DEBUG. An outcome that a handler has
+    chosen, such as ``raise Retry(60)``, is only logged at DEBUG, unless the message is
+    dead-lettered.
     """
 
     def __init__(self, watch: Watch, now: Callable[[], float] = time.monotonic) -> None:
@@ -89,7 +90,7 @@ class FailureLog:
         self._limiter = LogLimiter(now=now)
 
     def failed(self, message: Any, action: Action, failure: Failure, attempt: int) -> None:
-        """Log what becomes of a message whose *attempt* has failed. Never raises."""
+        """Log the action for a message whose *attempt* has failed. Never raises."""
         cause = failure.cause
         reason = getattr(action, "reason", None)
         match action:
@@ -131,7 +132,7 @@ def _text(error: BaseException) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """Return where *error* was raised, empty if that was in this package."""
+    """Return where *error* was raised; empty if that was in this package."""
     frames = list(traceback.walk_tb(error.__traceback__))
     if not frames:
         return ""

@@ -1,4 +1,4 @@
-"""What users want to be told, and what they are told."""
+"""Hooks: functions of the user that are called when something happens to a message."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pulsar_retry.errors import ConfigError
 
 @attrs.frozen(kw_only=True)
 class SettleEvent:
-    """What has become of a message. It holds no payload and no properties.
+    """What has happened to a message. It contains no payload and no properties.
 
     Attributes:
-        topic: The topic that the message was first published to, in full, without its partition;
-            of a consumer of several, where only an id was given, all of them.
+        topic: The full name of the topic that the message was first published to, without its
+            partition. If only an id was given to a consumer of several topics, all its topics.
         subscription: The subscription.
-        message_id: The id that it was delivered with, ``ledger:entry:partition[:batch]``.
-        attempt: Which attempt it was, counted from 1.
-        kind: How it comes back: by a ``letter``, a ``nack``, or in its ``lane``; None: it does not,
-            or nothing was to be handed on.
-        delay: Seconds until it comes back; None as for *kind*.
-        reason: Why it is dead; None elsewhere.
-        error: What was raised, by the handler or, in `on_settle_failed`, by the settlement; None:
-            nothing, or it is not known.
-        letter_topic: Where its letter went; None: there is none.
+        message_id: The id of the delivered message, ``ledger:entry:partition[:batch]``.
+        attempt: The number of the attempt, counted from 1.
+        kind: How the message is retried: by a ``letter``, a ``nack``, or in its ``lane``. None: the
+            event is not a retry.
+        delay: Seconds until the retry; None if the event is not a retry.
+        reason: Why the message is dead; None for other events.
+        error: The exception of the handler, or, in `on_settle_failed`, of the settlement. None if
+            there is none, or it is not known.
+        letter_topic: The topic of its letter; None if there is no letter.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class SettleEvent:
     letter_topic: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return what of it goes into a log record."""
+        """Return the values of the event that go into a log record."""
         return {
             "topic": self.topic,
             "subscription": self.subscription,
@@ -60,23 +60,23 @@ def _hook(_instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 @attrs.frozen(kw_only=True)
 class Hooks:
-    """Functions that are told what becomes of messages. They only watch.
+    """Functions that are called when something happens to a message. They cannot influence it.
 
-    Each takes one `SettleEvent`. It is called after the fact, on the thread that learns of it: the
-    caller's, or one of pulsar-client's or ours. So it must be quick, and neither block nor hand
-    messages on itself. What it raises is logged, once for each hook and kind of error, and nothing
-    else comes of it.
+    Each function takes one `SettleEvent`. It is called after the event, on the thread that learns
+    of it: the caller's, or a thread of pulsar-client or of this package. So it must be quick. It
+    must not block, and must not hand messages on. An exception that it raises is logged, once for
+    each hook and type of error, and has no other effect.
 
     Attributes:
-        on_retry: A retry letter has its receipt and the original is acknowledged; or a negative
-            acknowledgement was taken; or a lane retries in place.
+        on_retry: A retry letter has its receipt and the original is acknowledged; or a message was
+            nacked; or a lane retries a message in place.
         on_dead_letter: A dead letter has its receipt and the original is acknowledged.
         on_recovered: A message was acknowledged that was delivered before: it had failed, or the
-            consumer that had it is gone. With this hook every acknowledgement is looked at.
+            consumer that had it is gone. With this hook every acknowledgement is examined.
         on_settle_failed: A message could not be handed on; it is redelivered.
 
     Raises:
-        ConfigError: one of them cannot be called.
+        ConfigError: a hook cannot be called.
     """
 
     on_retry: Hook | None = attrs.field(default=None, validator=_hook)
@@ -89,10 +89,10 @@ NONE = Hooks()
 
 
 def checked_hooks(hooks: Any) -> Hooks | None:
-    """Return *hooks*.
+    """Return *hooks* if they are `Hooks` or None.
 
     Raises:
-        ConfigError: they are none.
+        ConfigError: the value is neither.
     """
     if hooks is not None and not isinstance(hooks, Hooks):
         raise ConfigError.bad("hooks", hooks, "a pulsar_retry.Hooks or None")

@@ -1,4 +1,4 @@
-"""What Prometheus is told: every metric by its name, and how it comes from the ledgers."""
+"""The metrics for Prometheus: their names, and how they are made from the ledgers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pulsar_retry.observe.counting import (
 
 PREFIX = "pulsar_retry_"
 
-#: The labels that the metrics of a subscription have.
+#: The labels of a subscription's metrics.
 LABELS = ("topic", "subscription")
 
 
@@ -39,13 +39,13 @@ class Spec:
 
     Attributes:
         name: Its name without the prefix, and without the ``_total`` of a counter.
-        kind: What it is.
-        text: Its help.
-        label: The label that it has beside those of its *base*; None: none.
-        values: Values of that label that are there from the start, at 0: what begins at 1 shows no
-            increase.
-        together: How a gauge of several consumers, or of several processes, is added up.
-        base: The labels beside it.
+        kind: Its type.
+        text: Its help text.
+        label: Its label in addition to those of *base*; None if there is none.
+        values: Values of that label that exist from the start with 0. A value that first appears
+            with 1 would show no increase.
+        together: How the gauges of several consumers, or several processes, are combined.
+        base: The other labels.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Spec:
 
     @property
     def full_name(self) -> str:
-        """Its name as queries have it."""
+        """Its name in queries."""
         return PREFIX + self.name + ("_total" if self.kind == "counter" else "")
 
     @property
@@ -67,7 +67,7 @@ class Spec:
         return self.base if self.label is None else (*self.base, self.label)
 
 
-#: What consumers, subscribers and dispatchers export.
+#: The metrics of consumers, subscribers and dispatchers.
 METRICS = (
     Spec(
         "deliveries",
@@ -125,7 +125,7 @@ METRICS = (
     Spec("push_paused", "gauge", "Dispatchers that are paused."),
 )
 
-#: What `pulsar-retry metrics` exports, which asks the broker.
+#: The metrics of `pulsar-retry metrics`, which asks the broker.
 LETTER_METRICS = (
     Spec("dlq_backlog", "gauge", "Letters in a dead-letter topic.", "letter_topic"),
     Spec(
@@ -151,17 +151,17 @@ LETTER_METRICS = (
 
 
 class LedgerCollector(Collector):
-    """Has Prometheus read the ledgers of this process whenever it scrapes. Thread-safe."""
+    """Lets Prometheus read the ledgers of this process at each scrape. Thread-safe."""
 
     def __init__(self, book: Book = BOOK) -> None:
         self._book = book
 
     def describe(self) -> Iterable[Metric]:
-        """Return the metrics without values: no registry needs a scrape to know their names."""
+        """Return the metrics without values. A registry gets their names without a scrape."""
         return [family_of(spec) for spec in METRICS]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric as it is now."""
+        """Yield every metric with its present values."""
         ledgers = self._book.ledgers()
         gauges = {id(ledger): ledger.gauges() for ledger in ledgers}
         for spec in METRICS:
@@ -186,7 +186,7 @@ class LedgerCollector(Collector):
 
 
 def together(spec: Spec) -> Callable[[Iterable[float]], float]:
-    """Return what makes one value of a gauge's several."""
+    """Return the function that combines several values of a gauge."""
     return max if spec.together == "max" else sum
 
 
@@ -212,5 +212,5 @@ def _add(family: HistogramMetricFamily, labels: list[str], buckets: Buckets | No
 
 
 def _bound(value: float) -> str:
-    """Return a bound as prometheus_client writes it."""
+    """Return a bound as text, as prometheus_client writes it."""
     return "+Inf" if value == float("inf") else str(value)

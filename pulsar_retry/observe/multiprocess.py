@@ -1,11 +1,11 @@
 """Metrics of several processes, such as gunicorn's workers, scraped at any one of them.
 
-prometheus_client has each process write its values into files of one directory, and adds them up.
-It calls no collector there. So a thread copies what this process has counted into its files, now
-and then and at the end.
+With prometheus_client, each process writes its values into files of one directory, and a scrape
+adds them up. It calls no collector for that. Therefore a thread copies the counts of this process
+into its files, regularly and at the end.
 
-Nothing is ever taken out of these files: the sum over the processes would go back, which Prometheus
-takes for a restart, and so for as many new events as are left.
+Nothing is ever removed from these files. Otherwise the sum over the processes would decrease.
+Prometheus takes that for a restart, and counts the remaining events as new.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _log = logging.getLogger("pulsar_retry")
 #: Seconds between two copies.
 INTERVAL = 1.0
 
-#: The name and the labels of a value.
+#: The name and the label values of a sample.
 _Key = tuple[str, tuple[str, ...]]
 
 
 def show_all_processes(registry: CollectorRegistry) -> None:
-    """Have *registry* show the values of all processes.
+    """Make *registry* show the values of all processes.
 
     Raises:
-        ConfigError: there is no such directory.
+        ConfigError: the directory does not exist.
     """
     path = os.environ[VARIABLE]
     if not Path(path).is_dir():
@@ -61,15 +61,15 @@ class Mirror:
         self._seen: set[_Key] = set()
 
     def start(self) -> None:
-        """Copy from now on, on a thread, and at the end of the process."""
+        """Copy the counts regularly, on a thread, and at the end of the process."""
         threading.Thread(target=self._run, name="pulsar-retry-metrics", daemon=True).start()
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Copy for the last time."""
+        """Copy the counts for the last time."""
         self._ended.set()
-        if self._pid == os.getpid():  # a forked child has nothing to do with it
-            with contextlib.suppress(Exception):  # the directory is gone, as the process will be
+        if self._pid == os.getpid():  # a forked child must not do this
+            with contextlib.suppress(Exception):  # the directory may be gone, and the process ends
                 self.copy()
 
     def _run(self) -> None:
@@ -77,30 +77,30 @@ class Mirror:
         while not self._ended.wait(INTERVAL):
             try:
                 self.copy()
-            except Exception as error:  # noqa: BLE001 - the next time it may work
+            except Exception as error:  # noqa: BLE001 - the next copy may succeed
                 if not has_told:
                     _log.warning("the metrics were not written, this is said once: %s", error)
                 has_told = True
 
     def copy(self) -> None:
-        """Copy what was counted since the last time."""
+        """Copy the counts since the last time."""
         with self._lock:
             self._seen.clear()
             for family in self._collector.collect():
                 spec, before = self._specs[family.name], 0.0
                 for sample in family.samples:
                     if sample.name.endswith("_count"):
-                        continue  # the last bucket says it
+                        continue  # the last bucket has the same value
                     value = sample.value
-                    if sample.name.endswith("_bucket"):  # in the files each is by itself
+                    if sample.name.endswith("_bucket"):  # in the files, buckets are not cumulative
                         total = value
                         value -= before
                         before = 0.0 if sample.labels["le"] == "+Inf" else total
                     self._write(spec, sample.name, sample.labels, value)
-            # Whoever said these is gone.
+            # These gauges have no source any more.
             for key in self._gauges - self._seen:
                 self._values[key].set(0.0)
-            for key in self._written.keys() - self._seen:  # if it comes back, it begins at 0
+            for key in self._written.keys() - self._seen:  # if it returns, it starts at 0
                 del self._written[key]
 
     def _write(self, spec: Spec, name: str, labels: dict[str, str], value: float) -> None:
@@ -121,7 +121,7 @@ class Mirror:
             self._gauges.add(key)
             self._values[key].set(value)
         elif change := value - self._written.get(key, 0.0):
-            # A file may be that of an earlier process of this number: it goes on from there.
+            # The file may be from an earlier process with this number; its values continue.
             self._values[key].inc(change)
             self._written[key] = value
 
@@ -131,8 +131,8 @@ _mirror: Mirror | None = None
 
 
 def begin_copying() -> None:
-    """Copy from now on, if that has not begun."""
-    global _mirror  # noqa: PLW0603 - there is one a process
+    """Start copying, unless it has started."""
+    global _mirror  # noqa: PLW0603 - there is one for each process
     with _guard:
         if _mirror is None:
             _mirror = Mirror(LedgerCollector())

@@ -1,4 +1,4 @@
-"""Showing the metrics to Prometheus."""
+"""Serves the metrics to Prometheus."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class _IPv6Server(_Server):
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 class MetricsServer:
-    """A small HTTP server that Prometheus scrapes, on threads of its own. Thread-safe.
+    """A small HTTP server for Prometheus' scrapes, with its own threads. Thread-safe.
 
     Attributes:
-        port: Where it listens.
+        port: The port on which it listens.
     """
 
     def __init__(self, server: WSGIServer) -> None:
@@ -63,18 +63,18 @@ class MetricsServer:
 
 
 def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistry:
-    """Have *registry* show the metrics of every consumer of this process; return it.
+    """Make *registry* show the metrics of every consumer of this process, and return it.
 
-    Consumers count in any case, whenever this is called; nothing is registered before. A second
-    call for the same registry does nothing. With ``PROMETHEUS_MULTIPROC_DIR`` the counts are in
-    that directory anyway: use `prometheus_client.multiprocess.MultiProcessCollector` then, as for
-    metrics of your own, or `start_metrics_server`. Thread-safe.
+    Consumers always count, so it does not matter when this is called; nothing is registered before.
+    A second call for the same registry does nothing. With ``PROMETHEUS_MULTIPROC_DIR`` the counts
+    are in that directory. Then use `prometheus_client.multiprocess.MultiProcessCollector`, as for
+    your own metrics, or `start_metrics_server`. Thread-safe.
 
     Args:
-        registry: Prometheus' default one, unless you have another.
+        registry: The registry. The default is Prometheus' default registry.
 
     Raises:
-        ConfigError: it is no registry.
+        ConfigError: *registry* is not a registry.
     """
     given: object = registry
     if not isinstance(given, CollectorRegistry):
@@ -88,7 +88,7 @@ def register_metrics(registry: CollectorRegistry = REGISTRY) -> CollectorRegistr
 
 
 def own_registry() -> CollectorRegistry:
-    """Return a registry with the metrics of this package and nothing else."""
+    """Return a registry that has only the metrics of this package."""
     registry = CollectorRegistry(auto_describe=False)
     if sharing.is_on():
         multiprocess.show_all_processes(registry)
@@ -97,7 +97,7 @@ def own_registry() -> CollectorRegistry:
 
 
 def metrics_text() -> bytes:
-    """Return the metrics of this package as Prometheus reads them."""
+    """Return the metrics of this package in Prometheus' text format."""
     return generate_latest(own_registry())
 
 
@@ -106,20 +106,21 @@ def start_metrics_server(
 ) -> MetricsServer:
     """Serve the metrics of every consumer of this process, for Prometheus to scrape.
 
-    Consumers count in any case, so it does not matter when this is called. With
+    Consumers always count, so it does not matter when this is called. With
     ``PROMETHEUS_MULTIPROC_DIR`` it serves the metrics of all processes that share that directory.
 
     Args:
-        port: Where to listen; 0: a free one, which `MetricsServer.port` tells.
-        addr: The address to listen on; loopback unless others are to scrape.
-        registry: Served instead of this package's metrics alone, which are registered there.
+        port: The port to listen on. 0: a free port, which `MetricsServer.port` contains.
+        addr: The address to listen on. With the default only this machine can scrape.
+        registry: A registry to serve. This package's metrics are added to it. None: a new registry
+            with only this package's metrics.
 
     Returns:
-        The server; it runs until it is closed or the process ends.
+        The server. It runs until it is closed or the process ends.
 
     Raises:
-        ConfigError: *port* or *registry* is none.
-        PulsarRetryError: it cannot listen there.
+        ConfigError: *port* or *registry* is invalid.
+        PulsarRetryError: the server cannot listen on that address and port.
     """
     whole("port", port, 0, _MOST, accepted=f"0 to {_MOST}")
     return serve_registry(
@@ -131,7 +132,7 @@ def serve_registry(registry: CollectorRegistry, port: int, addr: str) -> Metrics
     """Serve a registry.
 
     Raises:
-        PulsarRetryError: it cannot listen there.
+        PulsarRetryError: the server cannot listen on that address and port.
     """
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

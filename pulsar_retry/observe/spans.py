@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry, by its semantic conventions for messaging. Needs the extra ``otel``."""
+"""OpenTelemetry spans, by its semantic conventions for messaging. Needs the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pulsar_retry.wire.properties import (
 
 _W3C = TraceContextTextMapPropagator()
 
-#: Links of one span: a pull may return thousands of messages.
+#: The maximum number of links in one span: a pull can return thousands of messages.
 _MOST_LINKS = 128
 
 
 def tracer() -> trace.Tracer | None:
-    """Return what makes spans; None: nobody wants them, for no provider is configured."""
+    """Return the tracer; None if no tracer provider is configured."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
@@ -43,10 +43,10 @@ class Spans:
 
     @contextlib.contextmanager
     def process(self, message: Any) -> Iterator[Span]:
-        """Give the current span of one attempt at *message*, a `pulsar.Message`.
+        """Make the current span for one attempt at *message*, a `pulsar.Message`.
 
-        It is a child of the producer's span; within another span it is a child of that and has a
-        link to the producer's. Each attempt has a link to the first one.
+        It is a child of the producer's span. Within another span it is a child of that span, with a
+        link to the producer's span. Each later attempt has a link to the first one.
         """
         carried = _carried(message)
         producer, parent = producer_of(carried), trace.get_current_span().get_span_context()
@@ -64,7 +64,7 @@ class Spans:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            # The message takes it to wherever its letter is made, on whichever thread that is.
+            # The message carries the context to the code that makes its letter, on any thread.
             message.__dict__[_OWN] = span.get_span_context()
             try:
                 yield span
@@ -91,7 +91,7 @@ class Spans:
         return handle
 
     def received(self, messages: Iterable[Any], began: int) -> None:
-        """Make the span of a pull that *began* then (nanoseconds), with a link to each producer."""
+        """Make the span of a pull that started at *began* (nanoseconds); it links to producers."""
         pulled = list(messages)
         producers = [producer_of(_carried(each)) for each in pulled[:_MOST_LINKS]]
         attributes: dict[str, Any] = {"messaging.batch.message_count": len(pulled)}
@@ -135,14 +135,14 @@ class Spans:
 
 
 class Settling:
-    """The span of a hand-off, from the making of a letter until its original is acknowledged."""
+    """The span of a hand-off, from the creation of a letter until its original is acknowledged."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     @classmethod
     def begin(cls, message: Any, letter: Any, subscription: str) -> Settling | None:
-        """Begin it; None where nobody has traced the attempt."""
+        """Start the span; None if the attempt was not traced."""
         own, makes = message.__dict__.get(_OWN), tracer()
         if own is None or makes is None:
             return None
@@ -158,14 +158,14 @@ class Settling:
         return cls(makes.start_span(f"{name} {topic}", parent, SpanKind.CLIENT, attributes))
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it."""
+        """End the span."""
         if error is not None:
             _failed(self._span, error)
         self._span.end()
 
 
 def link_to_first(message: Any) -> dict[str, str]:
-    """Return the property by which later attempts know the first one; empty: they know it."""
+    """Return the property that links later attempts to the first; empty if it is set already."""
     own = message.__dict__.get(_OWN)
     if own is None or FAILURE_TRACEPARENT in _carried(message):
         return {}
@@ -210,7 +210,7 @@ def _judged(span: Span, result: Any) -> Any:
 
 
 def _failed(span: Span, error: BaseException) -> None:
-    """Say in *span* what was raised; what a handler chose is no error."""
+    """Record in *span* what was raised; an outcome that a handler chose is not an error."""
     if isinstance(error, Exception) and isinstance(chosen := unwrapped(error), Outcome):
         span.set_attribute("pulsar_retry.outcome", type(chosen).__name__.lower())
         error = chosen.__cause__ or chosen
@@ -220,5 +220,5 @@ def _failed(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, type(error).__qualname__))
 
 
-#: Where a message keeps the context of the attempt that is made at it.
+#: The message's attribute for the context of the present attempt.
 _OWN = "_pulsar_retry_span"

@@ -1,4 +1,4 @@
-"""Spans where OpenTelemetry is installed and configured, nothing where it is not."""
+"""Spans if OpenTelemetry is installed and configured; otherwise these functions do nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-if TYPE_CHECKING:  # it needs what an extra brings
+if TYPE_CHECKING:  # the module needs the packages of an extra
     from pulsar_retry.observe.spans import Spans
 
 
@@ -21,14 +21,14 @@ def _is_installed() -> bool:
         return False
 
 
-#: Whether the extra ``otel`` is there.
+#: Whether the extra ``otel`` is installed.
 INSTALLED = _is_installed()
 
 
 def spans_of(subscription: str | None) -> Spans | None:
-    """Return what makes the spans of a subscription; None: nobody wants any.
+    """Return the maker of spans for a subscription; None if tracing is not configured.
 
-    Looked at once for each subscriber, when it starts: configure OpenTelemetry before.
+    A subscriber calls this once, when it starts. So configure OpenTelemetry before.
     """
     if not INSTALLED:
         return None
@@ -39,18 +39,18 @@ def spans_of(subscription: str | None) -> Spans | None:
 
 
 def outgoing() -> dict[str, str]:
-    """Return headers that tell whoever is called of the current span; empty: there is none."""
+    """Return headers that pass the current span to a called service; empty if there is no span."""
     carrier: dict[str, str] = {}
     if INSTALLED:
         current, inject = _propagation()
-        if current():  # to ask propagators costs ten times as much, for each message
+        if current():  # for each message, a call of the propagators would cost ten times as much
             inject(carrier)
     return carrier
 
 
-@cache  # an import statement costs more than the question
+@cache  # an import statement costs more than this call
 def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], None]]:
-    """Return what gives the current context, and what writes it into headers."""
+    """Return the function for the current context, and the one that writes it into headers."""
     from opentelemetry.context import get_current  # noqa: PLC0415 - an extra
     from opentelemetry.propagate import inject  # noqa: PLC0415 - an extra
 
@@ -59,24 +59,25 @@ def _propagation() -> tuple[Callable[[], object], Callable[[dict[str, str]], Non
 
 @contextlib.contextmanager
 def process_span(message: Any, subscription: str | None = None) -> Iterator[Any]:
-    """Give a span for one attempt at *message*, current within the ``with`` block.
+    """Make a span for one attempt at *message*; it is current within the ``with`` block.
 
-    For loops of your own, with `Consumer` or `Client.pull`; a `Subscriber` and a dispatcher make
-    such spans by themselves. The span is a child of the producer's, whose context is read from the
-    message's properties (W3C ``traceparent``, or as your propagators have it); within another span
-    it is a child of that one and has a link to the producer's. Each later attempt has a link to the
-    first, for retry letters carry its context. What the block raises is passed on, and said in the
-    span by its type alone. Letters that are made within the block, or later of the same message,
-    get a span of their own, ``retry`` or ``dead_letter``, until the original is acknowledged.
+    Use it in your own loops with `Consumer` or `Client.pull`. A `Subscriber` and a dispatcher make
+    such spans themselves. The span is a child of the producer's span, whose context is read from
+    the message's properties (W3C ``traceparent``, or the format of your propagators). Within
+    another span it is a child of that span, with a link to the producer's span. Each later attempt
+    has a link to the first one, because retry letters carry its context. An exception of the block
+    is passed on; the span records only its type. Letters that are made within the block, or later
+    from the same message, have their own span, ``retry`` or ``dead_letter``, which ends when the
+    original is acknowledged.
 
-    Does nothing unless ``pulsar-retry[otel]`` is installed and a tracer provider is configured.
+    It does nothing unless ``pulsar-retry[otel]`` is installed and a tracer provider is configured.
 
     Args:
         message: A `pulsar.Message`.
         subscription: The subscription's name, for the span.
 
     Yields:
-        The `opentelemetry.trace.Span`; None where nothing is done.
+        The `opentelemetry.trace.Span`; None if tracing is off.
     """
     spans = spans_of(subscription)
     if spans is None:
@@ -87,7 +88,7 @@ def process_span(message: Any, subscription: str | None = None) -> Iterator[Any]
 
 
 def settling(letter: Any, message: Any, subscription: str) -> Any:
-    """Return *letter* with the span of its hand-off and the link to the first attempt, if any."""
+    """Return *letter* with its hand-off's span and the link to the first attempt, if any."""
     if not getattr(message, "_pulsar_retry_span", None):
         return letter
     from pulsar_retry.observe.spans import Settling, link_to_first  # noqa: PLC0415 - an extra

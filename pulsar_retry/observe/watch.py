@@ -1,4 +1,4 @@
-"""What one consumer tells of what it does: to the ledger, to hooks, and to the log."""
+"""Reports what one consumer does: to the ledger, to hooks, and to the log."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pulsar_retry.wire.properties import (
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Topics of one consumer that its label names.
+#: The maximum number of topics in the label of one consumer.
 _MOST_TOPICS = 3
-#: Kinds of errors of one hook that are logged.
+#: The maximum number of error types that are logged for the hooks of one consumer.
 _MOST_ERRORS = 20
 
 
@@ -38,11 +38,11 @@ class HandOffSpan(Protocol):
 
 
 class LetterFacts(Protocol):
-    """A letter, as far as others are told of it."""
+    """The parts of a letter that are reported."""
 
     @property
     def topic(self) -> str:
-        """Where it goes."""
+        """The topic of the letter."""
 
     @property
     def dead(self) -> bool:
@@ -50,32 +50,32 @@ class LetterFacts(Protocol):
 
     @property
     def delay(self) -> float:
-        """Seconds until it is delivered."""
+        """Seconds until the letter is delivered."""
 
     @property
     def reason(self) -> str | None:
-        """Why it is dead."""
+        """Why the message is dead."""
 
     @property
     def attempt(self) -> int | None:
-        """Which attempt has failed; None: nobody has counted."""
+        """The number of the failed attempt; None if it was not counted."""
 
     @property
     def error(self) -> BaseException | None:
-        """What was raised."""
+        """The exception that was raised."""
 
     @property
     def span(self) -> HandOffSpan | None:
-        """The span of its hand-off."""
+        """The span of the hand-off."""
 
 
 def topic_label(topic: Any) -> str:
-    """Return how the topic, the topics or the pattern of a consumer are called in metrics."""
+    """Return the text for a consumer's topic, topics or pattern in metrics."""
     if isinstance(topic, str):
         try:
             return str(TopicName.parse(logical(topic)))
         except ConfigError:
-            return topic  # the broker has the last word
+            return topic  # the broker decides about it
     if isinstance(topic, Sequence):
         names = sorted(topic_label(each) for each in topic)
         more = len(names) - _MOST_TOPICS
@@ -84,10 +84,10 @@ def topic_label(topic: Any) -> str:
 
 
 class Watch:
-    """What one consumer tells. Thread-safe.
+    """Reports what one consumer does. Thread-safe.
 
     Attributes:
-        ledger: Where its acknowledgements are counted.
+        ledger: The ledger that counts its acknowledgements.
     """
 
     def __init__(
@@ -109,17 +109,17 @@ class Watch:
         hooks: Hooks | None = None,
         now: Callable[[], float] = time.time,
     ) -> Watch:
-        """Return what watches a consumer of *topic*, which may be several or a pattern."""
+        """Return the watch for a consumer of *topic*, which can be a list or a pattern too."""
         if sharing.is_on():
             from pulsar_retry.observe import multiprocess  # noqa: PLC0415 - it is slow to import
 
             multiprocess.begin_copying()
         return cls(BOOK.ledger(topic_label(topic), str(subscription)), hooks, now)
 
-    # -- what is done with messages ---------------------------------------------------------------
+    # -- what happens to messages -----------------------------------------------------------------
 
     def acknowledged(self, raw: Any) -> None:
-        """Look at an acknowledgement that was counted already; of an id there is nothing to see."""
+        """Sample an acknowledgement that was counted already; an id contains nothing to sample."""
         now = self._now()
         if not _is_whole(raw):
             self.ledger.look(now, None, 0.0)
@@ -142,13 +142,13 @@ class Watch:
             self._call("on_recovered", raw, attempt=attempt)
 
     def settled(self, raw: Any, outcome: str) -> None:
-        """Count a message that was acknowledged without having succeeded."""
+        """Count a message that was acknowledged although it was not handled successfully."""
         self.ledger.count("deliveries", outcome)
-        if outcome != counting.SUPERSEDED:  # another letter of the same message goes on
+        if outcome != counting.SUPERSEDED:  # another letter of the same message continues
             self._done(raw)
 
     def nacked(self, raw: Any, delay: float) -> None:
-        """Count a negative acknowledgement of a message, or of its id."""
+        """Count a nack of a message or of its id."""
         self.ledger.count("deliveries", counting.NACKED)
         self.retried(raw, counting.NACK, delay)
 
@@ -159,22 +159,22 @@ class Watch:
         delay: float,
         **facts: Any,
     ) -> None:
-        """Count a message that comes back."""
+        """Count a message that is retried."""
         self.ledger.count("retries", kind)
         if self._hooks.on_retry is not None:
             self._call("on_retry", raw, kind=kind, delay=delay, **facts)
 
     def is_plain(self, letter: LetterFacts) -> bool:
-        """Tell whether *letter* is one of those that `all_handed_on` counts."""
+        """Tell whether `all_handed_on` can count *letter*."""
         return letter.span is None and not letter.dead and self._hooks.on_retry is None
 
     def all_handed_on(self, count: int) -> None:
-        """Count messages whose retry letters are out and plain, and which are acknowledged."""
+        """Count messages with published, plain retry letters, which are acknowledged."""
         self.ledger.count("deliveries", counting.RETRIED, count)
         self.ledger.count("retries", counting.LETTER, count)
 
     def handed_on(self, raw: Any, letter: LetterFacts) -> None:
-        """Count a message whose letter is out, and which is acknowledged."""
+        """Count a message whose letter is published, and which is acknowledged."""
         if letter.span is not None:
             letter.span.end()
         facts = {"error": letter.error, "letter_topic": letter.topic}
@@ -205,15 +205,15 @@ class Watch:
                 letter_topic=letter.topic,
             )
 
-    # -- telling others ---------------------------------------------------------------------------
+    # -- reporting --------------------------------------------------------------------------------
 
     def event(self, raw: Any, *, attempt: int | None = None, **facts: Any) -> SettleEvent:
-        """Return what is told of a message, or of what is known of it by its id.
+        """Return the event for a message, or for the id of a message.
 
         Args:
-            raw: The message, pulsar-client's own one, or its id.
-            attempt: Which attempt it was; None: what the message says.
-            facts: More of the event.
+            raw: The message, pulsar-client's raw one, or its id.
+            attempt: The number of the attempt; None: it is read from the message.
+            facts: Other values of the event.
         """
         topic, message_id = self.ledger.topic, raw
         if is_whole := _is_whole(raw):
@@ -229,7 +229,7 @@ class Watch:
         )
 
     def facts(self, raw: Any, **facts: Any) -> dict[str, Any]:
-        """Return what a log record says of a message beside its text. Never raises."""
+        """Return the extra values of a log record about a message. Never raises."""
         try:
             return self.event(raw, **facts).facts()
         except Exception as error:  # noqa: BLE001 - the record itself is what matters
@@ -237,12 +237,12 @@ class Watch:
             return {"topic": self.ledger.topic, "subscription": self.ledger.subscription, **told}
 
     def _call(self, name: str, raw: Any, **facts: Any) -> None:
-        """Tell a hook."""
+        """Call a hook."""
         try:
             getattr(self._hooks, name)(self.event(raw, **facts))
         except KeyboardInterrupt:
-            raise  # it is not the hook's
-        except BaseException as error:  # noqa: BLE001 - whoever watches must not stop what is done
+            raise  # the hook has not caused it
+        except BaseException as error:  # noqa: BLE001 - a hook must not disturb the consumer
             key = (name, type(error))
             if key not in self._told and len(self._told) < _MOST_ERRORS:
                 self._told.add(key)
@@ -255,12 +255,12 @@ class Watch:
 
 
 def _is_whole(raw: Any) -> bool:
-    """Tell whether it is a message and no id."""
+    """Tell whether it is a message and not an id."""
     return hasattr(raw, "redelivery_count")
 
 
 def _topic(raw: Any) -> str:
-    """Return the topic that a message, or what it is a letter of, was published to."""
+    """Return the topic that a message, or the origin of a letter, was published to."""
     topic = logical(raw.topic_name())
     with contextlib.suppress(UnicodeDecodeError):
         return str(raw.properties().get(REAL_TOPIC) or topic)
@@ -268,11 +268,11 @@ def _topic(raw: Any) -> str:
 
 
 def _seen(raw: Any, now: float) -> tuple[int, float]:
-    """Return which attempt a message is at, and its seconds since it was first published."""
+    """Return the number of a message's attempt, and the seconds since its first publication."""
     try:
         properties = raw.properties()
     except UnicodeDecodeError:
-        properties = {}  # it is no letter of ours
+        properties = {}  # it is not a letter of this package
     attempt = 1 + raw.redelivery_count()
     if RECONSUMETIMES in properties:
         attempt += reconsume_times(properties)

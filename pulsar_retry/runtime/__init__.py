@@ -1,1 +1,1 @@
-"""Time, threads, forks, and the handles of pulsar-client, for every shell."""
+"""Time, threads, forks, and pulsar-client's handles, for all layers above."""

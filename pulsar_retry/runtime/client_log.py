@@ -1,9 +1,9 @@
-"""What pulsar-client logs, to a Python logger, without pulsar-client ever calling Python.
+"""Passes pulsar-client's log to a Python logger, without a call of Python by pulsar-client.
 
-Given a Python logger, pulsar-client takes the interpreter's lock for each line, also for those
-below the logger's level, and once more when a thread of its own ends. An interpreter that is
-shutting down (before Python 3.14) kills such a thread, and C++ aborts the process. So it writes
-lines into a pipe instead, and a thread of ours reads them.
+If pulsar-client gets a Python logger, it takes the interpreter's lock for each line, even for lines
+below the logger's level, and once more when one of its threads ends. An interpreter that is
+shutting down (before Python 3.14) kills such a thread, and C++ then aborts the process. Therefore
+pulsar-client writes its lines into a pipe, and a thread of this module reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEVELS = {
     "WARN": (logging.WARNING, pulsar.LoggerLevel.Warn),
     "ERROR": (logging.ERROR, pulsar.LoggerLevel.Error),
 }
-#: Seconds in which the last lines are read at exit.
+#: The maximum number of seconds for reading the last lines at exit.
 _PATIENCE = 1.0
 
 _lock = threading.Lock()
@@ -32,34 +32,34 @@ _pipes: dict[logging.Logger, _Pipe] = {}
 
 
 class _Pipe:
-    """Hands lines on to a logger, as long as the process lives."""
+    """Passes lines to a logger until the process ends."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         reader, self.writer = os.pipe()
-        # Left open to the very end, for pulsar-client may still write: a warning would be noise.
+        # It stays open to the end, because pulsar-client may still write. This avoids a warning.
         self._lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False)
         self.thread = threading.Thread(target=self._run, name="pulsar-client-log", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         for line in self._lines:
-            if line == "\n":  # written at exit alone
+            if line == "\n":  # only written at exit
                 return
             found = _LINE.fullmatch(line.rstrip("\n"))
             level, text = (found[1], found[2]) if found else ("INFO", line.rstrip("\n"))
             self._logger.log(_LEVELS[level][0], "%s", text)
 
     def drain(self) -> None:
-        """Wait until what is in the pipe has been logged."""
+        """Wait until everything in the pipe has been logged."""
         os.write(self.writer, b"\n")
         self.thread.join(_PATIENCE)
 
 
 def logger_of(logger: logging.Logger) -> pulsar.FileLogger:
-    """Return what pulsar-client takes, which logs to *logger*. Thread-safe.
+    """Return a logger for pulsar-client that passes its lines to *logger*. Thread-safe.
 
-    What is below the level that the logger has now is not written.
+    Lines below the present level of *logger* are not written.
     """
     least = logger.getEffectiveLevel()
     levels = [client for level, client in _LEVELS.values() if level >= least]
@@ -73,14 +73,14 @@ def logger_of(logger: logging.Logger) -> pulsar.FileLogger:
 
 @atexit.register
 def _drain() -> None:
-    # Functions registered at exit run in reverse: whoever closes clients there imports this first.
+    # Functions registered at exit run in reverse. Modules that close clients import this one first.
     for pipe in _pipes.values():
         pipe.drain()
 
 
 def _forget_inherited() -> None:
-    """Leave the parent's pipes alone: they lead to the parent's logger."""
-    global _lock  # noqa: PLW0603 - a thread of the parent may have held it
+    """Do not use the parent's pipes: they lead to the parent's logger."""
+    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one
     _lock = threading.Lock()
     _pipes.clear()
 

@@ -1,7 +1,7 @@
-"""Where this package takes the time from, and what its threads wait on.
+"""The clock of this package, and the locks and threads that wait on it.
 
-One seam for both, because a clock that a test sets has to know who waits for it. `Clock` is the
-real one; `pulsar_retry.testing` has one whose hours pass in milliseconds.
+Both are in one place, because a test that sets the clock has to know which threads wait. `Clock` is
+the real one. `pulsar_retry.testing` has a clock whose hours pass in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _Task = TypeVar("_Task", bound=Callable[..., object])
 class Clock:
     """The system's time and threads.
 
-    What is called once per message is the very function of the standard library, so the seam costs
-    nothing there.
+    Functions that are called once for each message are those of the standard library itself, so
+    they cost nothing more.
     """
 
-    #: Seconds of a clock that never goes back.
+    #: The seconds of a clock that never goes back.
     monotonic: Callable[[], float] = staticmethod(time.monotonic)
     sleep: Callable[[float], None] = staticmethod(time.sleep)
     #: Seconds since 1970.
@@ -33,23 +33,23 @@ class Clock:
     thread: Callable[..., threading.Thread] = staticmethod(threading.Thread)
 
     def now(self) -> datetime:
-        """Return the time of day, in UTC."""
+        """Return the present time, in UTC."""
         return datetime.fromtimestamp(self.time(), UTC)
 
     def interval(self, seconds: float) -> float:
-        """Return the seconds between two looks at something that wakes nobody."""
+        """Return the seconds between two checks of something that does not wake waiters."""
         return seconds
 
     def begin(self, what: object) -> None:
-        """Take note that *what* is under way, on a thread that `thread` did not make."""
+        """Record that *what* is running, on a thread that `thread` did not make."""
 
     def end(self, what: object) -> None:
-        """Take note that it is done, or waits for something."""
+        """Record that it has finished, or is waiting."""
 
     def counted(self, task: _Task) -> _Task:
-        """Return *task*, to be run on another's thread; it is under way from now on."""
+        """Return *task*, which another thread will run. It counts as running from now on."""
         return task
 
 
-#: The only one outside of tests.
+#: The only clock outside of tests.
 SYSTEM = Clock()

@@ -1,4 +1,4 @@
-"""What users are told while a new client does not reach its brokers."""
+"""Messages to the user while a new client does not reach its brokers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pulsar
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds after which somebody looks what is there, and seconds for that look.
+#: Seconds after which the hosts are checked, and the maximum seconds for the check.
 _AFTER, _PATIENCE = 1.0, 3.0
 
 
 class Contact:
-    """Whether a client has ever heard of its brokers. Thread-safe.
+    """Records whether a client has ever reached its brokers. Thread-safe.
 
-    pulsar-client tries for as long as an operation may take, 30 s, and rightly so, for a broker may
-    be about to start. Then it says "timeout" without the URL or the cause.
+    pulsar-client tries for the whole operation time-out, 30 s, because a broker may be about to
+    start. Then it reports a time-out without the URL or the cause.
     """
 
     def __init__(self, service_url: str) -> None:
@@ -30,9 +30,9 @@ class Contact:
 
     @contextlib.contextmanager
     def awaited(self) -> Iterator[None]:
-        """Log a warning after some seconds in which nothing is reached; name the URL in errors.
+        """Log a warning if nothing is reached for some seconds; add the URL to errors.
 
-        The warning is logged once a client, and never after it has reached a broker.
+        The warning is logged once for each client, and never after the client has reached a broker.
         """
         if self._is_made:
             yield
@@ -48,20 +48,20 @@ class Contact:
             error.args = (f"{error}: {self._url}{cause}",)
             raise
         except pulsar.PulsarException:
-            self._is_made = True  # a broker has refused
+            self._is_made = True  # a broker has answered with a refusal
             raise
         finally:
             later.cancel()
 
     def _look(self) -> None:
-        """Look what is there, and tell."""
+        """Check the hosts, and log the result."""
         from pulsar_retry.runtime.reaching import REFUSES, problem_at  # noqa: PLC0415 - for TLS
 
         with self._lock:
             if self._problem is not None or self._is_made:
                 return
             problem = problem_at(self._url, patience=_PATIENCE)
-            # Without the token that pulsar-client has.
+            # The check does not have the token of pulsar-client, so a refusal says nothing.
             self._problem = "" if problem.startswith(REFUSES) else problem
         if self._problem and not self._is_made:
             text = "%s was not reached: %s. pulsar-client goes on trying for a while"

@@ -1,8 +1,8 @@
-"""Fail fast in a forked child.
+"""Makes clients fail at once in a forked child process.
 
-pulsar-client's threads do not survive a fork: in the child an acknowledgement returns without
-being sent and a send hangs for ever. So after a fork everything that the child inherited and that
-leads to pulsar-client is replaced by something whose use raises. This costs nothing per call.
+pulsar-client's threads do not survive a fork: in the child, an acknowledgement returns without
+being sent, and a send blocks for ever. Therefore, after a fork, each reference to pulsar-client
+that the child has inherited is replaced by an object that raises. Calls cost nothing more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _guarded: weakref.WeakKeyDictionary[Any, tuple[str, ...]] = weakref.WeakKeyDicti
 
 
 class _Lost:
-    """Stands where a way to pulsar-client stood before the fork."""
+    """Replaces a reference to pulsar-client after a fork."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ForkedError(
@@ -28,12 +28,12 @@ class _Lost:
 
 
 def guard(owner: Any, *attributes: str) -> None:
-    """Replace the *attributes* of *owner* in every child process that is forked from now on."""
+    """Replace the *attributes* of *owner* in every child process forked from now on."""
     _guarded[owner] = attributes
 
 
 def keep_for_ever(value: Any) -> None:
-    """Have *value* never destroyed: in a child its destructor waits for threads that are gone."""
+    """Prevent the destruction of *value*: in a child its destructor waits for missing threads."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

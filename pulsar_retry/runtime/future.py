@@ -1,4 +1,4 @@
-"""The future that the end of a hand-off is."""
+"""The future that resolves at the end of a hand-off."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 _FINISHED = "FINISHED"
 
-#: Guards the making of every future's condition, for an instant each. Re-entrant: the collector of
-#: garbage may run meanwhile, and what it finalizes may look at a future.
+#: Guards the creation of every future's condition, for a very short time. It is re-entrant, because
+#: a garbage collection can run meanwhile, and its finalizers can use a future.
 _guard = threading.RLock()
 
 
 class LetterFuture(Future[None]):
-    """The end of a hand-off. It cannot be cancelled: a letter on its way cannot be called back.
+    """The result of a hand-off. It cannot be cancelled: a letter in flight cannot be called back.
 
-    A future makes a condition and a dozen objects with it, though most of these are never waited
-    for: their caller waits for the last one. Here the first who looks makes the condition.
+    A normal future creates a condition and a dozen objects with it. Most of these are never used,
+    because callers wait for the last future only. Here the first use creates the condition.
     """
 
-    # Until the first look a future is these and nothing of its own.
+    # Class attributes: until its first use, a future has no values for these.
     _state = "PENDING"
     _result = None
     _exception = None
@@ -30,7 +30,7 @@ class LetterFuture(Future[None]):
         self, new_condition: Callable[[], threading.Condition] = threading.Condition
     ) -> None:
         self._new_condition = new_condition
-        self._made: threading.Condition | None = None  # in place of Future's own, see above
+        self._made: threading.Condition | None = None  # replaces Future's attribute, see above
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]  # Future's is writable
@@ -49,18 +49,18 @@ class LetterFuture(Future[None]):
         return False
 
     def succeed(self) -> None:
-        """End without an error."""
+        """Resolve it without an error."""
         with _guard:
-            if self._made is None:  # so nobody waits, and there are no callbacks
+            if self._made is None:  # so there are no waiters and no callbacks
                 self._state = _FINISHED
                 return
         self.set_result(None)
 
     def done(self) -> bool:
-        """Tell whether it has ended."""
+        """Tell whether it is resolved."""
         return self._state == _FINISHED
 
     def result(self, timeout: float | None = None) -> None:
-        """Return nothing, or raise the error; wait *timeout* seconds at most."""
-        if self._state != _FINISHED or self._exception is not None:  # else there is no need to look
+        """Return None, or raise the error; wait at most *timeout* seconds."""
+        if self._state != _FINISHED or self._exception is not None:  # otherwise there is no result
             super().result(timeout)

@@ -1,4 +1,4 @@
-"""What pulsar-client's own classes hold: the handles that its C++ library takes."""
+"""The handles inside pulsar-client's own classes, which its C++ library needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_retry.errors import ConfigError
 
 
 def raw_of(message: Any) -> Any:
-    """Return what pulsar-client takes for a message, or for a message id."""
+    """Return the handle of a message, or of a message id."""
     if isinstance(message, pulsar.Message):
         return message._message  # noqa: SLF001
     if isinstance(message, pulsar.MessageId):
@@ -21,13 +21,13 @@ def raw_of(message: Any) -> Any:
 
 
 def id_of(message: Any) -> Any:
-    """Return the raw id of a message, or of an id."""
+    """Return the raw id of a message or of an id."""
     raw = raw_of(message)
     return raw.message_id() if isinstance(raw, _pulsar.Message) else raw
 
 
 def position_of(message_id: Any) -> tuple[int, int, int, int]:
-    """Return what tells a raw message id from others of its topic, and can be hashed."""
+    """Return a hashable value that identifies a raw message id within its topic."""
     return (
         message_id.ledger_id(),
         message_id.entry_id(),
@@ -37,10 +37,10 @@ def position_of(message_id: Any) -> tuple[int, int, int, int]:
 
 
 def whole_of(message: Any) -> Any:
-    """Return the raw message; an id does not hold what a letter is made of.
+    """Return the raw message; an id is refused, because a letter needs the whole message.
 
     Raises:
-        ConfigError: it is no message.
+        ConfigError: *message* is not a message.
     """
     raw = raw_of(message)
     if not isinstance(raw, _pulsar.Message):
@@ -49,13 +49,13 @@ def whole_of(message: Any) -> Any:
 
 
 def comes_again(raw: Any, topic: Any) -> bool:
-    """Tell whether the broker surely delivers *raw* again if the connection it came by is gone.
+    """Tell whether the broker certainly redelivers *raw* when its connection is gone.
 
     Args:
         raw: A raw message that is not acknowledged.
-        topic: What its consumer has subscribed to. A consumer of several topics or partitions does
-            not tell which of them has no connection, and nothing comes again of a topic that is not
-            persistent.
+        topic: The topic or topics that its consumer has subscribed to. A consumer of several topics
+            or partitions does not show which of them has no connection. A topic that is not
+            persistent redelivers nothing.
     """
     name = raw.topic_name()
     single = isinstance(topic, str) and "-partition-" not in name
@@ -68,13 +68,13 @@ def publish_time(message: Any) -> datetime:
 
 
 def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.Message:
-    """Return the message that `pulsar.Consumer.receive` makes of pulsar-client's own one.
+    """Return the message that `pulsar.Consumer.receive` makes from pulsar-client's raw message.
 
     Args:
-        raw: pulsar-client's own message.
-        schema: What its value is read with.
-        letter: Whether it came from the retry topic, so that nobody needs to look at its topic's
-            name again, which costs as much as all else; None: it is not known.
+        raw: pulsar-client's raw message.
+        schema: The schema that decodes its value.
+        letter: Whether it came from the retry topic; None: unknown. With a value, the name of its
+            topic is not read again, which costs as much as everything else.
     """
     message = pulsar.Message()
     message._message = raw  # noqa: SLF001

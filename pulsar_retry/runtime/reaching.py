@@ -1,4 +1,4 @@
-"""What is at the hosts of a service URL, seen without pulsar-client."""
+"""Checks the hosts of a service URL without pulsar-client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import urllib.parse
 from collections.abc import Iterator
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
-#: Types of commands (PulsarApi.proto) that answer CONNECT.
+#: Types of commands (PulsarApi.proto) that can answer CONNECT.
 _CONNECT, _ERROR = 2, 14
 _PROTOCOL = 19
-#: Bytes of a frame's size, which is there twice: of all, and of the command.
+#: The bytes of a size in a frame. There are two sizes: of the frame, and of the command.
 _SIZE = 4
 _MOST = 1 << 16
 
-#: How a problem begins that a broker has told.
+#: The start of a problem's text if the broker itself has reported the problem.
 REFUSES = "it refuses the connection"
 
 
@@ -29,14 +29,14 @@ def problem_at(
     context: ssl.SSLContext | None = None,
     patience: float,
 ) -> str:
-    """Return why no broker was reached at any host of a service URL; empty: one was.
+    """Return why no broker was reached at any host of a service URL; empty if one was reached.
 
-    Blocks for *patience* seconds at most, all hosts together.
+    It blocks for at most *patience* seconds, for all hosts together.
 
     Args:
-        service_url: What pulsar-client would connect to.
-        token: Who we are.
-        context: Which certificates are trusted, for TLS; None: any.
+        service_url: The URL that pulsar-client would connect to.
+        token: The token of this client.
+        context: The trusted certificates, for TLS; None: all certificates.
         patience: Seconds.
     """
     found: list[str] = []
@@ -46,7 +46,7 @@ def problem_at(
 
     thread = threading.Thread(target=look, name="pulsar-retry-look", daemon=True)
     thread.start()
-    thread.join(patience + 0.2)  # the look-up of a host's name knows no time-out
+    thread.join(patience + 0.2)  # the look-up of a host's name has no time-out
     return found[0] if found else "nothing answers"
 
 
@@ -90,7 +90,7 @@ def _connected(
 
 
 def _answer(connection: socket.socket, hello: bytes, patience: float) -> str:
-    """Return what is wrong with what answers *hello*; empty: it is a broker."""
+    """Return the problem with the answer to *hello*; empty if a broker answers."""
     connection.settimeout(patience)
     connection.sendall(hello)
     answer = b""
@@ -110,19 +110,19 @@ def _answer(connection: socket.socket, hello: bytes, patience: float) -> str:
 
 
 def _size(answer: bytes) -> int:
-    """Return how many bytes there have to be, as the first four tell."""
+    """Return the size of the answer, which its first four bytes contain."""
     return min(_MOST, _SIZE + int.from_bytes(answer[:_SIZE], "big"))
 
 
 def _text(command: bytes) -> str:
-    """Return what can be read of an error's message, the last field of the last field."""
+    """Return the readable text of an error message, the last field of the last field."""
     text = command.decode("utf-8", "replace")
     words = "".join(each if each.isprintable() else "\n" for each in text)
     return max(words.split("\n"), key=len).strip() or "without a reason"
 
 
 def _hello(token: str | None) -> bytes:
-    """Return the frame of a CONNECT command, as clients begin with."""
+    """Return the frame of a CONNECT command, which clients send first."""
     fields = _bytes(1, b"pulsar-retry") + bytes((4 << 3, _PROTOCOL))
     if token is not None:
         fields += _bytes(3, token.encode()) + _bytes(5, b"token")
@@ -132,7 +132,7 @@ def _hello(token: str | None) -> bytes:
 
 
 def _bytes(number: int, content: bytes) -> bytes:
-    """Return a field of Protocol Buffers that has a length."""
+    """Return a length-delimited field of Protocol Buffers."""
     length, size = bytearray(), len(content)
     while size > 0x7F:  # noqa: PLR2004 - seven bits a byte
         length.append(size & 0x7F | 0x80)

@@ -1,10 +1,10 @@
-"""pulsar-client's result codes as the exceptions that its blocking calls raise."""
+"""Converts pulsar-client's result codes to the exceptions of its blocking calls."""
 
 from __future__ import annotations
 
 import _pulsar
 
-#: After one of these a producer never works again and a new one has to be made.
+#: After one of these results a producer never works again and must be replaced.
 PRODUCER_GONE = frozenset(
     {
         _pulsar.Result.AlreadyClosed,
@@ -16,6 +16,6 @@ PRODUCER_GONE = frozenset(
 
 
 def error_of(result: _pulsar.Result) -> Exception:
-    """Return the exception that stands for *result*."""
+    """Return the exception for *result*."""
     kind = getattr(_pulsar, result.name, _pulsar.PulsarException)
     return kind(f"Pulsar error: {result.name}")  # type: ignore[no-any-return]

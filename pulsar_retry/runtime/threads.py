@@ -1,9 +1,9 @@
-"""Keep pulsar-client's threads known to the interpreter.
+"""Keeps the interpreter's thread states of pulsar-client's threads.
 
-pulsar-client calls back on threads of its own. For each call the interpreter makes a thread state,
-with a stack that it maps and unmaps, and frees it again. A reference that is never given back keeps
-the state for the next call; receipts of letters then cost a fifth less. What remains when such a
-thread ends is a few kilobytes for each thread of a client.
+pulsar-client runs callbacks on its own threads. For each call the interpreter creates a thread
+state, with a stack that it maps and unmaps, and frees it again. A reference that is never released
+keeps the state for the next call; receipts of letters then cost a fifth less. When such a thread
+ends, a few kilobytes remain, for each thread of a client.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import ctypes
 import threading
 
-# In the thread state itself: a new state has no such attribute.
+# It is in the thread state itself: a new state does not have the attribute.
 _this = threading.local()
 
 
 def keep_thread_state() -> None:
-    """Keep the state of the calling thread, which is one of pulsar-client's."""
+    """Keep the state of the calling thread, which is a thread of pulsar-client."""
     if not hasattr(_this, "kept"):
         _this.kept = True
         ctypes.pythonapi.PyGILState_Ensure()

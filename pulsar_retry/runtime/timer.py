@@ -1,4 +1,4 @@
-"""One thread per client that calls back later: for nacks, leases and letters without a receipt."""
+"""One thread for each client that makes delayed calls: for nacks, leases and missing receipts."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, Protocol
 
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
-#: Seconds that the thread stays when nothing is awaited, so that a slow stream of nacks does not
-#: start a thread each.
+#: Seconds that the thread stays without pending calls, so that a slow stream of nacks does not
+#: start a thread for each.
 _LINGER = 1.0
 
 _log = logging.getLogger("pulsar_retry")
 
 
 class TimerTarget(Protocol):
-    """Something that wants to be called later."""
+    """An object that can be called later."""
 
     def _check(self) -> None:
-        """Do what is due. The others wait meanwhile."""
+        """Do what is due. Other owners wait meanwhile."""
 
 
 class Timer:
-    """Calls its owners when they asked for it; one per client.
+    """Calls its owners at the times that they requested; there is one timer for each client.
 
-    Thread-safe. Its thread runs only while a call is awaited, and holds no owner alive. An owner
-    has one call at a time, the earliest that it asked for; what else it waits for, it asks for anew
-    when it is called.
+    Thread-safe. Its thread runs only while calls are pending, and keeps no owner alive. An owner
+    has one pending call, the earliest that it requested. When it is called, it requests the next
+    one itself.
 
     Attributes:
-        now: Tells the seconds of the clock that delays are counted by.
+        now: Returns the seconds of the clock that delays use.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -44,8 +44,8 @@ class Timer:
         self._closed = False
 
     def check_later(self, owner: TimerTarget, delay: float) -> None:
-        """Have *owner* called in *delay* seconds, or a little later; earlier if it asked before."""
-        # A user's backoff may return anything: neither inf nor NaN may end the thread.
+        """Call *owner* in *delay* seconds or slightly later; earlier if it requested that."""
+        # A user's own backoff can return anything: neither inf nor NaN must end the thread.
         due = self.now() + min(max(0.0, delay), threading.TIMEOUT_MAX)
         with self._changed:
             if self._closed:
@@ -54,22 +54,22 @@ class Timer:
             self._due[key] = due = min(due, self._due.get(key, due))
             if self._thread is None:
                 thread = self._new_thread(target=self._run, name="pulsar-retry-timer", daemon=True)
-                thread.start()  # where it cannot, the next one may
+                thread.start()  # if it cannot start, a later call may succeed
                 self._thread = thread
             elif due < self._wakes:
                 self._changed.notify()
 
     def discard(self, owner: TimerTarget) -> None:
-        """Forget what *owner* has asked for."""
+        """Cancel the pending call of *owner*."""
         with self._changed:
             if self._due.pop(weakref.ref(owner), None) is not None:
                 self._changed.notify()
 
     def close(self) -> None:
-        """Forget everything and end the thread."""
+        """Cancel all calls and end the thread."""
         with self._changed:
             self._closed = True
-            self._due = {}  # a new one: a collection may call this in the midst of a `_wait`
+            self._due = {}  # a new one: a garbage collection can call this during `_wait`
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -82,9 +82,9 @@ class Timer:
                 continue
             try:
                 owner._check()  # noqa: SLF001
-            except Exception:  # noqa: BLE001 - one owner's trouble must not stop the others
+            except Exception:  # noqa: BLE001 - an error of one owner must not stop the others
                 _log.warning("what was due could not be done", exc_info=True)
-            del owner  # while this waits, nothing is held alive
+            del owner  # do not keep it alive during the wait
 
     def _wait(self) -> weakref.ref[Any] | None:
         """Wait until an owner is due and return it; None ends the thread."""

@@ -1,4 +1,4 @@
-"""Tokens that are read again, from wherever they are kept."""
+"""Tokens that are read again from their source."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pulsar
 def authentication(
     read: Callable[[], str | None], *, renew: bool
 ) -> pulsar.AuthenticationToken | None:
-    """Return what pulsar-client proves by who we are; None: *read* gives no token.
+    """Return pulsar-client's authentication by token; None if *read* returns no token.
 
     Args:
-        read: Returns the token of now. What it raises at first is raised here.
-        renew: Whether to call it again at each connection.
+        read: Returns the present token. Exceptions of its first call are raised here.
+        renew: Whether to call it again for each connection.
     """
     token = read()
     if token is None:
@@ -23,9 +23,9 @@ def authentication(
 
 
 def renewed(read: Callable[[], str | None], token: str) -> Callable[[], str]:
-    """Return a function that reads the token again, and gives the last one if it can't.
+    """Return a function that reads the token again, and returns the last one if that fails.
 
-    pulsar-client calls it on a thread of its own, where an exception would end the process.
+    pulsar-client calls the function on its own thread, where an exception would end the process.
     """
     last = token
 

@@ -1,4 +1,4 @@
-"""A thread for what may block and must not block the caller."""
+"""A thread for calls that can block and must not block the caller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 class Worker:
-    """Runs tasks one by one on a thread that is made for the first of them. Thread-safe."""
+    """Runs tasks one by one on a thread that is created for the first of them. Thread-safe."""
 
     def __init__(self, name: str, clock: Clock = SYSTEM) -> None:
         self._clock = clock
@@ -20,7 +20,7 @@ class Worker:
         self._closed = False
 
     def submit(self, task: Callable[[], object]) -> bool:
-        """Run *task* soon, or never once this is closed; tell which."""
+        """Run *task* soon; return False, without running it, if the worker is closed."""
         with self._lock:
             if self._closed:
                 return False

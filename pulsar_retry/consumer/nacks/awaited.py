@@ -143,7 +143,6 @@ class Awaited:
         return due - now if due > now else SETTLED if self._is_free else CALM
 
     def _due(self, quiet: float) -> float:
-        """Return when to request again, at least *quiet* seconds after the last message."""
-
+        """Return when to request again: at least *quiet* seconds after the last message."""
         patience = min(CALM * 2.0 ** min(self._rounds, 10), LONGEST)
         return max(self._heard + quiet, self._last + max(patience, quiet))
