@@ -26,7 +26,7 @@ from pulsar_retry.wire.names import TopicName
 
 
 class _Retry(urllib3.Retry):
-    """Does not retry a request after a time-out, because the wait was already long."""
+    """Does not retry after a time-out or a failed name look-up, because these take long already."""
 
     def increment(self, *args: Any, **kwargs: Any) -> Any:
         error = kwargs.get("error")

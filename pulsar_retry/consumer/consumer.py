@@ -154,8 +154,8 @@ class Consumer(SettlingConsumer):
 
         Raises:
             ConfigError: an argument is invalid, or ``enable_retry`` is off. Nothing was sent.
-            AlreadySettledError: the message was acknowledged, or successfully handed on, before.
-                Nothing was sent.
+            AlreadySettledError: the message was acknowledged, or a hand-off of it is running or has
+                succeeded. Nothing was sent.
             LetterPublishError: the letter was not published; the original will be redelivered.
             AcknowledgeError: the letter was published, but the original was not acknowledged and
                 will be redelivered too.

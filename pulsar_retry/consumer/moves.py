@@ -32,7 +32,7 @@ class Moves:
         self._lock = threading.Lock()
 
     def watch(self, consumer: Movable, topic: Any, subscription: str) -> None:
-        """Notify *consumer* of seeks. *topic* can be a list or a pattern too."""
+        """Notify *consumer* of seeks of its subscription; *topic* can be a list or a pattern."""
         with self._lock:
             self._consumers[consumer] = (topic, subscription)
 

@@ -62,5 +62,5 @@ class LetterFuture(Future[None]):
 
     def result(self, timeout: float | None = None) -> None:
         """Return None, or raise the error; wait at most *timeout* seconds."""
-        if self._state != _FINISHED or self._exception is not None:  # otherwise there is no result
+        if self._state != _FINISHED or self._exception is not None:  # otherwise: no wait
             super().result(timeout)

@@ -70,7 +70,7 @@ class Envelope:
             the same kind, with any text (`fingerprint_of`). Dead letters are grouped by it.
         attempt: How many attempts have failed.
         when: When the last attempt failed.
-        history: All failed attempts, with the latest one last.
+        history: The failed attempts, at most the latest 50, with the latest one last.
     """
 
     topic: str | None = None

@@ -30,7 +30,7 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-#: The time, the writer and the crash count of the last attempt. A redrive always removes them.
+#: The delay, the writer and the crash count of the last attempt. A redrive always removes them.
 _NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_WRITER, FAILURE_CRASHES})
 #: Properties about failures, in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
