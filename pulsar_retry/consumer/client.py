@@ -268,6 +268,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 client's `hooks`.
             max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``. The broker
                 delivers nothing above it, so the consumer logs a warning at 80 %. 0: no warning.
+                There is none either on Exclusive and Failover subscriptions, or with
+                *unacked_messages_timeout_ms*.
             letter_encryption_key: The name of the key that encrypts letters. The
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
