@@ -22,7 +22,7 @@ from pulsar_retry.asyncio.opening import Opener
 from pulsar_retry.asyncio.producer import Producer
 from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
-from pulsar_retry.consumer.client import batch_limits
+from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT

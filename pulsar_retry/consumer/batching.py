@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+import pulsar
+
+from pulsar_retry.errors import ConfigError
+
 T = TypeVar("T")
 
 #: Messages, bytes and milliseconds of a batch without a policy (pulsar-client's defaults).
@@ -46,3 +50,14 @@ class Batch(Generic[T]):
         self._length += length
         self.items.append(item)
         return True
+
+
+def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
+    """Return the limits of a batch receive policy: messages, bytes, milliseconds."""
+    if policy is None:
+        return DEFAULT_BATCH_LIMITS
+    if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
+        accepted = "a pulsar.ConsumerBatchReceivePolicy"
+        raise ConfigError.bad("batch_receive_policy", policy, accepted)
+    raw = policy.policy()
+    return (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())

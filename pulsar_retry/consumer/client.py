@@ -18,14 +18,14 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.arguments import make_plan
-from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handoff.handoff import NewMessage
 from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
-from pulsar_retry.errors import ConfigError, ForkedError
+from pulsar_retry.errors import ForkedError
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -498,14 +498,3 @@ def _close_all() -> None:
             fork.keep_for_ever(client._letter_client._client)  # noqa: SLF001
         with contextlib.suppress(pulsar.PulsarException, ForkedError):
             client.close()
-
-
-def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
-    """Return the limits of a batch receive policy: messages, bytes, milliseconds."""
-    if policy is None:
-        return DEFAULT_BATCH_LIMITS
-    if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
-        accepted = "a pulsar.ConsumerBatchReceivePolicy"
-        raise ConfigError.bad("batch_receive_policy", policy, accepted)
-    raw = policy.policy()
-    return (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())
