@@ -1,4 +1,4 @@
-"""A message that was pulled: what its caller does with it."""
+"""A message that `Client.pull` returned, and how its caller settles it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pulsar_retry.pull.engine.work_queue import Work
 
 @attrs.define(eq=False)
 class Pulled:
-    """A message that is out, as the puller sees it.
+    """A pulled message in hand, as the puller keeps it.
 
     Attributes:
         work: The message.
-        policy: What its pull says about failures.
-        settled: Whether its caller has settled it.
+        policy: The retry policy of the pull.
+        settled: Whether the caller has settled the message.
     """
 
     work: Work
@@ -32,31 +32,32 @@ class Pulled:
 
 
 class DeliverySettler(Protocol):
-    """What deliveries are settled at."""
+    """The object that settles deliveries."""
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
 
     def fail(self, pulled: Pulled, error: Exception) -> None:
-        """Do what the policy says about *error*."""
+        """Do what the policy decides about *error*."""
 
     def modify(self, pulled: Pulled, duration: Duration) -> None:
-        """Have its lease end *duration* from now."""
+        """Set the end of the lease to *duration* from now."""
 
     def hand_back(self, pulled: Pulled) -> None:
-        """Have a message delivered again at once."""
+        """Have the broker deliver the message again at once."""
 
 
 class Delivery:
-    """A message that `Client.pull` returned, to be settled once. Thread-safe.
+    """A message that `Client.pull` returned. Its caller settles it once. Thread-safe.
 
-    Each of `ack`, `nack` and `dead_letter` settles it. A second one raises `AlreadySettledError`;
-    one after the end of the lease raises `LeaseExpired`, for the message is on its way back then.
-    (With ``late="ignore"`` it does nothing.)
+    Each of `ack`, `nack`, `dead_letter` and `hand_back` settles the message. A second call raises
+    `AlreadySettledError`. A call after the end of the lease raises `LeaseExpired`, because the
+    message is already on its way back. With ``late="ignore"`` in the lease, such a late call does
+    nothing.
 
     Attributes:
         message: The `pulsar.Message`.
-        attempt: Which attempt this is, 1 for the first (Pub/Sub's ``delivery_attempt``).
+        attempt: The number of this attempt, 1 for the first (Pub/Sub's ``delivery_attempt``).
     """
 
     def __init__(self, desk: DeliverySettler, pulled: Pulled, attempt: int) -> None:
@@ -69,11 +70,11 @@ class Delivery:
         return f"<Delivery of {self.message.message_id()}, attempt {self.attempt}>"
 
     def ack(self) -> None:
-        """Acknowledge the message: it is done with.
+        """Acknowledge the message.
 
         Raises:
-            AlreadySettledError: it was settled before.
-            LeaseExpired: it was in hand for too long; it comes back.
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again.
             pulsar.PulsarException: the consumer is closed.
         """
         self._desk.acknowledge(self._pulled)
@@ -85,19 +86,21 @@ class Delivery:
         level: int | None = None,
         error: Exception | None = None,
     ) -> None:
-        """Have the message come back, or dead-lettered if this was its last attempt.
+        """Report a failed attempt: the message comes back, or after its last attempt is dead.
+
+        Without any argument, the backoff of the policy sets the delay.
 
         Args:
-            delay: Seconds or a timedelta, up to 864 000 s.
-            level: A delay level instead, counted from 1.
-            error: What went wrong, to be judged by the policy's lists of errors, as if a handler
-                had raised it. With none of the three the policy's backoff says when.
+            delay: Seconds or a timedelta until the next attempt, up to 864 000 s.
+            level: A delay level, counted from 1, in place of *delay*.
+            error: What went wrong. If neither *delay* nor *level* is given, the policy judges this
+                error by its lists of errors, as if a handler had raised it.
 
         Raises:
-            AlreadySettledError: it was settled before.
-            LeaseExpired: it was in hand for too long; it comes back anyway.
-            ConfigError: an argument is not acceptable.
-            SettleError: its letter was not published; the message itself is redelivered.
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again anyway.
+            ConfigError: an argument is invalid.
+            SettleError: the letter was not published; the message itself is redelivered.
         """
         outcome: Exception = Retry(delay, level)
         checked_error(error)
@@ -111,38 +114,38 @@ class Delivery:
         """Move the message to the dead-letter topic now.
 
         Args:
-            reason: A short, stable name of what is wrong.
-            error: What was raised, if anything.
+            reason: A short, stable name for the problem.
+            error: The error behind it, if there is one.
 
         Raises:
-            AlreadySettledError: it was settled before.
-            LeaseExpired: it was in hand for too long; it comes back.
-            ConfigError: an argument is not acceptable.
-            SettleError: its letter was not published; the message itself is redelivered.
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again.
+            ConfigError: an argument is invalid.
+            SettleError: the letter was not published; the message itself is redelivered.
         """
         outcome = Reject(reason)
         outcome.__cause__ = checked_error(error)
         self._desk.fail(self._pulled, outcome)
 
     def modify(self, seconds: Duration) -> None:
-        """Have the lease end so many seconds from now (Pub/Sub's ``modify_ack_deadline``).
+        """Set the end of the lease to *seconds* from now (Pub/Sub's ``modify_ack_deadline``).
 
         Args:
-            seconds: Seconds or a timedelta, up to the lease's ``max_total``; 0: at once, which is a
-                failed attempt. All in all a delivery never lives longer than ``max_total``.
+            seconds: Seconds or a timedelta, up to the lease's ``max_total``. 0 ends the lease at
+                once, which is a failed attempt. No delivery lives longer than ``max_total`` in all.
 
         Raises:
-            AlreadySettledError: it was settled before.
+            AlreadySettledError: the message was settled before.
             LeaseExpired: the lease is over.
-            ConfigError: it is no duration, or longer than ``max_total``.
+            ConfigError: *seconds* is not a duration, or is longer than ``max_total``.
         """
         self._desk.modify(self._pulled, seconds)
 
     def hand_back(self) -> None:
-        """Have the message delivered again at once: nobody has tried it.
+        """Have the message delivered again at once; this does not count as an attempt.
 
         Raises:
-            AlreadySettledError: it was settled before.
-            LeaseExpired: it was in hand for too long; it comes back anyway.
+            AlreadySettledError: the message was settled before.
+            LeaseExpired: the lease is over; the message is delivered again anyway.
         """
         self._desk.hand_back(self._pulled)

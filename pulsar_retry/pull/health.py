@@ -1,4 +1,4 @@
-"""How a subscriber is."""
+"""The health of a subscriber."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HealthState = Literal["new", "starting", "running", "degraded", "stopping", "sto
 
 @attrs.frozen
 class Health:
-    """How a subscriber is, for a health check or a human.
+    """The health of a subscriber, for a health check or a human.
 
     Attributes:
-        state: ``"new"``: it was not started. ``"starting"``: it has not subscribed yet.
-            ``"running"``: it is well. ``"degraded"``: it runs, but something keeps it from handling
-            all that it should. ``"stopping"``, and ``"stopped"``: as asked. ``"failed"``: it ended
-            by itself, and `result` raises why.
-        reason: What is wrong, in words; "": nothing is.
+        state: ``"new"``: not started. ``"starting"``: not subscribed yet. ``"running"``: all is
+            well. ``"degraded"``: it runs, but a problem keeps it from handling all messages as it
+            should. ``"stopping"`` and ``"stopped"``: after a request to stop. ``"failed"``: an
+            error has ended the subscription; `result` raises it.
+        reason: The problem, in words; an empty string if there is none.
     """
 
     state: HealthState
@@ -27,5 +27,5 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing has to be done: it is neither degraded nor failed, nor stuck at start."""
+        """Whether nothing needs attention: not degraded, not failed, and not stuck at the start."""
         return self.state not in {"degraded", "failed"} and not self.reason

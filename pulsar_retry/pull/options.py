@@ -1,4 +1,4 @@
-"""What a subscriber is told, checked before anything is opened."""
+"""The options of a subscriber, checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ THREADS, PROCESSES, LOOP = "threads", "processes", "loop"
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """The arguments of `Client.subscriber` and `Client.pull`, and the client's policy."""
+    """The arguments of `Client.subscriber` and `Client.pull`, and the client's retry policy."""
 
     topic: Any
     subscription: str
@@ -69,15 +69,16 @@ class Options:
     letter_send_timeout: Duration = 30.0
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
-    #: Not the caller's: what else holds messages back, and what an event loop of workers is in.
+    #: Not set by the caller: another control that holds messages back, and a context manager that
+    #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
-    #: The event loop of handlers that are ``async def``; None: one of their own.
+    #: The event loop for ``async def`` handlers. If it is None, they get a loop of their own.
     loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def letters(self) -> DeadLetterPolicy:
-        """Where letters go. The count is the retry policy's: the consumer never uses it up."""
+        """Where letters go. The retry policy counts; the count here is never reached."""
         policy = self.dead_letter_policy or DeadLetterPolicy()
         return attrs.evolve(policy, max_redeliver_count=2**31 - 1)
 
@@ -86,7 +87,7 @@ def checked_options(**arguments: Any) -> Options:
     """Check the arguments that `subscribe` does not check, and return the options.
 
     Raises:
-        ConfigError: one is not acceptable.
+        ConfigError: an argument is invalid.
     """
     for name in ("topic", "subscription"):
         value = arguments[name]
@@ -114,10 +115,10 @@ def checked_options(**arguments: Any) -> Options:
 
 
 def with_handler(options: Options) -> Options:
-    """Check the handler, and say where it runs.
+    """Check the handler, and set where it runs.
 
     Raises:
-        ConfigError: it cannot be called, or cannot run there.
+        ConfigError: the handler is not callable, or cannot run there.
     """
     handler = options.handler
     _check_handler(handler)
@@ -142,14 +143,14 @@ def with_handler(options: Options) -> Options:
 
 
 def effective(options: Options, *, of_call: bool = False) -> RetryPolicy:
-    """Return the retry policy with nothing left open.
+    """Return the retry policy with a value for every setting.
 
     Args:
         options: The options.
-        of_call: Whether it is a call that says them, and not a subscriber.
+        of_call: Whether the options come from a single call, and not from a subscriber.
 
     Raises:
-        ConfigError: it is none, or the environment says something that is not acceptable.
+        ConfigError: the retry policy, or a value in the environment, is invalid.
     """
     said, client = _said(options), options.client_policy
     if of_call:
@@ -158,7 +159,7 @@ def effective(options: Options, *, of_call: bool = False) -> RetryPolicy:
 
 
 def origins(options: Options) -> tuple[Setting, ...]:
-    """Return each value of a subscriber's retry policy with its origin."""
+    """Return each value of a subscriber's retry policy together with its origin."""
     return _said(options).describe(client=options.client_policy, environment=os.environ)
 
 
@@ -172,7 +173,7 @@ def checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
     """Return *policy*.
 
     Raises:
-        ConfigError: it is none, nor None.
+        ConfigError: *policy* is neither a `RetryPolicy` nor None.
     """
     if policy is not None and not isinstance(policy, RetryPolicy):
         raise ConfigError.bad("retry_policy", policy, "a pulsar_retry.RetryPolicy or None")
@@ -180,10 +181,11 @@ def checked_policy(policy: RetryPolicy | None) -> RetryPolicy | None:
 
 
 def _check_handler(handler: Any) -> None:
-    """Refuse what cannot handle a message.
+    """Check that *handler* can handle a message.
 
     Raises:
-        ConfigError: it cannot be called, or not with one message, or nothing of it would run.
+        ConfigError: the handler is not callable, does not accept one message, or is a generator
+            function, which does not run when it is called.
     """
     accepted = "a function of one message, def or async def"
     if not callable(handler):
@@ -192,7 +194,7 @@ def _check_handler(handler: Any) -> None:
         raise ConfigError.bad("handler", handler, f"{accepted}, without a yield")
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some of C's have none
+    except (TypeError, ValueError):  # some C functions have no signature
         return
     try:
         signature.bind("a message")
@@ -201,7 +203,7 @@ def _check_handler(handler: Any) -> None:
 
 
 def _is_async(handler: Callable[[Any], Any]) -> bool:
-    """Tell whether a handler, a method or an object with `__call__`, is ``async def``."""
+    """Tell whether a handler (function, method or object with `__call__`) is ``async def``."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - what it is, not whether it is there
     )

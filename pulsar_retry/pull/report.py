@@ -1,4 +1,4 @@
-"""How a subscription ended."""
+"""The report on a subscription that has ended."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ MODES = (DRAIN, HAND_BACK, ABANDON)
 
 @attrs.frozen
 class Report:
-    """What a subscriber did, and what it left when it stopped.
+    """What a subscriber has done, and what it left when it stopped.
 
     Attributes:
         mode: How it was stopped.
         acknowledged: Messages whose handler returned.
-        retried: Messages that were made to come back.
+        retried: Messages that were scheduled for another attempt.
         dead_lettered: Messages that went to the dead-letter topic.
-        dropped: Messages that were acknowledged and forgotten, because the handler or the policy
+        dropped: Messages that were acknowledged without success, because the handler or the policy
             said so.
-        expired: Deliveries whose lease expired; they are among the three above.
+        expired: Deliveries whose lease expired. The three counts above include them.
         superseded: Messages that were dropped because this process has published a newer letter of
-            the same one: what a process that was killed has left behind.
+            the same message. A process that was killed leaves such messages behind.
         unsettled: Settlements that failed; the messages are redelivered.
-        handed_back: Messages that were received but not handled any more; they are redelivered.
-        abandoned: Messages whose handlers still ran, or whose letters were still on their way.
+        handed_back: Messages that were received but not handled; they are redelivered.
+        abandoned: Messages whose handlers were still running, or whose letters were still being
+            published.
         seconds: How long stopping took.
     """
 
@@ -47,5 +48,5 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left in hand."""
+        """Whether no message was left in hand."""
         return not self.handed_back and not self.abandoned

@@ -1,4 +1,4 @@
-"""The managed subscriber: a handler, a policy, and everything around them."""
+"""The managed subscriber: it receives messages, calls your handler, and settles."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds until subscribing is tried again, at first and at most.
+#: Seconds between two attempts to subscribe: the first pause, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
-#: What waiting for the end of one says that has not begun.
+#: The error text of `result` for a subscriber that was not started.
 NOT_STARTED = "the subscriber was not started: call start() or run()"
 
 
 @attrs.frozen
 class _Stop:
-    """A request to end.
+    """A request to stop.
 
     Attributes:
-        mode: How.
-        deadline: When waiting ends, by the monotonic clock.
-        asked_at: When it was said.
+        mode: How to stop.
+        deadline: When the waiting ends, by the monotonic clock.
+        asked_at: When the request was made, by the same clock.
     """
 
     mode: StopMode
@@ -63,14 +63,17 @@ class _Stop:
 
 
 class Subscriber:
-    """Calls a handler with every message of a subscription, and does the rest.
+    """Calls a handler with every message of a subscription, and settles each message.
 
-    Made by `Client.subscriber`. A handler that returns has its message acknowledged; what it raises
-    is judged by the retry policy, and does not end the subscription; but `SystemExit` and
-    `KeyboardInterrupt` do. Reconnecting is pulsar-client's and shows nowhere; only what cannot get
-    better (authorization, a topic that is gone) ends it, and `result` raises the reason.
+    `Client.subscriber` makes one. When the handler returns, the message is acknowledged. When it
+    raises, the retry policy decides about the message, and the subscription goes on. Only
+    `SystemExit` and `KeyboardInterrupt` end the subscription.
 
-    Thread-safe. A subscriber runs once.
+    pulsar-client reconnects by itself after a lost connection. Only an error that cannot get better
+    (no authorization, a topic that does not exist any more) ends the subscription; `result` raises
+    that error.
+
+    Thread-safe. A subscriber runs only once.
     """
 
     def __init__(self, client: Client, options: Options) -> None:
@@ -83,7 +86,7 @@ class Subscriber:
         self._clock = clock = client._clock  # noqa: SLF001
         self._opened = clock.event()
         self._ended = clock.event()
-        # The same, for those who must not wait on a thread.
+        # The same two events, for code that must not block a thread.
         self._opening: Future[None] = Future()
         self._ending: Future[None] = Future()
         self._work_queue = WorkQueue(clock)
@@ -101,16 +104,17 @@ class Subscriber:
     # -- starting and stopping ------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Subscribe and begin, on threads of its own; return when messages can come.
+        """Subscribe and start to receive on background threads; return when it is subscribed.
 
-        While the broker is away or too busy, subscribing is tried again and again in the
-        background, less and less often: then this returns after the first try, which is logged as a
-        WARNING, and `health` says so.
+        While the broker is unreachable or too busy, subscribing is tried again in the background,
+        with growing pauses. In this case `start` returns after the first attempt, which is logged
+        as a WARNING, and `health` gives the reason.
 
         Raises:
-            RuntimeError: it was started before.
-            pulsar.PulsarException: the broker refuses the subscription: the role may not, there is
-                no such topic, or another consumer has it for itself, for example.
+            RuntimeError: the subscriber was started before.
+            pulsar.PulsarException: the broker refuses the subscription, for example because the
+                role has no permission, the topic does not exist, or another consumer uses the
+                subscription exclusively.
         """
         self._begin()
         self._opened.wait()
@@ -119,22 +123,23 @@ class Subscriber:
         return self
 
     def _refused(self) -> Exception | None:
-        """Return what has kept it from subscribing, for `start` to raise."""
+        """Return the error that prevented the subscription, for `start` to raise."""
         self._has_told = self._has_told or self._refusal is not None
         return self._refusal
 
     def _untold(self) -> BaseException | None:
-        """Return what has ended it, if nobody was told yet."""
+        """Return the error that ended the subscription, if it was not raised to a caller yet."""
         return None if self._has_told else self._reason
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """Do what `start` does, but wait for nothing.
+        """Do what `start` does, but without waiting.
 
         Args:
-            loop: The event loop of handlers that are ``async def``; None: one of their own.
+            loop: The event loop for ``async def`` handlers. If it is None, they get a loop of their
+                own.
 
         Raises:
-            RuntimeError: it was started before.
+            RuntimeError: the subscriber was started before.
         """
         with self._lock:
             if self._thread is not None:
@@ -146,18 +151,22 @@ class Subscriber:
             self._thread.start()
 
     def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
-        """Run until SIGTERM, SIGINT or `stop`, then stop as *mode* and *timeout* say.
+        """Run until SIGTERM, SIGINT or `stop`; a signal stops it as *mode* and *timeout* say.
 
-        A second SIGINT abandons what is still in hand; another SIGTERM is only logged, for
-        supervisors may send several. Signals are handled where this is called on the main thread;
-        their earlier handlers are put back at the end.
+        A second SIGINT abandons what is still in hand. A second SIGTERM is only logged, because
+        supervisors may send it several times. Signals are handled only if `run` is called on the
+        main thread. The earlier signal handlers are restored at the end.
+
+        Args:
+            mode: See `stop`.
+            timeout: See `stop`.
 
         Returns:
-            The report; so a process that ends after this ends with 0.
+            The report. A process that ends after this has the exit code 0.
 
         Raises:
-            ConfigError: an argument is not acceptable.
-            Exception: whatever has ended the subscription.
+            ConfigError: an argument is invalid.
+            Exception: the error that ended the subscription.
         """
         checked_mode(mode, timeout)
         with awaiting_signals(self._ended) as next_signal:
@@ -172,21 +181,24 @@ class Subscriber:
             return self.result()
 
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
-        """Stop, and wait until that is done.
+        """Stop, and wait until the subscriber has stopped.
 
         Args:
-            mode: ``"drain"`` receives nothing more and handles what is in hand, retries in lanes
-                included. ``"hand_back"`` lets handlers that run return; what they had not begun is
-                redelivered at once, to other consumers too. ``"abandon"`` waits for nothing: what
-                runs is redelivered, and what it says later is ignored.
-            timeout: Seconds or a timedelta for the first two; then what is left is abandoned.
+            mode: ``"drain"`` receives nothing more and handles all messages in hand, including
+                those that are retried in lanes. ``"hand_back"`` lets running handlers return;
+                messages that no handler has begun are redelivered, also to other consumers.
+                ``"abandon"`` does not wait: the messages of running handlers are redelivered, and
+                the results of these handlers are ignored.
+            timeout: Seconds or a timedelta, for the first two modes. After it, what is left is
+                abandoned.
 
         Returns:
-            The report; None if the subscriber had not been started or is stopped by its own
-            handler, which cannot wait for itself. Call `result` for the reason of an end by itself.
+            The report. None if the subscriber was not started, if its own handler calls `stop` (a
+            handler cannot wait for itself), or if an error has ended the subscription; `result`
+            raises that error.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         checked_mode(mode, timeout)
         with self._lock:
@@ -199,22 +211,22 @@ class Subscriber:
         return self._report
 
     def _is_handling(self) -> bool:
-        """Tell whether a handler of this subscriber is asking."""
+        """Tell whether the caller is a handler of this subscriber."""
         crew = self._crew
         return HANDLED_BY.get() is self._work_queue or (
             crew is not None and threading.current_thread() in crew.threads
         )
 
     def result(self, timeout: Duration | None = None) -> Report:
-        """Wait until the subscription has ended, and return how.
+        """Wait until the subscription has ended, and return the report.
 
         Args:
-            timeout: Seconds or a timedelta; None: for ever.
+            timeout: Seconds or a timedelta. None waits without a limit.
 
         Raises:
-            TimeoutError: it goes on.
-            RuntimeError: it was not started.
-            Exception: what has ended it, if it was not `stop`: for example
+            TimeoutError: the subscription has not ended in this time.
+            RuntimeError: the subscriber was not started.
+            Exception: the error that ended the subscription, if `stop` did not end it: for example
                 `pulsar.AuthorizationError` or `pulsar.TopicNotFound`.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
@@ -230,7 +242,7 @@ class Subscriber:
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the subscriber was started and has not ended."""
         return self._thread is not None and not self._ended.is_set()
 
     def __enter__(self) -> Self:
@@ -244,14 +256,18 @@ class Subscriber:
     # -- while it runs --------------------------------------------------------------------------
 
     def update_policy(self, retry_policy: RetryPolicy) -> None:
-        """Judge failures by another policy from now on, without a restart.
+        """Use another policy for all later failures, without a restart.
 
-        Counts stay: a message that has more attempts behind it than the new policy grants is dead
-        at its next failure. Where the new policy has no ``max_attempts``, or math.inf, the count of
-        the subscriber's ``dead_letter_policy`` holds, as it does from the start.
+        Attempts are not counted anew: if a message has had more attempts than the new policy
+        allows, it is dead-lettered at its next failure. If the new policy has no ``max_attempts``,
+        or math.inf, the count of the subscriber's ``dead_letter_policy`` applies, as it does at the
+        start.
+
+        Args:
+            retry_policy: The new policy.
 
         Raises:
-            ConfigError: it is no policy.
+            ConfigError: *retry_policy* is not a `RetryPolicy`.
         """
         with self._lock:
             options = attrs.evolve(self._options, retry_policy=retry_policy)
@@ -261,12 +277,12 @@ class Subscriber:
                 self._settler.policy = policy
 
     def describe(self) -> tuple[Setting, ...]:
-        """Return each value of the retry policy with its origin."""
+        """Return each value of the retry policy together with its origin."""
         return origins(self._options)
 
     @property
     def health(self) -> Health:
-        """How it is: a state, and in words what is wrong."""
+        """The current state, and in words what is wrong."""
         if self._thread is None:
             return Health("new")
         if self._ended.is_set():
@@ -288,14 +304,14 @@ class Subscriber:
 
     @property
     def in_hand(self) -> tuple[int, int]:
-        """How many messages it holds, and how many bytes: what flow control limits."""
+        """How many messages, and how many bytes, are in hand: what flow control limits."""
         count, size = self._work_queue.held()
         return max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
 
     # -- the receiving thread -------------------------------------------------------------------
 
     def _ask(self, mode: StopMode, timeout: Duration) -> None:
-        """Do what `stop` does, but wait for nothing."""
+        """Do what `stop` does, but without waiting."""
         now = self._clock.monotonic()
         self._stop = _Stop(mode, now + seconds("timeout", timeout), now)
         if self._crew is not None:
@@ -334,10 +350,10 @@ class Subscriber:
                 self._ending.set_result(None)
 
     def _open(self) -> tuple[Consumer, pulsar.ConsumerType] | None:
-        """Subscribe, as soon as the broker can be asked; None: it was stopped before.
+        """Subscribe as soon as the broker answers; return None if `stop` was called before.
 
         Raises:
-            Exception: the broker refuses it.
+            Exception: the broker refuses the subscription.
         """
         pause = _FIRST_PAUSE
         while self._stop is None:
@@ -432,7 +448,7 @@ class Subscriber:
             self._opening.set_result(None)
 
     def _wind_up(self, receiver: Receiver) -> int:
-        """Wait for what is in hand, as long as is wanted; return how much goes back unhandled."""
+        """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
@@ -450,7 +466,7 @@ class Subscriber:
         return handed_back + self._take_down(receiver)
 
     def _take_down(self, receiver: Receiver) -> int:
-        """Give up what nobody has begun to handle; closing the consumer redelivers it."""
+        """Give up the messages that no handler has begun; closing the consumer redelivers them."""
         works = receiver.take_down()
         for work in works:
             self._work_queue.settled(work)
@@ -476,10 +492,10 @@ def _told(error: BaseException) -> str:
 
 
 def checked_mode(mode: Any, timeout: Duration) -> None:
-    """Check how to stop.
+    """Check the arguments of `stop`.
 
     Raises:
-        ConfigError: an argument is not acceptable.
+        ConfigError: an argument is invalid.
     """
     one_of("mode", mode, MODES)
     seconds("timeout", timeout)

@@ -1,1 +1,1 @@
-"""What a subscriber goes by. Pure: no client, no thread."""
+"""The rules that a subscriber follows. Pure: without a client and without threads."""

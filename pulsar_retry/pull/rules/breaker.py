@@ -1,4 +1,4 @@
-"""The circuit breaker on receiving: stops receiving when everything fails. Pure."""
+"""The circuit breaker: it stops the receiving of messages when too many fail. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pulsar_retry.policy.checks import positive, whole
 from pulsar_retry.policy.durations import Duration, number
 from pulsar_retry.policy.keywords import keywords_only
 
-#: Into how many parts the window is cut: what is older than it is forgotten a part at a time.
+#: The window is divided into this many parts. Results older than the window are forgotten one part
+#: at a time.
 _PARTS = 10
 
 
@@ -41,15 +42,17 @@ def _open_for(value: Duration) -> float:
 class Breaker:
     """When to stop receiving because something that all messages need is broken.
 
-    While it is open nothing is received and nothing is dead-lettered, so that a database that is
-    down does not become 50 000 dead letters: what would be dead is redelivered later. Then one
-    message is handled, and its outcome closes the breaker or opens it again. (MassTransit's kill
-    switch.) Errors count as failures, outcomes that a handler chose do not.
+    While the breaker is open, nothing is received and nothing is dead-lettered. So an outage of a
+    database does not turn 50 000 messages into dead letters: a message that would become one is
+    redelivered later. When `open_for` has passed, one message is handled. Its result closes the
+    breaker or opens it again. (MassTransit calls this a kill switch.) Errors count as failures;
+    outcomes that a handler chose do not.
 
     Attributes:
-        failure_ratio: It opens when so many of the handled messages failed, 0 to 1.
-        minimum: It never opens before so many were handled within the window.
-        window: Seconds that are looked back.
+        failure_ratio: The breaker opens when at least this part of the handled messages failed:
+            above 0, up to 1.
+        minimum: It does not open before this many messages were handled within the window.
+        window: The length of the window, in seconds.
         open_for: Seconds until one message is tried.
     """
 
@@ -60,7 +63,7 @@ class Breaker:
 
 
 class BreakerState(enum.Enum):
-    """What the breaker lets through."""
+    """How many messages the breaker lets through."""
 
     CLOSED = "closed"  #: all
     OPEN = "open"  #: nothing
@@ -69,12 +72,12 @@ class BreakerState(enum.Enum):
 
 @attrs.define
 class _Part:
-    """What happened in a part of the window.
+    """The results in one part of the window.
 
     Attributes:
-        since: When it began.
-        successes: How many messages were handled.
-        failures: How many failed.
+        since: When the part began.
+        successes: How many messages succeeded.
+        failures: How many messages failed.
     """
 
     since: float
@@ -83,7 +86,7 @@ class _Part:
 
 
 class Circuit:
-    """A breaker's state. It is told the time, in seconds of any one clock."""
+    """The state of a breaker. The caller passes the time, in seconds of any one clock."""
 
     def __init__(self, breaker: Breaker) -> None:
         self._breaker = breaker
@@ -92,20 +95,20 @@ class Circuit:
         self._state = BreakerState.CLOSED
 
     def state(self, now: float) -> BreakerState:
-        """Return what it lets through at the time *now*."""
+        """Return the state at the time *now*."""
         if self._state is BreakerState.OPEN and now >= self._retry_at:
             self._state = BreakerState.HALF_OPEN
         return self._state
 
     def wait(self, now: float) -> float:
-        """Return the seconds until it is half-open; 0 where it is not open."""
+        """Return the seconds until the breaker is half-open; 0 if it is not open."""
         return max(0.0, self._retry_at - now) if self.state(now) is BreakerState.OPEN else 0.0
 
     def record(self, successes: int, failures: int, now: float) -> None:
-        """Take note of what was handled since the last call.
+        """Count the messages that were handled since the last call.
 
-        Half-open, the first failure opens it again and the first success closes it. While it is
-        open, what was still in hand changes nothing.
+        In the half-open state, the first failure opens the breaker again and the first success
+        closes it. In the open state, the results of messages that were still in hand are ignored.
         """
         state = self.state(now)
         if state is BreakerState.OPEN or not successes + failures:

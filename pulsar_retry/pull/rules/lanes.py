@@ -1,4 +1,4 @@
-"""Lanes: messages of one key one after the other, those of other keys meanwhile. Pure."""
+"""Lanes: the messages of one key are handled in order, while other keys go on. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pulsar_retry.policy.keywords import keywords_only
 
 Item = TypeVar("Item")
 
-#: What can be done with a lane that may not be parked any more.
+#: What can happen to a lane that exceeds the limits for parked lanes.
 BLOCK, LETTER, DEAD_LETTER = "block", "letter", "dead-letter"
 
-#: Seconds to wait for messages that the broker was asked for. Another consumer may have their key
-#: by now; then they never come.
+#: Seconds to wait for messages that the broker was asked to deliver again. If another consumer has
+#: their key by now, they never come.
 PATIENCE = 60.0
 
 
@@ -39,21 +39,22 @@ def _overflow(value: Any) -> str:
 @keywords_only
 @attrs.frozen(kw_only=True)
 class Lanes:
-    """How an ordered subscription retries: a key whose message fails is parked, others flow.
+    """How an ordered subscription retries: the key of a failed message is parked, other keys go on.
 
-    The failed message is retried in place, before any later one of its key. These attempts are
-    counted in memory, and in the letter if it becomes one: after a crash they start anew.
+    The failed message is retried in place, before any later message of its key. These attempts are
+    counted in memory, and in the letter if the message becomes one. After a crash the count starts
+    anew.
 
     Attributes:
-        max_parked: How many messages may wait in parked lanes, the failed ones included.
-        max_age: Seconds or a timedelta that a lane may be parked, where *overflow* is not
-            ``"block"``; math.inf: until the retry policy has an end.
-        overflow: What follows beyond one of these. ``"block"`` keeps the order: on Key_Shared,
-            later messages of a parked key stay with the broker, unacknowledged, until it is their
-            turn, and other keys flow; on Exclusive and Failover nothing more is received.
-            ``"letter"`` hands the messages of the lane that is parked for longest on as retry
-            letters, which may overtake each other; ``"dead-letter"`` moves them all to the
-            dead-letter topic, with the reason ``lane-overflow``.
+        max_parked: How many messages may wait in parked lanes, including the failed ones.
+        max_age: How long a lane may be parked, as seconds or a timedelta. It has no effect if
+            *overflow* is ``"block"``. With math.inf only the retry policy sets an end.
+        overflow: What happens beyond one of these limits. ``"block"`` keeps the order: on
+            Key_Shared, later messages of a parked key stay unacknowledged with the broker until it
+            is their turn, and other keys go on; on Exclusive and Failover, nothing more is
+            received. ``"letter"`` hands off the messages of the lane that has been parked for
+            longest as retry letters, which may overtake each other. ``"dead-letter"`` moves all of
+            them to the dead-letter topic, with the reason ``lane-overflow``.
     """
 
     max_parked: int = attrs.field(default=100, converter=_max_parked)
@@ -65,17 +66,19 @@ class Lanes:
 
 @attrs.define(eq=False)
 class _Lane(Generic[Item]):
-    """The messages of a key: first those that wait, then those asked for, then those left.
+    """The messages of a key, in this order: waiting, asked for again, left with the broker.
 
     Attributes:
-        waiting: Those behind the first, oldest first.
-        head: The first one where it is parked; None while it is handled.
-        until: When it is to be retried.
-        since: When the lane was first parked with this head; None: it has not failed.
-        asked: The places of messages that the broker was asked for, in order; None: not here yet.
-        asked_at: When that was, or the last of them came.
+        waiting: The messages behind the first one, oldest first.
+        head: The first message if it is parked; None while it is handled.
+        until: When the parked message is to be retried.
+        since: When the lane was first parked with this first message; None if it has not failed.
+        asked: The places of the messages that the broker was asked to deliver again, in order. A
+            value is None until its message arrives.
+        asked_at: When the broker was asked, or when the last of these messages arrived.
         left: The places of messages that were left with the broker, in order.
-        is_idle: Whether nothing of it is handled or parked: it waits for what was asked for.
+        is_idle: Whether no message of the lane is handled or parked, because the lane waits for the
+            messages that were asked for.
     """
 
     waiting: deque[Item] = attrs.Factory(deque)
@@ -89,12 +92,12 @@ class _Lane(Generic[Item]):
 
 
 class Offer(NamedTuple, Generic[Item]):
-    """What becomes of a message that was received.
+    """What happens to a message that was received.
 
     Attributes:
-        now: What is to be handled now, of the same key; None: nothing.
-        is_kept: Whether the message is in hand; else it was left with the broker.
-        comes_again: Whether it was left before, and was asked for.
+        now: The message of the same key that is to be handled now; None if there is none.
+        is_kept: Whether the received message is in hand. If not, it was left with the broker.
+        comes_again: Whether it was left with the broker before, and was asked for.
     """
 
     now: Item | None
@@ -103,12 +106,12 @@ class Offer(NamedTuple, Generic[Item]):
 
 
 class LaneStep(NamedTuple, Generic[Item]):
-    """How lanes go on.
+    """What to do next in the lanes.
 
     Attributes:
-        now: What is to be handled now.
-        asked: The places of what the broker is to deliver again.
-        left: What was in hand, and is left with the broker.
+        now: The messages that are to be handled now.
+        asked: The places of the messages that the broker is to deliver again.
+        left: Messages that were in hand, and are now left with the broker.
     """
 
     now: list[Item]
@@ -117,28 +120,29 @@ class LaneStep(NamedTuple, Generic[Item]):
 
 
 class LaneTable(Generic[Item]):
-    """The lanes in hand. It is told the time; a caller with several threads guards it by a lock."""
+    """All lanes in hand. The caller passes the time, and uses a lock if it has several threads."""
 
     def __init__(self, limits: Lanes, place_of: Callable[[Item], Hashable] | None = None) -> None:
         """Make an empty table.
 
         Args:
             limits: What may be parked.
-            place_of: Tells the place of a message by which the broker, with which it was left, can
-                be asked for it, while it delivers those of other keys. None: it cannot.
+            place_of: Returns the place of a message. With the place, the broker can be asked for a
+                message that was left with it, while it delivers those of other keys. None if the
+                broker cannot be asked.
         """
         self._limits = limits
         self._place_of = place_of if limits.overflow == BLOCK else None
         self._lanes: dict[Hashable, _Lane[Item]] = {}
-        self._parked: dict[Hashable, _Lane[Item]] = {}  # by the time of their first failure
-        self._behind = 0  # messages that wait in these
+        self._parked: dict[Hashable, _Lane[Item]] = {}  # in the order of their first failures
+        self._behind = 0  # messages that wait in parked lanes
         self._asking: dict[Hashable, _Lane[Item]] = {}
 
     def __len__(self) -> int:
         return len(self._lanes)
 
     def offer(self, key: Hashable, item: Item, now: float) -> Offer[Item]:
-        """Take a message in, or leave it with the broker."""
+        """Take in a message, or leave it with the broker."""
         lane = self._lanes.get(key)
         if lane is None:
             self._lanes[key] = _Lane()
@@ -156,9 +160,9 @@ class LaneTable(Generic[Item]):
     def _offer_again(
         self, key: Hashable, lane: _Lane[Item], item: Item, place: Hashable, now: float
     ) -> Offer[Item]:
-        """Take a message of a lane in whose later messages are with the broker."""
+        """Take in a message of a lane that has left later messages with the broker."""
         if place not in lane.asked:
-            lane.left[place] = None  # or it is there already, and comes twice
+            lane.left[place] = None  # new, or delivered a second time
             return Offer(None, is_kept=False)
         if lane.asked[place] is not None:
             return Offer(None, is_kept=False)
@@ -167,7 +171,7 @@ class LaneTable(Generic[Item]):
         return Offer(step.now[0] if step.now else None, is_kept=True, comes_again=True)
 
     def done(self, key: Hashable, now: float) -> LaneStep[Item]:
-        """Take note that a key's first message is settled; tell how its lane goes on."""
+        """Note that the first message of a key is settled; return what its lane does next."""
         lane = self._lanes[key]
         self._unpark(key, lane)
         return self._go_on(key, lane, now)
@@ -200,7 +204,7 @@ class LaneTable(Generic[Item]):
         lane.since = None
 
     def park(self, key: Hashable, item: Item, until: float, now: float) -> LaneStep[Item]:
-        """Put a key's first message back until the time *until*; tell how its lane goes on."""
+        """Park the first message of a key until *until*; return what its lane does next."""
         lane = self._lanes[key]
         if lane.since is None:
             lane.since = now
@@ -212,18 +216,18 @@ class LaneTable(Generic[Item]):
         return LaneStep([], [], self._leave_surplus(lane))
 
     def _leave_surplus(self, lane: _Lane[Item]) -> list[Item]:
-        """Leave what waits beyond the limit, and return it: it came before the failure."""
+        """Leave waiting messages beyond the limit with the broker, and return them."""
         surplus = min(self.parked - self._limits.max_parked, len(lane.waiting))
         if self._place_of is None or surplus <= 0:
             return []
         items = [lane.waiting.pop() for _ in range(surplus)][::-1]
         self._behind -= surplus
-        # Nothing of the lane can have been asked for: it would have been left before these.
+        # No message of this lane can be asked for at this point: it would have been left first.
         lane.left = dict.fromkeys(map(self._place_of, items)) | lane.left
         return items
 
     def due(self, now: float) -> LaneStep[Item]:
-        """Return the parked messages that are to be handled now, and give up what does not come."""
+        """Return the parked messages to handle now; stop waiting for messages that do not come."""
         step: LaneStep[Item] = LaneStep([], [])
         for lane in self._parked.values():
             if lane.head is not None and lane.until <= now:
@@ -238,7 +242,7 @@ class LaneTable(Generic[Item]):
         return step
 
     def next_due(self) -> float:
-        """Return the earliest time at which `due` will return something; inf: never."""
+        """Return the earliest time at which `due` will return something; inf if there is none."""
         return min(
             *(lane.until for lane in self._parked.values() if lane.head is not None),
             *(lane.asked_at + PATIENCE for lane in self._asking.values() if lane.is_idle),
@@ -248,20 +252,21 @@ class LaneTable(Generic[Item]):
 
     @property
     def parked(self) -> int:
-        """How many messages wait in lanes that are parked, the failed ones included."""
+        """How many messages wait in parked lanes, including the failed ones."""
         return len(self._parked) + self._behind
 
     def is_blocked(self) -> bool:
-        """Tell whether nothing more may be received: too much is parked, and is to block."""
+        """Tell whether nothing more may be received, because too much is parked."""
         limits = self._limits
         return (
             limits.overflow == BLOCK and self._place_of is None and self.parked > limits.max_parked
         )
 
     def overflow(self, now: float) -> list[Item]:
-        """Return, oldest first, the messages of a lane that may not be parked any more; forget it.
+        """Remove one lane that exceeds the limits, and return its messages, oldest first.
 
-        None of a lane whose first message is being handled: its turn comes when that fails.
+        The list is empty if the first message of that lane is being handled. Such a lane is removed
+        when its message fails.
         """
         key = self._overflowing(now)
         if key is None or (head := self._parked[key].head) is None:
@@ -271,9 +276,10 @@ class LaneTable(Generic[Item]):
         return [head, *lane.waiting]
 
     def clear(self, unstarted: Container[Hashable] = ()) -> list[Item]:
-        """Return all messages that wait or are parked, and forget them, and those with the broker.
+        """Remove all messages that wait, are parked or are with the broker; return those in hand.
 
-        The lanes of what is being handled stay; that is nothing of the keys *unstarted*.
+        The lanes of messages that are being handled stay. Of the keys *unstarted*, no message is
+        being handled.
         """
         items: list[Item] = []
         for key, lane in list(self._lanes.items()):
@@ -290,7 +296,7 @@ class LaneTable(Generic[Item]):
         return items
 
     def _overflowing(self, now: float) -> Hashable | None:
-        """Return the key of the lane that is parked for longest, if that is too much."""
+        """Return the key of the lane that has been parked for longest, if it exceeds the limits."""
         if not self._parked or self._limits.overflow == BLOCK:
             return None
         key, lane = next(iter(self._parked.items()))

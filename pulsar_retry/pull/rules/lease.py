@@ -1,4 +1,4 @@
-"""Leases: our own clock of every delivery, as the broker has none. Pure."""
+"""Leases: the time that each delivery may take. The broker has no such clock. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.policy.checks import flag, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.keywords import keywords_only
 
-#: Which of all handling times a lease is to outlast (python-pubsub's).
+#: A lease lasts as long as this percentile of the handling times (python-pubsub's value).
 _PERCENTILE = 0.99
 
 
@@ -45,23 +45,25 @@ def _late(value: Any) -> str:
 @keywords_only
 @attrs.frozen(kw_only=True)
 class Lease:
-    """How long a delivery may be in hand; then it expires and the message comes back.
+    """How long a delivery may be in hand. After that it expires, and the message comes back.
 
-    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. A lease lasts as
-    long as 99 of 100 handlings, within *minimum* and *maximum*, and is extended by as much again.
+    An expired delivery counts as a failed attempt (`LeaseExpired`), as in Pub/Sub. The length of a
+    lease is the 99th percentile of the handling times so far, but at least *minimum* and at most
+    *maximum*. An extension has the same length.
 
     Attributes:
-        minimum: Seconds of a lease at least.
-        maximum: Seconds of a lease, and of an extension, at most.
-        max_total: Seconds after which it is not extended any more, from the moment that the handler
-            is called; math.inf for no end.
-        extend: Whether it is extended while a handler runs.
-        late: What becomes of a settlement after the end: ``"refuse"`` raises `LeaseExpired`, or
-            logs it where a handler returns late; ``"ignore"`` does nothing.
-        max_abandoned: A thread cannot be ended, nor a coroutine that ignores its cancellation. So
-            many handlers that have not returned after their lease are left alone, and other workers
-            take their places; with one more the subscription ends (`WorkersLostError`). None: 32,
-            or the subscriber's ``concurrency`` if that is more.
+        minimum: The shortest lease, in seconds.
+        maximum: The longest lease, and the longest extension, in seconds.
+        max_total: Seconds, from the call of the handler, after which the lease is not extended any
+            more; math.inf for no limit.
+        extend: Whether the lease is extended while the handler runs.
+        late: What happens to a settlement after the end of the lease. ``"refuse"`` raises
+            `LeaseExpired`, or logs it if a handler returns late. ``"ignore"`` does nothing.
+        max_abandoned: How many handlers may run on after their lease. A thread cannot be ended, nor
+            a coroutine that ignores its cancellation. Such handlers are left alone, and other
+            workers take their places. One more than this ends the subscription
+            (`WorkersLostError`). None means 32, or the subscriber's ``concurrency`` if that is
+            more.
     """
 
     minimum: float = attrs.field(default=10.0, converter=_minimum)
@@ -72,7 +74,7 @@ class Lease:
     max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse bounds that contradict each other."""
+        """Check that the bounds do not contradict each other."""
         if self.maximum < self.minimum:
             raise ConfigError.bad("maximum", self.maximum, f"at least minimum={self.minimum:g}")
         if self.max_total < self.minimum:
@@ -80,7 +82,7 @@ class Lease:
 
 
 class HandlingTimes:
-    """How long handlers take, in whole seconds within bounds, and the 99th percentile."""
+    """How long handlers take, in whole seconds within bounds, with the 99th percentile."""
 
     def __init__(self, lease: Lease) -> None:
         self._low, self._high = math.ceil(lease.minimum), math.ceil(lease.maximum)
@@ -88,13 +90,13 @@ class HandlingTimes:
         self._total = 0
 
     def add(self, duration: float, count: int = 1) -> None:
-        """Take note of *count* handlings of *duration* seconds each."""
+        """Record *count* handlings of *duration* seconds each."""
         bucket = math.ceil(min(max(duration, self._low), self._high))
         self._counts[bucket] = self._counts.get(bucket, 0) + count
         self._total += count
 
     def percentile(self) -> float:
-        """Return the seconds that 99 of 100 handlings do not exceed; the minimum at first."""
+        """Return the seconds that 99 of 100 handlings do not exceed; without data, the minimum."""
         beyond = self._total * (1 - _PERCENTILE)
         above = 0
         for bucket in sorted(self._counts, reverse=True):
@@ -106,7 +108,7 @@ class HandlingTimes:
 
 @attrs.define
 class _Term:
-    """A delivery's times.
+    """The times of a delivery.
 
     Attributes:
         began: When it was handed over.
@@ -118,7 +120,7 @@ class _Term:
 
 
 class LeaseClock:
-    """Knows when which delivery expires. It is told the time, in seconds of any one clock."""
+    """Knows when each delivery expires. The caller passes the time, in seconds of any one clock."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -131,7 +133,7 @@ class LeaseClock:
         return len(self._terms)
 
     def duration(self) -> float:
-        """Return the seconds of a lease, or of an extension, as of now."""
+        """Return the current length of a lease, or of an extension, in seconds."""
         return min(max(self.times.percentile(), self._lease.minimum), self._lease.maximum)
 
     def begin(self, key: Hashable, began: float) -> None:
@@ -140,15 +142,15 @@ class LeaseClock:
         self._set(key, term, began + self.duration())
 
     def modify(self, key: Hashable, now: float, duration: Duration) -> bool:
-        """Have a delivery expire *duration* seconds from *now*; 0: at once.
+        """Set the end of a lease to *duration* seconds from *now*; 0 ends it at once.
 
-        It never lives longer than the lease's ``max_total``.
+        No lease lasts longer than ``max_total``.
 
         Returns:
-            Whether it had not expired yet.
+            Whether the lease had not expired yet.
 
         Raises:
-            ConfigError: *duration* is no duration, or longer than ``max_total``.
+            ConfigError: *duration* is not a duration, or is longer than ``max_total``.
         """
         wanted = seconds("seconds", duration, maximum=self._lease.max_total)
         term = self._terms.get(key)
@@ -158,7 +160,7 @@ class LeaseClock:
         return True
 
     def end(self, key: Hashable, now: float) -> bool:
-        """End the lease of a delivery that is settled; tell whether it had not expired."""
+        """End the lease of a settled delivery; tell whether it had not expired."""
         term = self._terms.get(key)
         if term is None or (term.deadline <= now and not self._prolonged(key, term, now)):
             return False
@@ -167,7 +169,7 @@ class LeaseClock:
         return True
 
     def expired(self, now: float) -> list[Hashable]:
-        """Return the deliveries that have expired, and forget them; extend the others."""
+        """Return and forget the deliveries that have expired; extend the others that are due."""
         gone = []
         while self._heap and self._heap[0][0] <= now:
             deadline, _, key = heapq.heappop(self._heap)
@@ -180,11 +182,11 @@ class LeaseClock:
         return gone
 
     def next_due(self) -> float:
-        """Return the earliest time at which `expired` may have something to do; inf: never."""
+        """Return the earliest time at which `expired` may have something to do; inf if never."""
         return self._heap[0][0] if self._heap else math.inf
 
     def _prolonged(self, key: Hashable, term: _Term, now: float) -> bool:
-        """Extend a lease that has run out, where that is wanted; tell whether it was."""
+        """Extend a lease that has run out, if the rules allow it; tell whether it was extended."""
         if not self._lease.extend or now >= term.began + self._lease.max_total:
             return False
         self._set(key, term, now + self.duration())
@@ -192,5 +194,5 @@ class LeaseClock:
 
     def _set(self, key: Hashable, term: _Term, deadline: float) -> None:
         term.deadline = min(deadline, term.began + self._lease.max_total)
-        self._number += 1  # keys need not have an order
+        self._number += 1  # a tie-break: keys may not be comparable
         heapq.heappush(self._heap, (term.deadline, self._number, key))

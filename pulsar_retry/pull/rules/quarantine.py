@@ -1,4 +1,4 @@
-"""Quarantine: messages that kill whoever handles them. Pure, but for the store of claims."""
+"""Quarantine: for messages that end the process which handles them. Pure, except for the store."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.wire.properties import FAILURE_CRASHES, count_of
 
-#: The reason of a dead letter that was never given to a handler again.
+#: The reason of a dead letter whose message is in quarantine.
 CRASH_LOOP = "crash-loop"
 
 
 class ClaimStore(Protocol):
-    """Remembers which messages are being handled, beyond the life of the process.
+    """Remembers which messages are being handled, also after the process has ended.
 
-    Its methods are called around every handling, by several threads.
+    A subscriber calls its methods around every handling, from several threads.
     """
 
     def claim(self, message: str) -> int:
-        """Note that *message* is about to be handled; return the claims that were never settled.
+        """Note that *message* is about to be handled; return how many claims were not settled.
 
         Args:
-            message: What tells it from others, the same for its letters:
-                ``topic ledger:entry:partition[:batch]``, as it was first published.
+            message: The identity of the message, which all of its letters share: ``topic
+                ledger:entry:partition[:batch]``, as it was first published.
         """
         ...
 
     def settle(self, message: str) -> None:
-        """Forget the claims of *message*: its handler has come to an end, whatever it was."""
+        """Forget the claims of *message*: its handler has ended, with or without an error."""
         ...
 
 
 class FileClaims:
-    """Claims as small files in a folder, which the processes of one machine share. Thread-safe.
+    """Claims as small files in a folder that the processes of one machine share. Thread-safe.
 
-    A claim is a byte that is appended to the message's file: what a killed process leaves behind.
+    Each claim appends one byte to the file of the message. The bytes stay when the process is
+    killed.
 
     Args:
-        folder: The folder; it is made where there is none.
+        folder: The folder. It is created if it does not exist.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -54,7 +55,7 @@ class FileClaims:
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, message: str) -> int:
-        """Append a claim and return how many there were."""
+        """Append a claim, and return how many there were before."""
         with self._path(message).open("ab") as file:
             file.write(b".")
             file.flush()
@@ -93,20 +94,22 @@ def _store(value: Any) -> Any:
 @keywords_only
 @attrs.frozen(kw_only=True)
 class Quarantine:
-    """When a message is dead-lettered because it kills what handles it, not because it fails.
+    """When a message is dead-lettered because it ends the process that handles it.
 
-    It is not handled again but goes to the dead-letter topic, with the reason ``crash-loop``.
+    Such a message is not handled again. It goes to the dead-letter topic, with the reason
+    ``crash-loop``.
 
     Attributes:
-        max_crashes: So many crashes with the message in hand. Known are the worker processes that
-            it killed, which its letters count, and with a *store* the deaths of whole subscriber
-            processes: at least two, for at the last of them the message was handled alone. So the
-            messages that a process happened to have in hand beside it are not condemned.
-        max_redeliveries: So many redeliveries by the broker of one and the same letter or message,
-            where retries go by letters; None: they do not matter. Hand-offs that failed are among
-            them. Pulsar 4.2 does not count the deaths of consumers here, so with it this does not
-            take the place of a store.
-        store: Remembers what is being handled.
+        max_crashes: How many crashes with the message in hand put it into quarantine. Two kinds are
+            known. The letters of a message count the worker processes that it has killed. A *store*
+            counts the deaths of whole subscriber processes; at least two of these are needed,
+            because before the last one the message was handled alone. So messages that a process
+            only happened to have in hand at its death are not affected.
+        max_redeliveries: How many redeliveries of one message or letter by the broker put it into
+            quarantine, if retries use letters. Failed hand-offs are counted too. None ignores
+            redeliveries. Pulsar 4.2 does not count the deaths of consumers as redeliveries, so this
+            does not replace a store.
+        store: Remembers which messages are being handled.
     """
 
     max_crashes: int = attrs.field(default=3, converter=_max_crashes)
@@ -114,21 +117,22 @@ class Quarantine:
     store: ClaimStore | None = attrs.field(default=None, converter=_store)
 
     def holds(self, *, claims: int, worker_crashes: int, redeliveries: int) -> bool:
-        """Tell whether a message is to be quarantined.
+        """Tell whether a message is to be put into quarantine.
 
         Args:
-            claims: Its claims that were never settled.
-            worker_crashes: How many worker processes it killed.
+            claims: How many of its claims were not settled.
+            worker_crashes: How many worker processes it has killed.
             redeliveries: The broker's count of its redeliveries.
         """
         if self.max_redeliveries is not None and redeliveries >= self.max_redeliveries:
             return True
-        # The last of its claims was made when it was a suspect, and so alone.
+        # With its last claim the message was a suspect, and so it was handled alone.
         return worker_crashes >= self.max_crashes or claims >= max(2, self.max_crashes)
 
     def is_suspect(self, claims: int) -> bool:
-        """Tell whether one more claim that is never settled would condemn a message.
+        """Tell whether one more unsettled claim would put the message into quarantine.
 
-        Then it is handled alone: when a process dies, each message that it had in hand may be why.
+        A suspect is handled alone, because each message in hand may be the cause of the death of a
+        process.
         """
         return claims >= max(1, self.max_crashes - 1)
