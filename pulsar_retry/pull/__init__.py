@@ -1,5 +1,5 @@
-"""The managed subscriber and the synchronous pull, on top of the consumer.
+"""The managed subscriber and the synchronous pull, both built on the consumer.
 
-`flow`, `lease`, `lanes`, `breaker` and `quarantine` are pure: they are told the time and know
-neither a thread nor a broker.
+The modules in `rules` are pure: the caller passes the time, and they use neither threads nor a
+broker.
 """

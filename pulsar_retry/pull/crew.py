@@ -23,7 +23,7 @@ class Crew:
     """The workers of one subscriber.
 
     Attributes:
-        threads: On which handlers are called.
+        threads: The threads on which handlers are called.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Crew:
         *,
         lost: Callable[[], None],
     ) -> None:
-        """Start them; *lost* is called if an event loop that is not theirs ends under them."""
+        """Start the workers; *lost* is called if an event loop of the caller's ends too early."""
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
         self._handler = options.handler
@@ -63,7 +63,7 @@ class Crew:
     # -- as the supervisor sees them --------------------------------------------------------------
 
     def replace(self, slot: Slot) -> None:
-        """Have another worker take the place of *slot*'s."""
+        """Replace the worker of *slot* by another one."""
         if self._on_loop is not None:
             self._on_loop.replace(slot)
             return
@@ -72,7 +72,7 @@ class Crew:
         self._start(worker)
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
-        """Return workers whose thread has ended by an error, and forget them."""
+        """Return workers whose thread has ended with an error, and forget them."""
         ended = [worker for worker in self._crew if not worker.thread.is_alive()]
         for worker in ended:
             self._crew.remove(worker)
@@ -80,7 +80,7 @@ class Crew:
         return [(worker.slot, worker.error) for worker in ended if worker.error is not None]
 
     def lost(self) -> BaseException | None:
-        """Return why none of them can work any more, if that is so."""
+        """Return the error because of which no worker can go on; None if they can."""
         if self._on_loop is None:
             return None
         if self._on_loop.error is None and not all(each.is_alive() for each in self.threads):
@@ -88,7 +88,7 @@ class Crew:
         return self._on_loop.error
 
     def ask(self, answer: Callable[[], None]) -> bool:
-        """Have *answer* called on their event loop; tell whether they have one."""
+        """Have *answer* called on the event loop of the workers; tell whether they have one."""
         return self._on_loop is not None and self._on_loop.call(answer)
 
     def _start(self, worker: WorkerThread) -> None:
@@ -97,12 +97,12 @@ class Crew:
         worker.thread.start()
 
     def stopping(self) -> None:
-        """Take note that the process may end: that is no message's fault any more."""
+        """Note that the process may end soon: from now on no message is blamed for that."""
         if self._guard is not None:
             self._guard.close()
 
     def close(self) -> None:
-        """Let go of what they shared, once the queue is closed."""
+        """Release what the workers shared, after the queue is closed."""
         if self._guard is not None:
             self._guard.end()
         self._finisher.close()
@@ -111,7 +111,7 @@ class Crew:
         from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
 
         options, handler = self._options, self._handler
-        if options.admission is None:  # a dispatcher's returns nothing
+        if options.admission is None:  # a dispatcher's handler returns nothing
             handler = self._finisher.finishing_async(handler)
         if self._guard is not None:
             handler = self._guard.guarded_async(handler)
@@ -155,10 +155,10 @@ class Crew:
         )
 
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* within what is to be done before and after it."""
+        """Return *handler* with what has to be done before and after it."""
         spans = spans_of(self._options.subscription)
         if self._guard is not None or spans is not None:
-            handler = self._finisher.finishing(handler, slot)  # they end when all is done
+            handler = self._finisher.finishing(handler, slot)  # guard and span end when all is done
         if self._guard is not None:
             handler = self._guard.guarded(handler, slot)
         return handler if spans is None else spans.traced(handler)

@@ -86,7 +86,7 @@ class Delivery:
         level: int | None = None,
         error: Exception | None = None,
     ) -> None:
-        """Report a failed attempt: the message comes back, or after its last attempt is dead.
+        """Have the message delivered again, or dead-lettered if this was its last attempt.
 
         Without any argument, the backoff of the policy sets the delay.
 

@@ -1,4 +1,4 @@
-"""Opening the subscription that messages are received from."""
+"""How the subscription is opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_retry.runtime.results import error_of
 
 SHARED = pulsar.ConsumerType.Shared
 
-#: What a broker says, or pulsar-client in its stead, that may say something else soon.
+#: Errors of the broker, or of pulsar-client, that may go away soon.
 TRANSIENT = (
     pulsar.Timeout,
     pulsar.ConnectError,
@@ -29,23 +29,23 @@ TRANSIENT = (
     pulsar.UnknownError,
 )
 
-#: In which order types are tried where none is asked for.
+#: The order in which consumer types are tried if none is given.
 _TYPES = (SHARED, pulsar.ConsumerType.KeyShared, pulsar.ConsumerType.Failover)
 
 
 def is_ordered(consumer_type: pulsar.ConsumerType) -> bool:
-    """Tell whether messages of a subscription are to be handled in an order."""
+    """Tell whether the messages of a subscription are to be handled in order."""
     return bool(consumer_type != SHARED)
 
 
 def open_subscription(client: Client, options: Options) -> tuple[Consumer, pulsar.ConsumerType]:
     """Subscribe, and return the consumer and its type.
 
-    Without a type in *options* it is Shared, or that of the consumers who are there already: the
-    broker refuses another one.
+    If *options* have no type, it is Shared, or else the type of the consumers that are already
+    connected, because the broker refuses another type.
 
     Raises:
-        pulsar.PulsarException: the broker refused it.
+        pulsar.PulsarException: the broker refused the subscription.
     """
     if options.consumer_type is not None:
         return _subscribe(client, options, options.consumer_type), options.consumer_type
@@ -81,7 +81,7 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
 
 
 def probe(client: Client, topic: Any) -> Future[None]:
-    """Ask the broker for the topics, one after the other; the future has the first error."""
+    """Ask the broker for the topics, one after the other; the future gets the first error."""
     answer: Future[None] = Future()
     topics = iter(topic_list(topic))
     ask = client._client.get_topic_partitions_async  # noqa: SLF001 - it has no callbacks

@@ -1,4 +1,4 @@
-"""The synchronous pull: a consumer that stays open between calls, and the leases of what is out."""
+"""The synchronous pull: a consumer that stays open between calls, and leases for its messages."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ from pulsar_retry.pull.options import Options
 from pulsar_retry.pull.rules.lease import LeaseClock
 from pulsar_retry.runtime.worker import Worker
 
-#: Seconds without a message after which a pull that has some returns.
+#: A pull that has some messages returns after this many seconds without another one.
 _PAUSE = 0.1
 
-#: Seconds after which a consumer is closed that nobody uses: what it has prefetched goes to others.
+#: Seconds after which an unused consumer is closed, so that others get the messages that it has
+#: prefetched.
 _IDLE = 10.0
 
 
 class Puller:
-    """Pulls from one subscription. Thread-safe; several pulls may be under way."""
+    """Pulls from one subscription. Thread-safe; several pulls may run at the same time."""
 
     def __init__(self, client: Client, options: Options) -> None:
-        """Make a puller; the subscription is opened by the first pull."""
+        """Make a puller; the first pull opens the subscription."""
         self._client = client
         self._options = options
-        self._lock = threading.RLock()  # guards all below
+        self._lock = threading.RLock()  # guards all attributes below
         self._settler: Settler | None = None
         self._handover: Handover | None = None
-        # Nobody is seen to be at work on what is out, so no lease is extended by itself.
+        # It cannot be seen whether a caller works on a delivery, so no lease is extended
+        # automatically.
         self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
         self._idle_after = _IDLE
         self._pulls = 0
@@ -52,11 +54,11 @@ class Puller:
     def gives_way_to(self, options: Options) -> bool:
         """Close the consumer if a pull with *options* needs another one; tell whether it does.
 
-        Two consumers at a time would not do: the one that is not received from would hold messages
-        that it has prefetched.
+        Two consumers at a time would not work: the one that is not used would hold messages that it
+        has prefetched.
 
         Raises:
-            ConfigError: it needs another one, but deliveries of this one are out.
+            ConfigError: another consumer is needed, but deliveries of this one are in hand.
         """
         now, before = _wanted(options), _wanted(self._options)
         other = [name for name, value in now.items() if value != before[name]]
@@ -74,7 +76,7 @@ class Puller:
     def pull(
         self, max_messages: int, timeout: float, deadline: Duration, policy: RetryPolicy
     ) -> list[Delivery]:
-        """Return what `Client.pull` returns.
+        """Do what `Client.pull` does.
 
         Raises:
             pulsar.PulsarException: the subscription could not be opened, or was closed.
@@ -113,7 +115,8 @@ class Puller:
             self._clock.modify(pulled, now, deadline)
         return Delivery(self, pulled, settler.attempt(pulled.work))
 
-    # -- settling (`delivery.Desk`) ---------------------------------------------------------------
+    # -- settling (`DeliverySettler`)
+    # ---------------------------------------------------------------
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
@@ -121,14 +124,14 @@ class Puller:
             settler.consumer.acknowledge(pulled.work.message)
 
     def fail(self, pulled: Pulled, error: Exception) -> None:
-        """Do what the policy of its pull says about *error*, and wait until it is done."""
+        """Do what the policy of the pull decides about *error*, and wait until it is done."""
         if (settler := self._ended(pulled)) is not None:
             future = settler.judge(pulled.work, error, pulled.policy)
             if future is not None:
                 future.result()
 
     def modify(self, pulled: Pulled, duration: Duration) -> None:
-        """Have its lease end *duration* from now."""
+        """Set the end of the lease to *duration* from now."""
         with self._lock:
             _check_open(pulled)
             if not self._clock.modify(pulled, self._now(), duration):
@@ -136,12 +139,12 @@ class Puller:
             self._check_later()
 
     def hand_back(self, pulled: Pulled) -> None:
-        """Have a message delivered again at once, which is no attempt."""
+        """Have a message delivered again at once; this does not count as an attempt."""
         if (settler := self._ended(pulled)) is not None:
             settler.consumer.negative_acknowledge(pulled.work.message, delay=0)
 
     def _ended(self, pulled: Pulled) -> Settler | None:
-        """End a delivery; return what settles it, None if it is too late and that is ignored."""
+        """End a delivery; return its settler, or None if it is too late and that is ignored."""
         with self._lock:
             _check_open(pulled)
             if not self._clock.end(pulled, self._now()):
@@ -176,7 +179,7 @@ class Puller:
         return self._settler
 
     def _check_later(self) -> None:
-        """Have `_check` called when the next lease ends, or the consumer is idle for long."""
+        """Have `_check` called when the next lease ends, or the consumer is unused for too long."""
         now = self._now()
         due = self._clock.next_due()
         if not self._pulls and not len(self._clock):
@@ -186,7 +189,7 @@ class Puller:
             self._handover.check_later(self, due - now)
 
     def _check(self) -> None:
-        """Do what is due; called by the timer, which must not be kept waiting."""
+        """Start `_look` on another thread. The timer calls this, and must not be blocked."""
         self._worker.submit(self._look)
 
     def _look(self) -> None:
@@ -211,13 +214,13 @@ class Puller:
 
 
 def _wanted(options: Options) -> dict[str, Any]:
-    """Return what a consumer is opened with, to be compared."""
+    """Return the options that a consumer is opened with, for a comparison."""
     wanted = attrs.asdict(options, recurse=False)
     for name in ("retry_policy", "client_policy"):
-        del wanted[name]  # each pull has its own
+        del wanted[name]  # each pull has a policy of its own
     schema = options.schema
     wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - equal ones do not compare
-    wanted["dead_letter_policy"] = options.letters  # without its count, which is the policy's
+    wanted["dead_letter_policy"] = options.letters  # without its count, which the policy sets
     return wanted
 
 

@@ -1,4 +1,4 @@
-"""Signals as something to wait for, and what they ask for when there are several."""
+"""Wait for signals, and decide what they ask for when there are several."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-#: What asks a process to end.
+#: The signals that ask a process to end.
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-#: Seconds within which two SIGINT are one Ctrl-C, which the terminal and a parent both pass on.
+#: Two SIGINT within these seconds count as one Ctrl-C: the terminal and a parent both send it.
 _ONCE = 0.2
 
-#: Seconds after which a signal is seen that has not interrupted the wait for it.
+#: Seconds between two checks for a signal that has not interrupted the wait.
 _LOOKS_UP = 0.5
 
 _log = logging.getLogger("pulsar_retry")
 
 
 class Requests:
-    """What the signals that a process gets ask for. Not thread-safe.
+    """Decides what the signals of a process ask for. Not thread-safe.
 
-    The first one asks to stop. Only Ctrl-C pressed again asks to abandon what is in hand: a
-    supervisor may send SIGTERM several times, or to the process and to its group.
+    The first signal asks to stop. Only a second Ctrl-C asks to abandon what is in hand. A second
+    SIGTERM does not, because a supervisor may send it several times, or both to the process and to
+    its group.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -52,12 +53,13 @@ class Requests:
 
 @contextlib.contextmanager
 def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None]]:
-    """Give what waits for the next SIGTERM or SIGINT, or for *ended*: then it returns None.
+    """Give a function that waits for SIGTERM or SIGINT, or for *ended*, when it returns None.
 
-    On another thread than the main one no signal comes.
+    On another thread than the main thread, no signal is received.
 
-    Python runs a signal's handler on the main thread, but a signal that comes just before that
-    blocks does not wake it; on a busy machine this is no rarity. So it looks up now and then.
+    Python runs signal handlers on the main thread. If a signal arrives just before that thread
+    blocks, it does not wake the thread; on a busy machine this is not rare. So the function checks
+    at intervals.
     """
     queue: SimpleQueue[int | None] = SimpleQueue()  # its `put` may be called by a signal handler
 

@@ -1,4 +1,4 @@
-"""Deliver a subscription to an HTTP endpoint as Pub/Sub push does, and verify it there.
+"""Deliver a subscription to an HTTP endpoint, as Pub/Sub push does, and verify requests there.
 
 It needs the extra: ``pip install "pulsar-retry[push]"``.
 """

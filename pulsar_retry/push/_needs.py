@@ -1,4 +1,4 @@
-"""Imported first: says what to install where the extra is missing."""
+"""Imported first: it says what to install if the extra is missing."""
 
 from pulsar_retry._extras import need
 

@@ -1,4 +1,4 @@
-"""What a dispatcher makes of its arguments; whatever is not acceptable is a `ConfigError`. Pure."""
+"""Checks the arguments of a dispatcher; each invalid one raises `ConfigError`. Pure."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def policy_of(policy: RetryPolicy | None, dead_letter_policy: object | None) -> 
 
 
 def flow_control_for(window: Window) -> FlowControl:
-    """Return a flow control that never holds back what the window lets through.
+    """Return a flow control that never holds back messages that the window lets pass.
 
-    Lanes park messages, too, and those must not keep others out.
+    It leaves room for messages that are parked in lanes, because those must not block others.
     """
     return FlowControl(max(EXPONENTIAL_UP_TO, math.ceil(in_hand(window.maximum) / RESUME)))
 
 
 def signers_of(sign: Signer | Sequence[Signer] | None) -> tuple[Signer, ...]:
-    """Return who sign, none for None."""
+    """Return the signers; an empty tuple for None."""
     if sign is None:
         return ()
     signers = tuple(sign) if isinstance(sign, Sequence) else (sign,)
     for each in signers:
         if not callable(getattr(each, "headers", None)):
-            # Only its kind is told: it may be the secret itself.
+            # Show only the type: the value may be the secret itself.
             accepted = "a ServiceAccount, an Hmac, a list of these, or None"
             raise ConfigError.bad("sign", type(each).__name__, accepted)
     return signers
@@ -70,7 +70,7 @@ def attribute_headers_of(value: Sequence[str], *, write_metadata: bool) -> froze
 
 
 def deadline_of(value: Duration) -> float:
-    """Return the seconds that Pub/Sub accepts as an acknowledgement deadline."""
+    """Return the acknowledgement deadline in seconds, within Pub/Sub's limits."""
     result = seconds("ack_deadline", value)
     if not SHORTEST <= result <= LONGEST:
         accepted = f"{SHORTEST:g} to {LONGEST:g} seconds"
@@ -79,14 +79,14 @@ def deadline_of(value: Duration) -> float:
 
 
 def checked_kind(name: str, value: Any, kind: type) -> Any:
-    """Return *value*, which is a *kind*."""
+    """Return *value*, after a check that it is a *kind*."""
     if not isinstance(value, kind):
         raise ConfigError.bad(name, value, f"a {kind.__name__}")
     return value
 
 
 def checked_tls(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """Return *context*, which verifies whom it connects to."""
+    """Return *context*, after a check that it verifies the server."""
     if context is None:
         return None
     checked_kind("tls", context, ssl.SSLContext)

@@ -1,4 +1,4 @@
-"""What is posted: Pub/Sub's envelope, or the bare payload with headers. Pure."""
+"""The body of a request: Pub/Sub's envelope, or the bare payload with headers. Pure."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-#: By one of these, or by what has failed, a message says that it has been a letter.
+#: A message with one of these properties, or with one about a failure, has been a letter.
 _OF_LETTERS = SYSTEM_PROPERTIES | {REDRIVE_COUNT}
 
-#: Pub/Sub's bounds of attributes, which keep headers within what servers take.
+#: Pub/Sub's limits for attributes, which keep headers within the limits of servers.
 _MOST_ATTRIBUTES, _LONGEST_NAME, _LONGEST_VALUE = 100, 256, 1024
 
 #: RFC 9110, 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: RFC 9110, 5.5: no control character, and no blank at either end.
+#: RFC 9110, 5.5: without control characters, and without a blank at either end.
 _VALUE = re.compile(r"(?![ \t])[^\x00-\x08\x0a-\x1f\x7f]*(?<![ \t])")
-#: Headers that are the request's own, or that others on the way act upon.
+#: Headers that belong to the request itself, or that proxies act upon.
 _FORBIDDEN = frozenset(
     {
         "authorization",
@@ -52,7 +52,7 @@ _FORBIDDEN = frozenset(
         "http2-settings",
         "idempotency-key",
         "keep-alive",
-        "proxy",  # CGI makes it HTTP_PROXY, which libraries take for a setting
+        "proxy",  # CGI turns it into HTTP_PROXY, which libraries read as a setting
         "te",
         "trailer",
         "transfer-encoding",
@@ -76,12 +76,13 @@ _FORBIDDEN_STARTS = (
     "x-pulsar-attribute-",
     "x-pulsar-retry-",
 )
-#: What the names of attributes begin with as headers, but for those that the user has named.
+#: The prefix of headers for attributes, except those that the user has named.
 ATTRIBUTE_PREFIX = "X-Pulsar-Attribute-"
-#: What receivers take for a hyphen: CGI and WSGI ``_``, lighttpd's CGI all of these.
+#: Characters that receivers treat like a hyphen: CGI and WSGI only ``_``, lighttpd's CGI all of
+#: these.
 _LIKE_A_HYPHEN = re.compile(r"[^0-9a-z]")
 
-#: What a structured field's string cannot hold, or not as it is.
+#: Characters that a structured field's string cannot contain, or not without an escape.
 _NOT_PLAIN = re.compile(r"[^\x20\x21\x23-\x5b\x5d-\x7e]")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -92,17 +93,17 @@ _WRAPPED = (b"Content-Type", b"application/json")
 
 @attrs.frozen
 class Pushed:
-    """A message as a receiver is told of it: the same at each attempt, but for the attempt.
+    """A message as receivers see it: the same at each attempt, except for the attempt number.
 
     Attributes:
         data: The payload; None for a null value.
-        attributes: The properties that its producer gave it; of another subscription's dead letter
-            also those that name its source as Pub/Sub or Spring does.
-        message_id: The id it was first published with.
+        attributes: The properties that its producer has set. A dead letter of another subscription
+            also has those that name its source, as in Pub/Sub or Spring.
+        message_id: The id with which it was first published.
         published_ms: When it was first published, in milliseconds since 1970.
-        ordering_key: The ordering key, else the partition key; empty for none.
+        ordering_key: The ordering key, or else the partition key; empty if it has neither.
         redrives: How often it was brought back from a dead-letter topic.
-        attempt: Which attempt this is (`pulsar_retry.attempt_of`).
+        attempt: The number of this attempt (`pulsar_retry.attempt_of`).
     """
 
     data: bytes | None
@@ -119,12 +120,12 @@ class Pushed:
 
         Args:
             message: The message.
-            codec: What the subscription's own letters are written with.
+            codec: The codec of the subscription's own letters.
 
         Raises:
-            UnicodeDecodeError: its properties are no UTF-8.
+            UnicodeDecodeError: its properties are not valid UTF-8.
         """
-        raw = raw_of(message)  # pulsar-client's class around it costs a call for each question
+        raw = raw_of(message)  # pulsar-client's wrapper class costs an extra call for each access
         properties = raw.properties()
         pushed = cls(
             None if raw.has_null_value() else raw.data(),
@@ -135,13 +136,13 @@ class Pushed:
             0,
             1 + raw.redelivery_count(),
         )
-        # Most messages are no letters, and need not be asked for each thing that letters say.
+        # Most messages are not letters, so the properties of letters need not be read.
         if _OF_LETTERS.isdisjoint(properties) and FAILURE not in "\n".join(properties):
             return pushed
         return pushed._as_first_published(properties, codec)
 
     def _as_first_published(self, properties: Mapping[str, str], codec: Codec) -> Pushed:
-        """Return it as its letters' *properties* say that it was."""
+        """Return the message as it was first published, according to its letter's *properties*."""
         first = read_envelope(properties).published if FAILURE_PUBLISH_TIME in properties else None
         return attrs.evolve(
             self,
@@ -162,18 +163,18 @@ class Pushed:
 
     @property
     def publish_time(self) -> str:
-        """When it was first published (RFC 3339, UTC, to the millisecond)."""
+        """When the message was first published (RFC 3339, UTC, to the millisecond)."""
         seconds, milliseconds = divmod(self.published_ms, 1000)
         return f"{_second(seconds)}.{milliseconds:03d}Z"
 
     @property
     def key(self) -> str:
-        """What stays the same when the same delivery is attempted again."""
+        """A key that stays the same at each attempt of the same delivery."""
         return f"{self.message_id}-{self.redrives}" if self.redrives else self.message_id
 
 
 def subscription_name(topic: object, subscription: str) -> str:
-    """Return ``projects/<tenant>/subscriptions/<subscription>``, by the first topic's tenant."""
+    """Return ``projects/<tenant>/subscriptions/<subscription>``, with the first topic's tenant."""
     first = topic[0] if isinstance(topic, list) else topic
     name = str(first)
     name = name.partition("://")[2] or name
@@ -182,14 +183,14 @@ def subscription_name(topic: object, subscription: str) -> str:
 
 
 def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
-    """Return the JSON body: both spellings, as Pub/Sub sends them.
+    """Return the JSON body, with both spellings of names, as Pub/Sub sends it.
 
     Args:
         message: The message. One with a null value has no ``data``.
         subscription: The subscription's name.
-        attempt: The ``deliveryAttempt``; None: it is not sent.
+        attempt: The ``deliveryAttempt``; None leaves it out.
     """
-    # Written out, for most of it needs no escapes: a third of what a dict costs, for each message.
+    # Built by hand, because most of it needs no escapes: this takes a third of the time of a dict.
     publish_time, message_id = message.publish_time, _encode(message.message_id)
     attributes = [f"{_encode(name)}:{_encode(text)}" for name, text in message.attributes.items()]
     parts = [f'{{"message":{{"attributes":{{{",".join(attributes)}}}']
@@ -205,16 +206,16 @@ def wrapped(message: Pushed, subscription: str, attempt: int | None) -> bytes:
     return f"{','.join(parts)}}}".encode("ascii")
 
 
-@lru_cache(8)  # messages come in the order of their publication, more or less
+@lru_cache(8)  # messages come roughly in the order of their publication
 def _second(seconds: int) -> str:
-    """Return a second since 1970 as RFC 3339 writes it in UTC, without its zone."""
+    """Return a second since 1970 in RFC 3339 form in UTC, without the time zone."""
     return (
         (_EPOCH + timedelta(seconds=seconds)).isoformat(timespec="seconds").removesuffix("+00:00")
     )
 
 
 def common_headers(message: Pushed, attempt: int) -> list[Header]:
-    """Return the headers of either mode: who posts, which attempt, and a key to tell duplicates."""
+    """Return the headers of both modes: sender, attempt, and a key to detect duplicates."""
     return [
         _USER_AGENT,
         (b"Idempotency-Key", _quoted(message.key)),
@@ -234,20 +235,20 @@ def unwrapped_headers(
     write_metadata: bool,
     attribute_headers: AbstractSet[str] = frozenset(),
 ) -> tuple[list[Header], list[str]]:
-    """Return the headers of a bare payload, and the names of attributes that cannot be headers.
+    """Return the headers for a bare payload, and the names of attributes that cannot be headers.
 
-    Attributes are chosen by producers, and receivers, proxies and frameworks act upon many headers.
-    So an attribute is sent with a prefix, ``X-Pulsar-Attribute-…``, unless its name is one of
-    *attribute_headers*. One that cannot be a header, by its name or by a control character in its
-    value, is left out; so is what is beyond 100 attributes, names of 256 and values of 1024 bytes.
-    Nothing is changed to fit.
+    Producers choose attributes, and receivers, proxies and frameworks act upon many headers. So an
+    attribute is sent with the prefix ``X-Pulsar-Attribute-…``, unless its name is in
+    *attribute_headers*. An attribute is left out if it cannot be a header because of its name, or
+    because of a control character in its value. Attributes beyond 100, names beyond 256 characters
+    and values beyond 1024 bytes are left out, too. Nothing is changed to fit.
 
     Args:
         message: The message.
         subscription: The subscription's name.
-        write_metadata: Whether id, time, key and attributes are sent at all.
-        attribute_headers: Names of attributes that are sent without the prefix, in lower case;
-            each `may_be_header`.
+        write_metadata: Whether the id, time, key and attributes are sent at all.
+        attribute_headers: Names of attributes that are sent without the prefix, in lower case. Each
+            of them passes `may_be_header`.
     """
     content_type = (b"Content-Type", b"application/octet-stream")
     if not write_metadata:
@@ -275,10 +276,10 @@ def unwrapped_headers(
 
 
 def may_be_header(name: str) -> bool:
-    """Tell whether an attribute of that name may be sent under its own name.
+    """Tell whether an attribute may be sent under this name, without a prefix.
 
-    Not where it belongs to the request itself, to what the dispatcher writes, or to what proxies
-    write; ``_`` is as good as ``-``.
+    It may not if the name belongs to the request itself, or to headers that the dispatcher or a
+    proxy writes. ``_`` counts as ``-``.
     """
     taken_for = _LIKE_A_HYPHEN.sub("-", name.lower())
     is_free = taken_for not in _FORBIDDEN and not taken_for.startswith(_FORBIDDEN_STARTS)

@@ -1,4 +1,4 @@
-"""The dispatcher: delivers a subscription to an HTTP endpoint, as Pub/Sub push does."""
+"""The dispatcher: it delivers a subscription to an HTTP endpoint, as Pub/Sub push does."""
 
 from __future__ import annotations
 
@@ -60,23 +60,25 @@ _CLOSING = 5.0
 _LANES, _GUARD = Lanes(), Guard()
 _EARLIEST = pulsar.InitialPosition.Earliest
 
-#: Leases are the subscriber's clock; a dispatcher's is the deadline of each request.
+#: The subscriber's lease never expires, because each request of a dispatcher has its own deadline.
 _LEASE = Lease(max_total=math.inf)
 
 
 class Dispatcher:
-    """Posts every message of a subscription to an endpoint, and settles it by the answer.
+    """Posts every message of a subscription to an HTTP endpoint, and settles it by the answer.
 
-    The counterpart of a Pub/Sub push subscription: its body, its codes, its window and its backoff.
-    102, 200, 201, 202 and 204 acknowledge; everything else, a redirect, no whole answer within
-    *ack_deadline* and a connection that breaks included, is a negative acknowledgement. Underneath
-    is a `Subscriber`: retries, dead letters, ordering, flow control and the breaker are its own.
+    This is the counterpart of a Pub/Sub push subscription, with the same body, status codes, window
+    and backoff. The statuses 102, 200, 201, 202 and 204 acknowledge a message. Every other result
+    is a negative acknowledgement: other statuses, redirects, an answer that is not complete within
+    *ack_deadline*, and a broken connection. A dispatcher contains a `Subscriber`, which does
+    retries, dead letters, ordering, flow control and the circuit breaker.
 
-    Without a *retry_policy* a negative acknowledgement has the message redelivered at once, as fast
-    as the push backoff allows, and the broker counts its attempts; with one it goes by letters.
+    Without a *retry_policy*, a message is redelivered at once after a negative acknowledgement, as
+    fast as the push backoff allows, and the broker counts its attempts. With a *retry_policy*,
+    retries use letters.
 
-    Thread-safe. A dispatcher runs once. Several may serve one subscription: each has a window and a
-    backoff of its own.
+    Thread-safe. A dispatcher runs only once. Several dispatchers may serve one subscription; each
+    has its own window and backoff.
     """
 
     def __init__(
@@ -117,66 +119,73 @@ class Dispatcher:
         dedupe_letters: int = DEFAULT_MOST,
         hooks: Hooks | None = None,
     ) -> None:
-        """Make a dispatcher; it is not started.
+        """Make a dispatcher; `start` or `run` starts it.
 
         Args:
-            client: The client. It stays the caller's to close.
+            client: The client. The caller closes it.
             topic: A topic or a list of topics.
             subscription: The subscription. A new one starts at *initial_position*.
-            endpoint: An ``https://`` URL; ``http://`` to loopback, or with *allow_http*.
-            ack_deadline: Seconds or a timedelta, 10 to 600, for the whole answer.
-            retry_policy: What becomes of what is not acknowledged (`PushNacked`). What it leaves
-                open the client's `retry_policy` says, or the default: after 17 attempts a message
-                is dead-lettered, also where there is no *dead_letter_policy*; Pub/Sub's own, which
-                goes on without end, is `RetryPolicy.pubsub`. None: it is redelivered at once,
-                without end where there is no *dead_letter_policy* either.
-            dead_letter_policy: The letters' topics, and the number of attempts where the retry
-                policy has none. With it receivers are told the ``deliveryAttempt``.
-            sign: What proves to receivers who posts: a `ServiceAccount`, an `Hmac`, or both. None:
-                nothing.
-            audience: The ``aud`` of tokens, which a `ServiceAccount` has to sign. None: the
-                endpoint's URL.
-            wrapped: Whether the body is Pub/Sub's JSON; else it is the payload.
-            write_metadata: Whether an unwrapped message's id, time, key and attributes are sent as
-                headers; attributes as ``X-Pulsar-Attribute-<name>``.
+            endpoint: An ``https://`` URL. ``http://`` is accepted for loopback hosts, or with
+                *allow_http*.
+            ack_deadline: Seconds or a timedelta, 10 to 600, in which the complete answer must
+                arrive.
+            retry_policy: What happens to a message that is not acknowledged (`PushNacked`). Values
+                that it leaves open come from the client's `retry_policy`, or else from the default:
+                after 17 attempts a message is dead-lettered, also without a *dead_letter_policy*.
+                `RetryPolicy.pubsub` is Pub/Sub's policy, which retries without end. If this is
+                None, the message is redelivered at once, and without a *dead_letter_policy* without
+                end.
+            dead_letter_policy: The topics of the letters, and the number of attempts if the retry
+                policy has none. With it, requests contain the ``deliveryAttempt``.
+            sign: How receivers can verify the sender: a `ServiceAccount`, an `Hmac`, or both in a
+                list. None sends no signature.
+            audience: The ``aud`` claim of the tokens; only with a `ServiceAccount` in *sign*. None
+                means the URL of the endpoint.
+            wrapped: Whether the body is Pub/Sub's JSON envelope. If False, it is the payload.
+            write_metadata: Whether the id, time, key and attributes of an unwrapped message are
+                sent as headers. Attributes are sent as ``X-Pulsar-Attribute-<name>``.
             attribute_headers: Attributes that are sent without that prefix, such as
-                ``["Content-Type"]``: producers choose their values, and receivers act upon headers.
-            subscription_name: What receivers are told as ``subscription``. None:
+                ``["Content-Type"]``. Be careful: producers choose the values, and receivers act
+                upon headers.
+            subscription_name: The ``subscription`` that receivers see. None means
                 ``projects/<tenant>/subscriptions/<subscription>``.
-            consumer_type: See `Client.subscriber`. On Key_Shared a key's messages are posted in
-                order.
-            redelivery: See `Client.subscriber`. None: ``"letters"`` with a retry policy, else
+            consumer_type: See `Client.subscriber`. On Key_Shared the messages of a key are posted
+                in order.
+            redelivery: See `Client.subscriber`. None means ``"letters"`` with a retry policy, else
                 ``"nack"``.
             flow_control: How much is in hand at most: outstanding, received ahead, or parked in
-                lanes. None: so many messages that *max_outstanding* is the limit, and 100 MiB.
+                lanes. None allows 100 MiB, and enough messages for *max_outstanding*.
             lanes: See `Client.subscriber`.
-            breaker: See `Client.subscriber`. A negative acknowledgement is a failure.
-            max_outstanding: Requests outstanding at most, each on a connection of its own; beyond
-                3000 the window grows slowly. Fewer where the process may not have so many files
-                open (``ulimit -n``), which is logged.
-            latency_limit: Seconds or a timedelta: while answers take longer on average, no more
-                than 3000 requests are outstanding; math.inf: no such limit.
-            guard: Which addresses may be connected to.
-            allow_http: Whether ``http://`` is accepted to other hosts than loopback.
-            http2: Whether HTTP/2 is offered; one request at a time on each connection, as on
-                HTTP/1.1. (There 102 alone is no answer: the protocol has no such thing, and such a
-                request fails.)
-            tls: Whose certificates are trusted, and the client's own. Certificates and host names
-                have to be verified. Several dispatchers may share it: each sets its ALPN protocols
-                anew, whenever it connects. None: what the system trusts.
+            breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure.
+            max_outstanding: How many requests are outstanding at most, each on its own connection.
+                Above 3000 the window grows slowly. If the process may not have that many files open
+                (``ulimit -n``), the number is reduced and a warning is logged.
+            latency_limit: Seconds or a timedelta. While the mean latency of answers is longer, at
+                most 3000 requests are outstanding. math.inf switches this limit off.
+            guard: The addresses that may be connected to.
+            allow_http: Whether ``http://`` is accepted for hosts other than loopback.
+            http2: Whether HTTP/2 is offered to the endpoint. As on HTTP/1.1, each connection has
+                one request at a time. On HTTP/2 a status 102 cannot be a final answer, so a request
+                that gets only 102 fails.
+            tls: The TLS context, with the trusted certificates and the client's own certificate. It
+                must verify certificates and host names. Several dispatchers may share it: each sets
+                its ALPN protocols anew for every connection. None uses the trusted certificates of
+                the system.
             paused: Whether nothing is sent before `resume`.
-            prefetch: Messages in pulsar-client's own queue, beside those in hand.
+            prefetch: How many messages pulsar-client's own queue holds, in addition to those in
+                hand.
             initial_position: Where a new subscription starts.
             naming: See `Client.subscriber`.
             codec: See `Client.subscriber`.
             redact: See `Client.subscriber`.
             consumer_name: The consumer's name.
-            letter_send_timeout: Seconds until a letter without a receipt has failed.
-            dedupe_letters: Letters that are remembered to tell duplicates (`Client.subscribe`).
+            letter_send_timeout: Seconds after which a letter without a receipt has failed.
+            dedupe_letters: How many letters are remembered to detect duplicates
+                (`Client.subscribe`).
             hooks: See `Client.subscriber`.
 
         Raises:
-            ConfigError: an argument is not acceptable. Nothing was opened.
+            ConfigError: an argument is invalid. Nothing was opened.
         """
         self._guard = checked_kind("guard", guard, Guard)
         self._tls = checked_tls(tls)
@@ -203,7 +212,7 @@ class Dispatcher:
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)
         window = attrs.evolve(window, maximum=room_for(window.maximum))
         options = checked_options(
-            # What a policy of the dispatcher's leaves open. Having none has a meaning of its own.
+            # It completes the dispatcher's own policy. Without such a policy it is not used.
             client_policy=None if retry_policy is None else getattr(client, "retry_policy", None),
             topic=topic,
             subscription=subscription,
@@ -264,7 +273,7 @@ class Dispatcher:
     # -- starting and stopping --------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Subscribe and begin, on threads of its own; see `Subscriber.start`."""
+        """Subscribe and start to send, on background threads; see `Subscriber.start`."""
         self._subscriber.start()
         return self
 
@@ -277,27 +286,32 @@ class Dispatcher:
     ) -> Report:
         """Run until SIGTERM, SIGINT or `stop`; see `Subscriber.run`.
 
-        Draining waits for the answers to what was sent, and sends nothing more: what was not sent
-        yet is handed back. *ready* is called, on another thread, when it has subscribed.
+        To drain, the dispatcher waits for the answers to the requests that it has sent. Messages
+        that were not sent yet are handed back.
+
+        Args:
+            mode: See `Subscriber.stop`.
+            timeout: See `Subscriber.stop`.
+            ready: Called on another thread when the dispatcher has subscribed.
         """
         self._pusher.ready = ready
         try:
             return self._subscriber.run(mode=mode, timeout=timeout)
         finally:
-            if not self.running:  # it may run already: this call has failed, the others go on
+            if not self.running:  # it may run already: then only this call has failed
                 self._close()
 
     def stop(self, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report | None:
-        """Stop, and wait until that is done; see `Subscriber.stop`, and `run`.
+        """Stop, and wait until the dispatcher has stopped; see `Subscriber.stop` and `run`.
 
-        ``"abandon"`` breaks off requests that are on their way; their messages are redelivered.
+        ``"abandon"`` breaks off the requests that are outstanding. Their messages are redelivered.
         """
         report = self._subscriber.stop(mode, timeout)
         self._close()
         return report
 
     def result(self, timeout: Duration | None = None) -> Report:
-        """Wait until the subscription has ended, and return how; see `Subscriber.result`."""
+        """Wait until the subscription has ended, and return the report; see `Subscriber.result`."""
         return self._subscriber.result(timeout)
 
     def _close(self) -> None:
@@ -313,29 +327,29 @@ class Dispatcher:
     # -- while it runs ----------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Send nothing more until `resume`; what is on its way is settled as usual.
+        """Send nothing more until `resume`; outstanding requests are settled as usual.
 
-        Where Pub/Sub stops by changing the subscription to pull. The subscription stays, and
-        messages wait in it.
+        The subscription stays open, and its messages wait. Pub/Sub does the same by a change of the
+        subscription to pull.
         """
         self._pacer.pause()
 
     def resume(self) -> None:
-        """Go on after a pause."""
+        """Send again after `pause`."""
         self._pacer.resume()
 
     def change_endpoint(self, endpoint: str) -> None:
         """Post to another endpoint from now on, with a new window and without backoff.
 
-        What is on its way to the earlier one is settled by its answer.
+        Outstanding requests to the earlier endpoint are settled by their answers.
 
         Raises:
-            ConfigError: it is not acceptable; nothing has changed.
+            ConfigError: the endpoint is invalid; nothing has changed.
         """
         self._pusher.change(self._poster(endpoint))
 
     def update_policy(self, retry_policy: RetryPolicy) -> None:
-        """Judge what is not acknowledged by another policy; see `Subscriber.update_policy`."""
+        """Use another policy for all later failures; see `Subscriber.update_policy`."""
         self._subscriber.update_policy(retry_policy)
 
     def describe(self) -> tuple[Setting, ...]:
@@ -344,17 +358,17 @@ class Dispatcher:
 
     @property
     def in_hand(self) -> tuple[int, int]:
-        """How many messages it holds, and how many bytes: what flow control limits."""
+        """How many messages, and how many bytes, are in hand: what flow control limits."""
         return self._subscriber.in_hand
 
     @property
     def health(self) -> Health:
-        """How its subscription is; see `Subscriber.health`."""
+        """The health of its subscription; see `Subscriber.health`."""
         return self._subscriber.health
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """Whether the dispatcher was started and has not ended."""
         return self._subscriber.running
 
     @property
@@ -364,12 +378,12 @@ class Dispatcher:
 
     @property
     def endpoint(self) -> str:
-        """Where it posts to now: the origin alone, for the path may hold a secret."""
+        """The current endpoint: only its origin, because the path may contain a secret."""
         return str(self._pusher.poster.endpoint)
 
     @property
     def metrics(self) -> PushMetrics:
-        """What Prometheus is told: the metrics of this process, its own among them."""
+        """The metrics for Prometheus: those of the whole process, including this dispatcher's."""
         return self._tally
 
 

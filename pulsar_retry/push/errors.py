@@ -1,4 +1,4 @@
-"""What a push has failed with, as a retry policy sees it."""
+"""The error of a failed push, for retry policies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pulsar_retry.push.http.excerpt import excerpt, secrets_of
 from pulsar_retry.push.http.poster import Answer
 
 
-class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mistake
+class PushNacked(PulsarRetryError):  # noqa: N818 - a nack is not a mistake of the endpoint
     """The endpoint has not acknowledged a message.
 
     Attributes:
-        status: Its status code; None where there was no whole answer.
+        status: The status code of the answer; None if there was no complete answer.
         failure: ``timeout``, ``connection``, ``refused`` (by the guard) or ``tls``; else None.
-        kind: The status, or the failure and the class of the error. Each kind is logged on its own,
+        kind: The status, or the failure with the class of the error. Failures are logged by kind,
             and dead letters are grouped by it.
-        detail: The beginning of the answer's body, 500 characters at most, without the endpoint's
-            path and the request's signatures. Letters tell it, and logs do not.
+        detail: The beginning of the answer's body, at most 500 characters, without the endpoint's
+            path and the request's signatures. Letters contain it; logs do not.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mis
         kind: str | None = None,
         detail: str | None = None,
     ) -> None:
-        super().__init__(text, status, failure, kind, detail)  # a copy is made from these
+        super().__init__(text, status, failure, kind, detail)  # a copy is made from these arguments
         self.status = status
         self.failure = failure
         self.kind = kind or failure or str(status)
@@ -41,15 +41,15 @@ class PushNacked(PulsarRetryError):  # noqa: N818 - the endpoint has made no mis
 
     @classmethod
     def of(cls, endpoint: PushEndpoint, answer: Answer, hidden: Iterable[str] = ()) -> PushNacked:
-        """Return the error for *answer*; it shows the endpoint's origin, not its path.
+        """Return the error for *answer*; it shows the origin of the endpoint, not its path.
 
         Args:
             endpoint: Where the request was sent to.
-            answer: What became of it.
-            hidden: What else of the request is not to be shown.
+            answer: The result of the request.
+            hidden: Other texts of the request that must not be shown.
         """
         secrets = [*secrets_of(endpoint.target), *hidden]
-        # What is no HTTP is repeated in the detail, and may be the request itself.
+        # The detail repeats an answer that is not HTTP, which may contain the request itself.
         failed = excerpt(answer.detail.encode("utf-8", "replace"), secrets)
         said = f"answered {answer.status}" if answer.failure is None else failed
         kind = answer.code if answer.error is None else f"{answer.code} {answer.error}"

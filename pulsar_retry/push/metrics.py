@@ -1,4 +1,4 @@
-"""What a dispatcher has done, for people and for Prometheus."""
+"""The metrics of a dispatcher, for people and for Prometheus."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_retry.push.pacing.pacer import Pace
 
 
 class PushMetrics:
-    """What one dispatcher tells of its requests, beside what its subscriber tells. Thread-safe.
+    """The metrics of one dispatcher's requests, in addition to its subscriber's. Thread-safe.
 
     Attributes:
         registry: ``pulsar_retry_push_requests_total`` by code (a status, ``timeout``,
@@ -34,7 +34,7 @@ class PushMetrics:
         ledger.attach(self)
 
     def watch(self, pace: Callable[[], Pace]) -> None:
-        """Have the gauges ask this when they are read."""
+        """Set the function that the gauges read."""
         self._pace = pace
 
     def end(self) -> None:
@@ -42,7 +42,7 @@ class PushMetrics:
         self._ledger.detach(self)
 
     def gauges(self) -> dict[str, float]:
-        """Return how it is now."""
+        """Return the current values."""
         if self._pace is None:
             return {}
         pace = self._pace()
@@ -54,7 +54,7 @@ class PushMetrics:
         }
 
     def answered(self, answer: Answer, latency: float) -> None:
-        """Count a request."""
+        """Count a request with its result."""
         code, outcome = answer.code, self._acked if answer.is_ack else self._nacked
         with self._ledger.lock:
             self._requests.add(code)
@@ -62,7 +62,7 @@ class PushMetrics:
             outcome.add(OTHER)
 
     def unsent(self) -> None:
-        """Count a message of which no request could be made."""
+        """Count a message for which no request could be made."""
         with self._ledger.lock:
             self._requests.add("unsent")
             self._nacked.add(OTHER)

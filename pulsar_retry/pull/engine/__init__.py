@@ -1,1 +1,1 @@
-"""What takes messages in, hands them to workers, and settles them."""
+"""The engine of a subscriber: it receives messages, hands them to workers, and settles them."""

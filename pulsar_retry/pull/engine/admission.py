@@ -1,4 +1,4 @@
-"""What lets messages in and out of a subscriber, beside flow control: how many, and when."""
+"""Admission control: how many messages a subscriber takes in, and when, beside flow control."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from typing import Protocol
 
 
 class AdmissionControl(Protocol):
-    """Holds a subscriber back. Thread-safe: several of its threads ask.
+    """Limits how many messages a subscriber takes in. Thread-safe: several threads call it.
 
-    The receiving thread asks before it receives (`room`), a worker before it begins to handle
-    (`enter`). What was let in and not yet out waits; a subscriber that is stopped gives it back.
+    The receiving thread calls `room` before it receives. A worker calls `enter` before it begins to
+    handle a message. Messages that were received but not let out yet wait. A subscriber that is
+    stopped gives them back.
     """
 
     def attach(self, changed: Callable[[], None]) -> None:
-        """Have *changed* called when it may let more through than before."""
+        """Register *changed*, which is called when more messages may pass than before."""
 
     def room(self, waiting: int) -> int:
-        """Return how many more may be received now, with so many waiting to be let out at first."""
+        """Return how many more may be received, while *waiting* messages were not let out yet."""
 
     def free(self) -> int:
-        """Return how many messages `enter` would let through now."""
+        """Return how many messages `enter` would let pass now."""
 
     def wait(self) -> float:
         """Return the seconds until there may be more room, if nothing else happens."""
 
     def enter(self) -> bool:
-        """Tell whether a message may be handled now; then it counts as being handled."""
+        """Tell whether a message may be handled now. If so, it counts as being handled."""
 
     def forget(self) -> None:
-        """Take note that what `enter` let through was not handled: there was nothing any more."""
+        """Take back the last `enter`: there was no message left to handle."""
 
     def is_backing_off(self) -> bool:
-        """Tell whether it lets out one at a time, each a while after the other."""
+        """Tell whether messages are let out one at a time, with pauses."""
 
     def shut(self) -> None:
-        """Let nothing through any more: the subscriber ends."""
+        """Let no more messages pass: the subscriber stops."""
 
     def is_shut(self) -> bool:
-        """Tell whether nothing is let through for now, however little is in hand."""
+        """Tell whether no message may pass for now, however few are in hand."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-#: What ends a program that calls a function directly ends a subscription that calls it.
+#: These exceptions end a program, and in the same way they end a subscription.
 ENDS = (SystemExit, KeyboardInterrupt)
 
 
 class Ending(Exception):  # noqa: N818 - it only carries one
-    """Carries an error that is to end the subscription to where that is done.
+    """Carries the error that is to end the subscription.
 
     Attributes:
         error: The error, which `result` raises.
@@ -22,14 +22,14 @@ class Ending(Exception):  # noqa: N818 - it only carries one
 
 
 def ending(error: BaseException) -> BaseException | None:
-    """Return what ends the subscription, if *error* does."""
+    """Return the error that ends the subscription; None if *error* does not end it."""
     if isinstance(error, Ending):
         return error.error
     return error if isinstance(error, ENDS) else None
 
 
 async def contained(awaitable: Awaitable[Any]) -> Any:
-    """Await something in a task of its own: `ENDS` in a task would end its event loop.
+    """Await in a task; convert `ENDS`, which would end the event loop of that task.
 
     Raises:
         Ending: one of `ENDS` was raised.

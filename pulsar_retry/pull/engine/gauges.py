@@ -1,4 +1,4 @@
-"""How a subscriber is now, for metrics."""
+"""The current state of a subscriber, for metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pulsar_retry.pull.rules.lease import LeaseClock
 
 
 class Patient(Protocol):
-    """What has a health."""
+    """An object that has a health."""
 
     @property
     def health(self) -> Health:
-        """How it is."""
+        """The current health."""
 
 
 class Gauges:
-    """Tells how a subscriber is now. Thread-safe."""
+    """Gives the current state of a subscriber. Thread-safe."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Gauges:
         self._subscriber = subscriber
 
     def gauges(self) -> dict[str, float]:
-        """Return what is in hand, the load, the seconds of a lease, and what is wrong."""
+        """Return the messages in hand, the load, the seconds of a lease, and the problems."""
         count, size = self._work_queue.held()
         count, size = max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
         return {

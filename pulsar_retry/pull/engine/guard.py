@@ -1,4 +1,4 @@
-"""Handlers that look at a message's history before they touch it."""
+"""Handlers that check the history of a message before they handle it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
 from pulsar_retry.runtime.clock import Clock
 
-#: The slot of the worker that runs on an event loop.
+#: The slot of the current worker on an event loop.
 SLOT: ContextVar[Slot] = ContextVar("SLOT")
 
 
 class HandlerGuard:
-    """Keeps a subscriber's handlers from messages that are quarantined. Thread-safe.
+    """Keeps messages in quarantine away from a subscriber's handlers. Thread-safe.
 
-    With a store, a message is claimed as long as it is handled, and a suspect is handled alone. A
-    claim ends with its lease, and all of them when the subscriber is to stop: what is killed after
-    that was killed for another reason than its messages.
+    With a store, a message is claimed while it is handled, and a suspect is handled alone. A claim
+    ends with its lease. All claims end when the subscriber is to stop: if the process is killed
+    after that, its messages are not the reason.
     """
 
     def __init__(
@@ -38,13 +38,14 @@ class HandlerGuard:
         *,
         counts_redeliveries: bool,
     ) -> None:
-        """Make one.
+        """Make a guard.
 
         Args:
-            quarantine: What is quarantined.
+            quarantine: The rules of the quarantine.
             work_queue: Where the messages come from.
-            clock: What waiting threads wait on.
-            counts_redeliveries: Whether the broker's redeliveries are not the attempts themselves.
+            clock: Gives the locks that waiting threads wait on.
+            counts_redeliveries: Whether the broker's redeliveries count, because they are not the
+                attempts.
         """
         self._quarantine = quarantine
         self._work_queue = work_queue
@@ -57,7 +58,7 @@ class HandlerGuard:
         _guards.add(self)
 
     def guarded(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* such that it is not called with what is quarantined; for one worker."""
+        """Return *handler* with a check that rejects messages in quarantine; for one worker."""
 
         def handle(message: Any) -> Any:
             if self._quarantine.store is None:
@@ -77,7 +78,7 @@ class HandlerGuard:
     def guarded_async(
         self, handler: Callable[[Any], Awaitable[Any]]
     ) -> Callable[[Any], Awaitable[Any]]:
-        """Return what `guarded` returns, for a handler that is ``async def``."""
+        """Do what `guarded` does, for a handler that is ``async def``."""
         import asyncio  # noqa: PLC0415 - only those need it
 
         async def handle(message: Any) -> Any:
@@ -102,7 +103,7 @@ class HandlerGuard:
         return handle
 
     def close(self) -> None:
-        """Forget all claims, and make no more. Handlers go on."""
+        """Forget all claims, and make no more. Running handlers go on."""
         with self._lock:
             self._is_closed = True
             keys = list(self._claimed)
@@ -111,15 +112,15 @@ class HandlerGuard:
             self._settle(key)
 
     def end(self) -> None:
-        """Let nobody wait any longer: the queue is closed."""
+        """Let no handler wait any longer, because the queue is closed."""
         self.close()
         self._ward.empty()
 
     def _begin(self, message: Any) -> tuple[str, int]:
-        """Claim a message; return its key and the claims that were never settled.
+        """Claim a message; return its key and how many earlier claims were not settled.
 
         Raises:
-            Reject: it is quarantined.
+            Reject: the message is in quarantine.
         """
         key = origin_key(message)
         claims = self._claim(key)
@@ -143,7 +144,7 @@ class HandlerGuard:
 
     @contextlib.contextmanager
     def _waiting(self, slot: Slot, key: str, claims: int) -> Iterator[None]:
-        """Wait outside: without a lease, and without the claim, for it is not being handled."""
+        """Wait to be let in, without lease and claim, because the message is not being handled."""
         item, slot.work = slot.work, None
         self._ended(key)
         if self._quarantine.store is not None:
@@ -152,7 +153,7 @@ class HandlerGuard:
         yield
         slot.work = item
         if self._work_queue.closed and item is not None:
-            slot.expire(item, interrupts=False)  # it was never begun: it comes back
+            slot.expire(item, interrupts=False)  # no handler has begun it: it comes back
             raise Defer(0)
         self._claim(key)
 
@@ -179,7 +180,7 @@ class HandlerGuard:
                 return 0
             self._claimed[key] += 1
             if self._claimed[key] > 1:
-                return 0  # this very process has it in hand twice
+                return 0  # this process has it in hand twice
         return store.claim(key)
 
     def _ended(self, key: str) -> None:
@@ -197,7 +198,7 @@ class HandlerGuard:
             self._quarantine.store.settle(key)
 
 
-#: Those whose claims are forgotten when the process ends by itself.
+#: The guards whose claims are forgotten when the process ends normally.
 _guards: weakref.WeakSet[HandlerGuard] = weakref.WeakSet()
 
 

@@ -1,4 +1,4 @@
-"""The lanes as threads use them."""
+"""The lanes, for use from several threads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pulsar_retry.runtime.raw import id_of, position_of
 
 @attrs.frozen
 class LeftPlace:
-    """Where a message is, while it is left with the broker.
+    """The place of a message that is left with the broker.
 
     Attributes:
-        position: What tells it from others.
-        ask_back: Has the broker deliver it again.
+        position: The identity of the message.
+        ask_back: Asks the broker to deliver the message again.
     """
 
     position: tuple[int, int, int, int]
@@ -30,9 +30,9 @@ class LeftPlace:
 
 
 class OrderedLanes:
-    """Puts up the messages of a key one after the other. Thread-safe.
+    """Makes the messages of a key ready one after the other. Thread-safe.
 
-    The receiving thread looks after what is parked (`tick`).
+    The receiving thread calls `tick` to look after parked messages.
     """
 
     def __init__(
@@ -52,22 +52,23 @@ class OrderedLanes:
         self._era = 0
 
     def key_of(self, message: Any) -> str | None:
-        """Return the lane of a message, None if it has none.
+        """Return the lane of a message; None if it has no lane.
 
-        That is its ordering key, else its key, as the broker has it for Key_Shared. Where one
-        consumer gets all, as on Exclusive and Failover, it is its topic or partition.
+        On Key_Shared that is its ordering key, or else its key, as for the broker. On Exclusive and
+        Failover, where one consumer gets all messages, it is the topic or partition.
         """
         if not self._by_key:
             return str(message.topic_name())
         try:
             return message.ordering_key() or message.partition_key() or None
-        except UnicodeDecodeError as error:  # Java may have put bytes there that are no text
+        except UnicodeDecodeError as error:  # Java clients may put bytes there that are not text
             return repr(error.object)
 
     def admit(self, message: Any, size: int) -> bool:
-        """Put up a message that was received, now or when it is its turn; tell whether it is kept.
+        """Make a received message ready, now or when it is its turn; tell whether it is kept.
 
-        What is not was left with the broker, and comes again when it is asked for.
+        A message that is not kept was left with the broker. It comes again when the broker is asked
+        for it.
         """
         key = self.key_of(message)
         if key is None:
@@ -88,13 +89,13 @@ class OrderedLanes:
         return LeftPlace(position, self._handover.ask_back_later(work.message))
 
     def done(self, key: str) -> None:
-        """Take note that a lane's first message is settled."""
+        """Note that the first message of a lane is settled."""
         with self._lock:
             step = self._table.done(key, self._now())
         self._go_on(step)
 
     def park(self, work: Work, delay: float) -> None:
-        """Have a lane's first message handled again in *delay* seconds."""
+        """Have the first message of a lane handled again in *delay* seconds."""
         assert work.entry is not None  # noqa: S101 - else it is in no lane
         now = self._now()
         with self._lock:
@@ -104,7 +105,7 @@ class OrderedLanes:
             self._work_queue.notify()
 
     def tick(self) -> tuple[list[Work], float]:
-        """Put up what is due; return a lane's messages that overflow, and the seconds to wait."""
+        """Make due messages ready; return messages that overflow, and the seconds to wait."""
         now = self._now()
         with self._lock:
             surplus = self._table.overflow(now)
@@ -114,7 +115,7 @@ class OrderedLanes:
         return surplus, max(0.0, wait)
 
     def _go_on(self, step: LaneStep[Work]) -> None:
-        """Put up what is to be handled now, and ask the broker for what comes then."""
+        """Make messages ready that are to be handled now, and ask the broker for the next ones."""
         for work in step.now:
             self._work_queue.put(work)
         for work in step.left:
@@ -129,11 +130,11 @@ class OrderedLanes:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in a lane, not even handled."""
+        """Whether no message is in a lane, not even one that is handled."""
         return not len(self._table)
 
     def begin_anew(self) -> None:
-        """Let what is handled now be parked no more if it fails: it comes again, or is gone."""
+        """Do not park messages again that are handled now and fail: they come again or are gone."""
         self._era += 1
 
     def is_of_before(self, entry: LaneEntry) -> bool:
@@ -141,7 +142,7 @@ class OrderedLanes:
         return entry.era != self._era
 
     def clear(self, unstarted: Sequence[Work]) -> list[Work]:
-        """Return what waits or is parked, and forget it, and the lanes of what is *unstarted*."""
+        """Remove and return what waits or is parked; remove the lanes of *unstarted* messages."""
         keys = {work.entry.key for work in unstarted if work.entry is not None}
         with self._lock:
             return self._table.clear(keys)

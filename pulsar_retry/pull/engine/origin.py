@@ -1,4 +1,4 @@
-"""What is read of a message and its letters."""
+"""Facts about the origin of a message, read from the message or its letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_redact(redact: Callable[[str, str], str | None] | None) -> Redact | 
     """Return *redact*.
 
     Raises:
-        ConfigError: it cannot be called.
+        ConfigError: *redact* is not callable.
     """
     if redact is not None and not callable(redact):
         raise ConfigError.bad("redact", redact, "a function of a name and a text, or None")
@@ -31,20 +31,21 @@ def checked_redact(redact: Callable[[str, str], str | None] | None) -> Redact | 
 
 
 def first_published_at(message: Any) -> datetime:
-    """Return when a message was first published; of other clients' letters, when the letter was."""
+    """Return when a message was first published; for other clients' letters, the letter's time."""
     return read_envelope(message.properties()).published or publish_time(message)
 
 
 def origin_key(message: Any) -> str:
-    """Return what tells a message from others, the same for all of its letters."""
+    """Return the identity of a message, which all of its letters share."""
     properties = message.properties()
     origin = origin_message_id(properties) or message_id_text(message.message_id())
     return f"{properties.get(REAL_TOPIC) or logical(message.topic_name())} {origin}"
 
 
 def chain_key(message: Any) -> str:
-    """Return what tells a message from all others, the same for the letters that are made of it.
+    """Return the identity of a message, which the letters that are made from it share.
 
-    After a redrive it begins anew. What an application has copied from other messages is no part.
+    A redrive begins a new identity. Properties that an application has copied from other messages
+    are not part of it.
     """
     return of_message(message, message.properties()) or origin_key(message)

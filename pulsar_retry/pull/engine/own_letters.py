@@ -1,22 +1,24 @@
-"""What a process remembers of its letters: so a kill gives no message all attempts twice. Pure.
+"""The process's memory of its letters, so that no message gets its attempts twice. Pure.
 
-pulsar-client sends acknowledgements in groups, up to a tenth of a second late. A process that is
-killed in that moment leaves both: the letter that it has published, and the message that it has not
-acknowledged. Each of the two would go on to have letters of its own.
+pulsar-client sends acknowledgements in groups, up to a tenth of a second late. If a process is
+killed in that moment, both exist: the letter that it has published, and the message that it has not
+acknowledged. Each of the two would then produce letters.
 
-So a process remembers, of each message that has failed,
+So a process remembers two facts about each message that has failed:
 
-- the last letter that it has published, or that there is a dead letter. An older retry letter is
-  *superseded*: it is dropped. This can lose nothing, also when a subscription is set back: the
-  newer letter is handled after the older one was published. Of its own letters it knows the order;
-  another's is older by the time of its publication, and is dropped only if it counts no more
-  attempts. An original is never dropped, for it may come again on purpose.
-- how many attempts it has had. Whatever else of the message comes soon goes on from there instead
-  of from its own count. Not for long: later somebody may want it to begin anew.
+- The last letter that it has published, or that there is a dead letter. An older retry letter is
+  *superseded*: it is dropped. This loses nothing, also when the subscription is moved back, because
+  the newer letter is handled after the older one was published. For its own letters the process
+  knows the order. A letter of another process is older if it was published earlier, and it is
+  dropped only if it does not count more attempts. An original is never dropped, because it may come
+  again on purpose.
+- How many attempts it has had. Other copies of the message that come soon continue from this count
+  instead of their own. This holds only for a short time, because later somebody may want the
+  message to begin anew.
 
-Without retry letters this is remembered too. There the broker redelivers whole batches, with all of
-their messages that are not acknowledged yet: also those that are in hand, and those of which a dead
-letter is out already. The second kind is dropped.
+Without retry letters the same is remembered. In that mode the broker redelivers whole batches, with
+all messages that are not acknowledged yet. These include messages in hand, and messages that have a
+dead letter already. The second kind is dropped.
 """
 
 from __future__ import annotations
@@ -29,20 +31,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-#: Messages that are remembered, the latest.
+#: How many messages are remembered; the oldest are forgotten first.
 _MOST = 10_000
 
-#: Seconds after a letter is due, or dead, for which the attempts are remembered: more than a broker
-#: takes to redeliver what a killed process held.
+#: Seconds for which attempts are remembered after a letter is due, or dead. A broker needs less to
+#: redeliver the messages of a killed process.
 _SOON = 30.0
 
 
 class Stamp(NamedTuple):
-    """What tells a letter from all others.
+    """The identity of a letter.
 
     Attributes:
-        writer: The process that publishes it.
-        number: Its number among that process's letters.
+        writer: The process that publishes the letter.
+        number: The letter's number among the letters of that process.
     """
 
     writer: str
@@ -53,7 +55,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def read(cls, text: str | None) -> Stamp | None:
-        """Return the stamp that a letter carries; None if it has none, or garbage."""
+        """Return the stamp that a letter carries; None if it has none, or an invalid one."""
         writer, _, number = (text or "").partition(".")
         return cls(writer, int(number)) if writer and _NUMBER.fullmatch(number) else None
 
@@ -63,10 +65,10 @@ class _Known(NamedTuple):
 
     Attributes:
         failures: How many of its attempts have failed.
-        until: When that is forgotten, by the monotonic clock.
-        number: The number of its last letter; 0: there was none.
-        at: When that was published at the earliest, in seconds since 1970.
-        dead: Whether it is dead.
+        until: When this is forgotten, by the monotonic clock.
+        number: The number of its last letter; 0 if there was none.
+        at: The earliest time at which that letter was published, in seconds since 1970.
+        dead: Whether the message is dead.
     """
 
     failures: int
@@ -76,7 +78,8 @@ class _Known(NamedTuple):
     dead: bool = False
 
 
-#: A number of a stamp; int() takes other digits as well, and no more than 4300.
+#: The number of a stamp. int() alone would accept other digits as well, and fail with more than
+#: 4300.
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 _NOTHING = _Known(0, 0.0, 0, 0.0)
@@ -86,7 +89,7 @@ class OwnLetters:
     """The last letters that this process has published. Thread-safe.
 
     Attributes:
-        is_empty: Whether there has been none.
+        is_empty: Whether no failure was recorded yet.
     """
 
     def __init__(self, most: int = _MOST, clock: Callable[[], float] = time.monotonic) -> None:
@@ -105,10 +108,10 @@ class OwnLetters:
             return Stamp(self._writer, self._number)
 
     def failed(self, key: str, failures: int, delay: float = 0.0) -> None:
-        """Take note of an attempt that has failed.
+        """Record a failed attempt.
 
         Args:
-            key: What tells the message from others, the same for its letters.
+            key: The identity of the message, which its letters share.
             failures: How many of its attempts have failed by now.
             delay: Seconds until it comes back.
         """
@@ -123,12 +126,12 @@ class OwnLetters:
             self.is_empty = False
 
     def published(self, key: str, stamp: Stamp, *, at: float, dead: bool = False) -> None:
-        """Take note of a letter that is out.
+        """Record a letter that was published.
 
         Args:
-            key: Its message's.
-            stamp: Its stamp.
-            at: When it was published at the earliest, in seconds since 1970.
+            key: The identity of its message.
+            stamp: The stamp of the letter.
+            at: The earliest time at which it was published, in seconds since 1970.
             dead: Whether it is a dead letter.
         """
         with self._lock:
@@ -138,18 +141,18 @@ class OwnLetters:
                 self._known[key] = known._replace(number=stamp.number, at=at, dead=dead)
 
     def forget(self, key: str) -> None:
-        """Forget the attempts of a message: a letter of it is not out."""
+        """Forget the attempts of a message, because its letter was not published."""
         with self._lock:
             if (known := self._known.get(key)) is not None:
                 self._known[key] = known._replace(until=0.0)
 
     def clear(self) -> None:
-        """Forget everything: all messages begin anew."""
+        """Forget all messages: they begin anew."""
         with self._lock:
             self._known.clear()
 
     def failures(self, key: str) -> int:
-        """Return how many attempts of a message have failed, as far as that is known here."""
+        """Return how many attempts of a message have failed, as far as this process knows."""
         with self._lock:
             return self._failures(key)
 
@@ -164,13 +167,14 @@ class OwnLetters:
         return known.failures if self._clock() < known.until else 0
 
     def supersede(self, key: str, failures: int, at: float, stamp: Stamp | None) -> bool:
-        """Tell whether a letter is superfluous.
+        """Tell whether a letter is superseded by a newer one.
 
         Args:
-            key: Its message's.
-            failures: How many attempts of the message have failed, as it says.
-            at: When it was published, in seconds since 1970.
-            stamp: Its stamp; None: it has none, for example because it is another client's.
+            key: The identity of its message.
+            failures: How many attempts of the message have failed, as the letter says.
+            at: When the letter was published, in seconds since 1970.
+            stamp: The stamp of the letter; None if it has none, for example because another client
+                made it.
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)

@@ -1,4 +1,4 @@
-"""Why a consumer has lost its connection: pulsar-client reconnects for ever, and tells nobody."""
+"""Why a consumer has lost its connection. pulsar-client reconnects for ever, without a report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pulsar
 
-#: A broker that says one of these of an open subscription will go on saying it.
+#: Errors of an open subscription that do not go away by themselves.
 FATAL = (
     pulsar.AuthenticationError,
     pulsar.AuthorizationError,
@@ -15,30 +15,31 @@ FATAL = (
     pulsar.TopicTerminated,
 )
 
-#: How often in a row it has to say so: a topic that moves is nowhere for a moment.
+#: How many such errors in a row count. A topic that moves to another broker is missing for a
+#: moment.
 _SURE = 3
 
-#: Seconds between two questions, at first and where the last answer was bad.
+#: Seconds between two questions, at first and after one of the errors above.
 _PAUSE = 1.0
 
-#: Seconds between two questions at most.
+#: The longest pause between two questions, in seconds.
 _LONGEST_PAUSE = 30.0
 
 
 class ConnectionProbe:
     """Asks the broker for the topics of a consumer that has lost its connection.
 
-    An answer is not waited for: while a broker is away it takes as long as the operation time-out,
-    and messages of other topics and partitions come meanwhile.
+    The caller does not wait for an answer: while a broker is away, an answer takes as long as the
+    operation time-out, and messages of other topics and partitions arrive meanwhile.
 
-    It is asked less and less often, for asking does harm. pulsar-client takes the brokers of a
-    service URL in turn, for whatever it asks, until it has an answer. Questions that keep ending
-    with the one broker that lives leave the dead one to whatever comes between them, and that was
-    the reconnection, which waits twice as long each time.
+    The pauses between questions grow, because questions do harm. For each request, pulsar-client
+    takes the brokers of a service URL in turn, until one answers. If the questions keep ending at
+    the one live broker, the dead broker is left for the request that comes next. That was the
+    reconnection, which doubles its wait each time.
     """
 
     def __init__(self, probe: Callable[[], Future[None]], now: Callable[[], float]) -> None:
-        """Begin; *probe* asks, and gives what the broker will say."""
+        """Make a probe; *probe* asks the broker, and returns the future of the answer."""
         self._probe = probe
         self._now = now
         self._answer: Future[None] | None = None
@@ -47,10 +48,10 @@ class ConnectionProbe:
         self._denials = 0
 
     def look(self) -> None:
-        """Ask if it is time to, and look at what was said.
+        """Ask if it is time to ask, and check the answer if there is one.
 
         Raises:
-            pulsar.PulsarException: the broker says, and does not stop saying, that the subscription
+            pulsar.PulsarException: the broker has said several times in a row that the subscription
                 cannot go on.
         """
         if self._answer is None:
@@ -68,18 +69,18 @@ class ConnectionProbe:
                 raise
             self._pause = _PAUSE
         except pulsar.PulsarException:
-            self._denials = 0  # the broker is away: it may come back
+            self._denials = 0  # the broker is unreachable, and may come back
         else:
             self._denials = 0
         self._next = self._now() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def doubt(self) -> None:
-        """Let the broker say it all again before it is believed: a message has come."""
+        """Start to count the errors anew, because a message has come."""
         self._denials = 0
 
     def end(self) -> None:
-        """Forget what was said: the connection is back."""
+        """Forget all answers: the connection is back."""
         self._answer = None
         self._next = 0.0
         self._pause = _PAUSE

@@ -1,6 +1,6 @@
-"""The receiving thread: decides when to receive, how much, and who is woken for it.
+"""The receiving thread: it decides when to receive, how much, and which workers to wake.
 
-While messages flow, a worker on an event loop does the same in its stead (`Receiver.top_up`).
+While messages keep coming, a worker on an event loop receives in its place (`Receiver.top_up`).
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds between two looks at whether the subscription is to end. Nothing else looks that way: it
-#: is the one thing that cannot wake a thread from pulsar-client's receive.
+#: Seconds between two checks whether the subscription is to stop. A request to stop cannot wake a
+#: thread from pulsar-client's receive, so it has to be polled.
 _LOOK = 0.25
 
-#: Seconds between two looks at the connection while something is held that waits: a consumer that
-#: the broker has disconnected is back after a tenth of a second.
+#: Seconds between two checks of the connection while messages wait in hand. A consumer that the
+#: broker has disconnected is back after a tenth of a second.
 _GLANCE = 0.025
 
-#: Seconds in which it is back, and was seen to be away.
+#: Seconds within which a lost connection is noticed, and is back.
 _BACK = 1.0
 
-#: Milliseconds that a topic that flows may have nothing. To wait for both of two topics costs more
-#: than to receive from one, so that begins after these.
+#: Milliseconds to wait for the topic that messages are coming from. Only after them both topics are
+#: waited for, because that costs more than to receive from one.
 _LULL = 5
 
-#: Messages that are received in one go at most.
+#: How many messages are received at once at most.
 _MOST = 256
 
-#: Seconds in which workers should be through with what was received in one go. Then more is
-#: received next time; after five times as much, less.
+#: If the workers handle all messages that were received at once within these seconds, more are
+#: received next time. If they need more than five times as long, fewer are received.
 _BRISK = 0.001
 
-#: Handlers that take less are as well called by one worker: waking another one costs more. Two that
-#: are awake take the interpreter from each other with every call of pulsar-client's.
+#: Seconds. For handlers that take less, one worker is enough: waking another one costs more. Two
+#: active workers take the interpreter from each other with every call of pulsar-client.
 _QUICK = 0.0001
 
-#: Seconds that waking a worker, and being woken by it, may take on a busy machine.
+#: Seconds that it may take on a busy machine to wake a worker, and to be woken by it.
 _WAKING = 0.001
 
-#: Seconds after which another worker is woken if one has not got through.
+#: Seconds after which more workers are woken if one worker has not finished.
 _STALL = 0.005
 
 
 class Receiver:
-    """Receives for the workers of one subscription.
+    """Receives messages for the workers of one subscription.
 
-    Everything but `top_up` runs on its thread; what the two share is done by one at a time.
+    All methods except `top_up` run on the receiving thread. A lock makes sure that only one of the
+    two threads receives at a time.
 
     Attributes:
         clock: The leases.
@@ -88,8 +89,8 @@ class Receiver:
     ) -> None:
         """Make the receiver.
 
-        *probe* asks the broker for the topics and gives what it will say; *supervise* looks after
-        the workers.
+        *probe* asks the broker for the topics, and returns the future of the answer. *supervise*
+        looks after the workers.
         """
         self._supervise = supervise
         self._now = clock.monotonic
@@ -120,19 +121,20 @@ class Receiver:
         self._kept: list[Work] = []  # what was in hand, unstarted, when the breaker opened
         self.clock = LeaseClock(lease)
         self._counted = 0
-        self._turn = threading.Lock()  # held by the one who receives, or decides about it
+        self._turn = threading.Lock()  # held by the thread that receives, or decides about it
         work_queue.top_up = self.top_up
         self._handover.when_moved(self._moved)
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Receive until *is_over*.
+        """Receive until *is_over* returns True.
 
         Raises:
             pulsar.PulsarException: the subscription cannot go on.
-            Exception: a handler has raised what the policy stops for.
+            Exception: a handler has raised an error that ends the subscription, or the workers are
+                lost.
         """
         self._goes = len(self._work_queue.slots)
-        self._turn.acquire()  # and it is not released at the end: nothing is received after it
+        self._turn.acquire()  # not released at the end: nothing is received any more
         while not is_over():
             if self._settler.fatal is not None:
                 raise self._settler.fatal
@@ -149,7 +151,7 @@ class Receiver:
                 self._await_workers(wait)
 
     def _wait(self, timeout: float) -> bool:
-        """Wait until something has changed, as the queue does; meanwhile a worker may receive."""
+        """Wait until something has changed, as the queue does. Meanwhile a worker may receive."""
         self._turn.release()
         try:
             return self._work_queue.wait(timeout)
@@ -157,31 +159,32 @@ class Receiver:
             self._turn.acquire()
 
     def top_up(self) -> None:
-        """Receive what is there already, on the thread of a worker who sees that more is wanted.
+        """Receive messages that have arrived already, on the thread of a worker that wants more.
 
-        So messages that flow cost no switch between threads. The receiving thread is woken where
-        there are none, or something is wrong: it can wait, and knows what to do about errors.
+        So messages that keep coming cost no switch between threads. If there are none, or an error
+        occurs, the receiving thread is woken: it can wait, and it handles errors.
         """
         if not self._turn.acquire(blocking=False):
             return  # it is receiving
         try:
             if self._may_receive() and self._fill(None):
                 return
-        except Exception:  # noqa: BLE001 - the receiving thread meets it, too, and judges it
+        except Exception:  # noqa: BLE001 - the receiving thread gets it, too, and handles it
             _log.debug("messages could not be received", exc_info=True)
         finally:
             self._turn.release()
         self._work_queue.notify()
 
     def _is_wanted(self) -> bool:
-        """Tell whether more is to be received: somebody has nothing to do, or soon will."""
+        """Tell whether to receive more: a worker is idle, or will be soon."""
         ready = len(self._work_queue.ready) if self._admission is None else self._unsent()
         return ready < self._work_queue.low or bool(self._work_queue.idle and not ready)
 
     def _is_held(self) -> bool:
-        """Tell whether something is ready that the admission control lets out in its own time.
+        """Tell whether messages are ready that the admission control lets out at its own pace.
 
-        Then the queue is waited on: it wakes this thread when that comes, which no receive does.
+        If so, this thread waits on the queue, which wakes it when the time comes. A receive would
+        not.
         """
         return (
             self._admission is not None
@@ -190,7 +193,7 @@ class Receiver:
         )
 
     def _let_out(self) -> None:
-        """Wake workers for what was put up while nothing was let out, and is ready still."""
+        """Wake workers for messages that became ready while none could be let out."""
         if self._admission is not None and self._work_queue.ready and self._work_queue.idle:
             self._work_queue.wake(min(self._admission.free(), len(self._work_queue.ready)))
 
@@ -229,10 +232,10 @@ class Receiver:
         return True
 
     def _fill(self, wait: float | None) -> bool:
-        """Receive until nothing comes, or as much as the workers can take in a moment.
+        """Receive until no message comes, or until the workers have enough for a moment.
 
-        *wait* is for how many seconds the first message is waited for; None: not at all. Tell
-        whether there may be more.
+        *wait* is how many seconds to wait for the first message; None does not wait. Return whether
+        there may be more.
         """
         work_queue, lanes = self._work_queue, self._lanes
         settler, own_letters = self._settler, self._settler.own_letters
@@ -244,8 +247,8 @@ class Receiver:
         flowing, whole = self._handover.flowing(), self._handover.whole
         try:
             message = self._first(wait, flowing)
-            # Anew: where none came at once, the next message may wait in the consumer's own inbox,
-            # and those behind it must not be taken before it.
+            # Ask again: if no message came at once, the next one may wait in the consumer's own
+            # inbox, and must be taken before those behind it.
             flowing = self._handover.flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
@@ -276,16 +279,17 @@ class Receiver:
         return has_more
 
     def _at_a_time(self) -> int:
-        """Return how many may be received in one go."""
+        """Return how many messages may be received at once."""
         if self._is_trying:
             return 1
-        # An admission control says itself how much is taken ahead.
+        # An admission control decides how many are received ahead.
         return self._goes if self._admission is None else self._admission.room(self._unsent())
 
     def _unsent(self) -> int:
-        """Return how many messages are ready that nobody has begun to handle yet.
+        """Return how many messages are ready that no handler has begun.
 
-        What is retried in place, now or later, must not keep the messages of other keys out.
+        Messages that are retried in place do not count: they must not keep the messages of other
+        keys out.
         """
         ready = self._work_queue.ready
         if self._lanes is None:
@@ -293,10 +297,10 @@ class Receiver:
         return sum(entry is None or not entry.retries for _, _, entry in ready.copy())
 
     def _first(self, wait: float | None, flowing: Callable[[int], Any] | None) -> Any:
-        """Return the next message; look what is wrong if none comes.
+        """Return the next message; check the connection if none comes.
 
         Raises:
-            pulsar.Timeout: none came.
+            pulsar.Timeout: no message came.
         """
         if wait is None:
             return self._receive(0) if flowing is None else self._handover.whole(flowing(0))
@@ -317,7 +321,7 @@ class Receiver:
             raise pulsar.Timeout("Pulsar error: Timeout") from None
 
     def _learn(self) -> None:
-        """Adapt to how quickly the workers were through with what was put up last."""
+        """Adapt to how quickly the workers handled the last messages."""
         if not self._put_up:
             return
         took = self._now() - self._put_up_at
@@ -329,7 +333,7 @@ class Receiver:
         self._put_up = 0
 
     def _await_workers(self, wait: float) -> None:
-        """Wait until somebody has nothing to do; wake others if that takes long."""
+        """Wait until a worker is idle; wake more workers if that takes long."""
         work_queue = self._work_queue
         is_held = self._admission is not None and self._admission.free() < 1
         if is_held or not (work_queue.ready and work_queue.idle):
@@ -341,7 +345,7 @@ class Receiver:
     # -- looking after what is in hand ------------------------------------------------------------
 
     def look(self) -> float:
-        """Look after leases and lanes; return the seconds until that is to be done again."""
+        """Look after leases and lanes; return the seconds until the next look."""
         now = self._now()
         if now >= self._next_look:
             in_hand = self._work_queue.held()[0]
@@ -362,11 +366,12 @@ class Receiver:
         return max(0.001, wait)
 
     def _look_at_leases(self, now: float) -> None:
-        """Give a lease to what is handled for a while, and take away what has expired.
+        """Start a lease for slow handlings, and take away messages whose lease has expired.
 
-        What is quick never gets one, so a lease costs the usual message nothing.
+        A quick handling never gets a lease, so that leases cost nothing for the usual message.
         """
-        # First, so that what begins below cannot end before the worker has seen that it is watched.
+        # This comes first, so that a lease that begins below cannot end before the worker has seen
+        # it.
         for key in self.clock.expired(now):
             slot, item = cast("tuple[Slot, Item]", key)
             self._settler.expire(slot, item)
@@ -389,15 +394,16 @@ class Receiver:
     # -- seeks and new connections ----------------------------------------------------------------
 
     def _moved(self) -> None:
-        """Take note, on any thread, that this process has moved the subscription."""
+        """Note, on any thread, that this process has moved the subscription."""
         self._moved_at = self._now()
         self._work_queue.notify()
 
     def _look_at_connection(self, now: float) -> bool:
-        """Let go of what nobody has begun to handle, if the subscription may have been moved.
+        """Let go of messages that no handler has begun, if the subscription may have been moved.
 
-        The broker disconnects consumers for that, but does not say why. Whatever the reason, it
-        delivers what is unacknowledged anew. Tell whether it is to be looked soon again.
+        When a subscription is moved, the broker disconnects its consumers, but gives no reason.
+        Whatever the reason is, the broker delivers all unacknowledged messages anew. Return whether
+        to check again soon.
         """
         before, self._cut = self._cut, self._handover.cut()
         if not self._cut <= before:
@@ -405,7 +411,7 @@ class Receiver:
             self._let_go()
         if (moved_at := self._moved_at) is not None:
             is_cut = self._cut_at >= moved_at - _BACK
-            if not is_cut and now >= moved_at + _BACK:  # it was too short to be seen
+            if not is_cut and now >= moved_at + _BACK:  # the loss was too short to be noticed
                 self._let_go()
                 is_cut = True
             if is_cut:
@@ -416,14 +422,14 @@ class Receiver:
         return bool(holds) or self._moved_at is not None
 
     def _let_go(self) -> None:
-        """Let go of what nobody has begun to handle. The broker delivers it again, or not."""
+        """Let go of messages that no handler has begun. The broker may deliver them again."""
         if self._lanes is not None:
             self._lanes.begin_anew()
         for work in self.take_down():
             self._settler.let_go(work, self._cut)
 
     def take_down(self) -> list[Work]:
-        """Return what is in hand that nobody has begun to handle, and forget it."""
+        """Remove and return the messages in hand that no handler has begun."""
         kept, self._kept = self._kept, []
         works = [*kept, *self._work_queue.unstarted()]
         return works if self._lanes is None else [*works, *self._lanes.clear(works)]

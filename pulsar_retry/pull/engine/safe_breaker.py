@@ -1,4 +1,4 @@
-"""The circuit breaker as threads use it."""
+"""The circuit breaker, for use from several threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 
 class ThreadSafeBreaker:
-    """Tells the breaker what happens, and others what it lets through. Thread-safe."""
+    """Records results for the breaker, and returns its state. Thread-safe."""
 
     def __init__(
         self, breaker: Breaker, changed: Callable[[], None], clock: Clock = SYSTEM
     ) -> None:
-        """Make a closed one; *changed* is called when it may have changed."""
+        """Make a closed breaker; *changed* is called when its state may have changed."""
         self._circuit = Circuit(breaker)
         self._now = clock.monotonic
         self._lock = threading.Lock()
@@ -23,15 +23,15 @@ class ThreadSafeBreaker:
         self._acknowledged = 0
 
     def failed(self) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         self._record(0, 1)
 
     def succeeded(self) -> None:
-        """Take note of a success that `acknowledged` does not count."""
+        """Record a success that `acknowledged` does not count."""
         self._record(1, 0)
 
     def acknowledged(self, total: int) -> None:
-        """Take note of how many messages the workers have acknowledged in all."""
+        """Record how many messages the workers have acknowledged in total."""
         with self._lock:
             new, self._acknowledged = total - self._acknowledged, total
         if new:
@@ -43,7 +43,7 @@ class ThreadSafeBreaker:
         self._changed()
 
     def state(self) -> BreakerState:
-        """Return what it lets through now."""
+        """Return the current state."""
         with self._lock:
             return self._circuit.state(self._now())
 
@@ -53,7 +53,7 @@ class ThreadSafeBreaker:
             return self._circuit.wait(self._now())
 
     def suspended(self) -> float | None:
-        """Return the seconds until a message may be tried; None: dead letters may be sent."""
+        """Return the seconds until a message may be tried; None if dead letters are allowed."""
         with self._lock:
             now = self._now()
             state = self._circuit.state(now)

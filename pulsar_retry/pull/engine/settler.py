@@ -1,4 +1,4 @@
-"""What becomes of messages that are not simply acknowledged: asks the policy, carries it out."""
+"""Settles messages that are not simply acknowledged: it asks the policy, and acts on it."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, recons
 
 _log = logging.getLogger("pulsar_retry")
 
-#: How handlers are given messages again after a failure.
+#: How a message comes back to a handler after a failure.
 LETTERS, NACK = "letters", "nack"
 
-#: The reason of a dead letter that could not wait behind another one.
+#: The reason of a dead letter from a lane that exceeded its limits.
 LANE_OVERFLOW = "lane-overflow"
 
 
-#: Seconds that a letter is delayed at least. Its original is acknowledged up to a tenth of a second
-#: after it is published, or later on a busy machine. Were the letter handled before, a process that
-#: is killed then would leave several retries of one message, each with attempts to come.
+#: The shortest delay of a letter, in seconds. The original is acknowledged up to a tenth of a
+#: second after the letter is published, or later on a busy machine. If the letter were handled
+#: before that, a process that is killed in this moment would leave several retries of one message.
 LEAST_DELAY = 0.5
 
 
 @attrs.define
 class Counts:
-    """What was done with messages that a worker did not acknowledge itself.
+    """How many messages were settled other than by a worker's own acknowledgement.
 
     Attributes:
-        acknowledged: Were acknowledged here: those of lanes, and those that took long.
-        retried: Came back later, or will.
-        dead_lettered: Went to the dead-letter topic.
-        dropped: Were acknowledged and forgotten.
-        expired: Had leases that expired.
-        superseded: Were letters for which there is a newer one, or messages that are dead already.
-        unsettled: Could not be settled; they are redelivered.
+        acknowledged: Acknowledged by the settler: messages of lanes, and messages that took long.
+        retried: Scheduled for another attempt.
+        dead_lettered: Moved to the dead-letter topic.
+        dropped: Acknowledged without success.
+        expired: Deliveries whose lease expired.
+        superseded: Letters for which there is a newer one, or messages that are dead already.
+        unsettled: Not settled because of an error; they are redelivered.
     """
 
     acknowledged: int = 0
@@ -82,11 +82,11 @@ class Settler:
 
     Attributes:
         consumer: Where the messages come from.
-        handover: Hands them on.
-        policy: Decides about failures; may be replaced at any time.
+        handover: Hands the messages off.
+        policy: Decides about failures; it may be replaced at any time.
         counts: What was done so far.
-        own_letters: The letters that it has published.
-        fatal: What is to end the subscription, if anything.
+        own_letters: The letters that this process has published.
+        fatal: The error that is to end the subscription, if there is one.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Settler:
         late: str,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make the settler of one subscription; *late*: see `Lease`."""
+        """Make the settler of one subscription. For *late*, see `Lease`."""
         self._clock = clock
         self._work_queue = work_queue
         self.consumer = consumer
@@ -122,14 +122,14 @@ class Settler:
     # -- what workers report ----------------------------------------------------------------------
 
     def succeeded(self, slot: Slot, item: Item) -> None:
-        """Acknowledge a message of a lane, or one that took long."""
+        """Acknowledge a message of a lane, or a message that took long."""
         if not slot.may_settle(item):
             self._too_late(item)
             return
         self._acknowledge(Work.of(item), ACKNOWLEDGED)
 
     def failed(self, slot: Slot, item: Item, error: BaseException) -> None:
-        """Do what the policy says about a message whose handler raised or returned *error*."""
+        """Do what the policy decides about a message whose handler raised or returned *error*."""
         is_in_time = slot.may_settle(item)
         if (fatal := ending(error)) is not None:
             self._end_all(Work.of(item) if is_in_time else None, fatal)
@@ -142,7 +142,7 @@ class Settler:
             self._too_late(item)
 
     def expire(self, slot: Slot, item: Item) -> None:
-        """Take a message away from its handler, whose lease has expired."""
+        """Take a message away from its handler, because its lease has expired."""
         if not slot.expire(item):
             return
         self._count("expired")
@@ -150,7 +150,7 @@ class Settler:
         self.settle_failure(Work.of(item), error)
 
     def not_settled(self, item: Item, error: BaseException) -> None:
-        """Take note of a message that could not be acknowledged: it is redelivered."""
+        """Record that a message could not be acknowledged: it is redelivered."""
         work = Work.of(item)
         self._count("unsettled")
         text = "a message was not settled and will be redelivered: %s"
@@ -163,7 +163,7 @@ class Settler:
     def settle_failure(
         self, work: Work, error: BaseException, policy: RetryPolicy | None = None
     ) -> None:
-        """Do what *policy*, or the subscriber's, says about a failed message. Never raises."""
+        """Do what *policy*, or else the subscriber's, decides about a failure. Never raises."""
         try:
             self.judge(work, error, policy or self.policy, keep=True)
         except Exception as trouble:  # noqa: BLE001 - a worker must go on, and the message come back
@@ -172,13 +172,13 @@ class Settler:
     def judge(
         self, work: Work, error: BaseException, policy: RetryPolicy, *, keep: bool = False
     ) -> Future[None] | None:
-        """Do what *policy* says about a failed message.
+        """Do what *policy* decides about a failed message.
 
-        Where its letter cannot be published, the message is redelivered; with *keep* the letter is
-        published again until that works, for then nobody waits for an answer.
+        If the letter cannot be published, the message is redelivered. With *keep* the letter is
+        published again until that works, because no caller waits for the result.
 
         Returns:
-            The end of the hand-off, where there is one.
+            The future of the hand-off; None if there is no hand-off.
         """
         failure, attempt = _failure(work, error, self._clock.now()), self.attempt(work)
         if self._safe_breaker is not None and not _is_chosen(error):
@@ -187,15 +187,16 @@ class Settler:
         return self._carry_out(work, action, failure, attempt, keep=keep)
 
     def attempt(self, work: Work) -> int:
-        """Return which attempt it is: what is durable, and in nack mode the redeliveries.
+        """Return the number of this attempt: the durable count, and in nack mode the redeliveries.
 
-        In a batch the broker counts the redeliveries of all messages together. There this process's
-        own memory has to do, or a message would be dead after attempts that it never had.
+        The broker counts the redeliveries of a batch for all of its messages together. For these
+        messages only the memory of this process counts, so that no message is dead-lettered too
+        early.
         """
         return 1 + self._failures(work)
 
     def _failures(self, work: Work) -> int:
-        """Return how many attempts have failed before."""
+        """Return how many earlier attempts have failed."""
         count = reconsume_times(work.message.properties())
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
@@ -205,8 +206,8 @@ class Settler:
         return count + (work.entry.retries if work.entry is not None else 0)
 
     def hand_on(self, work: Work, *, letter: bool) -> None:
-        """Move a message out of a lane that may not be parked any more. Never raises."""
-        # What only waited behind a failed message has used up no attempt.
+        """Move a message out of a lane that exceeds its limits. Never raises."""
+        # A message that only waited behind a failed one has used up no attempt.
         has_failed = work.entry is not None and work.entry.retries > 0
         action: Action = RetryLater(counted=has_failed) if letter else DeadLetter(LANE_OVERFLOW)
         try:
@@ -220,7 +221,7 @@ class Settler:
     def _carry_out(
         self, work: Work, action: Action, failure: Failure, attempt: int, *, keep: bool
     ) -> Future[None] | None:
-        """Do what was decided about the *attempt*-th failure of a message; *keep*: see `judge`."""
+        """Act on the decision about failure number *attempt* of a message; *keep*: see `judge`."""
         wait = self._suspended() if isinstance(action, DeadLetter) else None
         told = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, told, failure, attempt)
@@ -274,12 +275,12 @@ class Settler:
     def _follow(
         self, work: Work, kind: str, future: Future[None], key: str, out: Callable[[], None]
     ) -> Future[None]:
-        """Return *future*; *out* is called when the letter is out."""
+        """Return *future*; *out* is called when the letter is published."""
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
             if error is None or isinstance(error, AcknowledgeError):
-                out()  # whatever becomes of its original
+                out()  # whatever happens to its original
             else:
                 self.own_letters.forget(key)
             self._ended(work, kind, error)
@@ -288,7 +289,7 @@ class Settler:
         return future
 
     def _end_all(self, work: Work | None, error: BaseException) -> None:
-        """Have the subscription end; the message stays as it is, and is redelivered then."""
+        """End the subscription; the message is redelivered after that."""
         self.fatal = self.fatal or error
         if work is not None:
             with contextlib.suppress(Exception):  # the consumer is closed: it comes back anyway
@@ -297,9 +298,9 @@ class Settler:
         self._work_queue.notify()
 
     def is_superfluous(self, message: Any) -> bool:
-        """Tell whether *message* is no news: a letter with a newer one, or one that is dead here.
+        """Tell whether *message* is superseded by a newer letter, or was dead-lettered here.
 
-        Then it is acknowledged.
+        Such a message is acknowledged.
         """
         try:
             if not self._is_known(message):
@@ -314,7 +315,7 @@ class Settler:
         own = self.own_letters
         if own.is_empty:
             return False
-        if self._nacks:  # a subscription that was set back counts no redeliveries
+        if self._nacks:  # after a move of the subscription, the count begins at 0
             return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
         if not self.handover.is_letter(message):
             return False
@@ -323,7 +324,7 @@ class Settler:
         return own.supersede(chain_key(message), reconsume_times(properties), at, stamp)
 
     def _again(self, work: Work, delay: float, failure: Failure, attempt: int) -> None:
-        """Have a message redelivered, or in a lane retried, without a letter."""
+        """Have a message delivered again, or retried in its lane, without a letter."""
         self._count("retried")
         if work.entry is not None and self._lanes is not None:
             if self._lanes.is_of_before(work.entry):
@@ -337,9 +338,9 @@ class Settler:
         self._work_queue.settled(work)
 
     def let_go(self, work: Work, cut: frozenset[bool]) -> None:
-        """Forget a message that is delivered again, if it is to be; that is no retry.
+        """Forget a message that the broker delivers again, if at all; this is not a retry.
 
-        How often it was retried in a lane is remembered for a while. *cut*: see `Handover.cut`.
+        The count of its retries in a lane is remembered for a while. For *cut*, see `Handover.cut`.
         """
         if work.entry is not None and work.entry.retries > 0:
             self.own_letters.failed(chain_key(work.message), self._failures(work))
@@ -364,7 +365,7 @@ class Settler:
         self._next(work)
 
     def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
-        """Take the end of a hand-off, on any thread."""
+        """Record the end of a hand-off, on any thread."""
         if error is not None:
             self.not_settled(work, error)  # the consumer has asked for it back
             return
@@ -373,7 +374,7 @@ class Settler:
         self._next(work)
 
     def come_back(self, work: Work, trouble: BaseException) -> None:
-        """Have a message redelivered with which nothing else could be done."""
+        """Have a message redelivered because it could not be settled in another way."""
         try:
             self.consumer.negative_acknowledge(work.message)
         except Exception:  # noqa: BLE001 - then it comes when the consumer closes
@@ -385,7 +386,7 @@ class Settler:
             self._lanes.done(work.entry.key)
 
     def _suspended(self) -> float | None:
-        """Return the seconds for which nothing is dead-lettered; None: it may be."""
+        """Return the seconds for which nothing may be dead-lettered; None if it may be."""
         return None if self._safe_breaker is None else self._safe_breaker.suspended()
 
     def _too_late(self, item: Item) -> None:
@@ -400,12 +401,12 @@ class Settler:
 
 def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
     if isinstance(error, LeaseExpired | WorkerCrashedError):
-        # They use up an attempt, whatever errors the policy retries.
+        # These use up an attempt, whatever errors the policy retries.
         outcome = Retry()
         outcome.__cause__ = error
         error = outcome
     elif not isinstance(error, Exception):
-        # SystemExit and the like: they end a thread, but are one message's failure here.
+        # SystemExit and the like would end a thread. Here they are the failure of one message.
         wrapped = HandlerError(f"the handler raised {error!r}")
         wrapped.__cause__ = error
         error = wrapped
@@ -418,12 +419,12 @@ def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
 
 
 def _is_chosen(error: BaseException) -> bool:
-    """Tell whether it is an outcome, which a handler chose, and no error."""
+    """Tell whether *error* is an outcome that a handler chose."""
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
 
 
 def _crashes(work: Work, failure: Failure) -> dict[str, str]:
-    """Return what a letter says of the worker process that the message has killed, if it has."""
+    """Return what a letter records about a worker process that the message has killed, if any."""
     if not isinstance(failure.cause, WorkerCrashedError):
         return {}
     return {FAILURE_CRASHES: str(crashes_of(work.message.properties()) + 1)}

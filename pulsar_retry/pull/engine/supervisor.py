@@ -1,4 +1,4 @@
-"""Looks after the workers: replaces those that hang or have died, up to a cap."""
+"""Looks after the workers: it replaces those that hang or have died, up to a limit."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from pulsar_retry.pull.rules.lease import Lease
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds that a handler has for its end when it was interrupted.
+#: Seconds that a handler has to end after it was interrupted.
 _GRACE = 5.0
 
 #: Seconds without an answer after which an event loop counts as blocked.
 _SILENT = 5.0
 
-#: Seconds that it may be blocked for longer than a lease lasts; then the subscription ends.
+#: Seconds that the loop may be blocked beyond the lease's `max_total`. Then the subscription ends.
 _PATIENCE = 5.0
 
-#: Seconds after which that is an error.
+#: Seconds after which a blocked event loop is logged as an error.
 _TOO_SILENT = 60.0
 
-#: Workers that are replaced at least, where nobody says how many.
+#: The lowest limit of replaced workers, if no limit is set.
 LEAST_CAP = 32
 
 
 class Workers(Protocol):
-    """Those who are looked after."""
+    """The workers of a subscriber."""
 
     def replace(self, slot: Slot) -> None:
-        """Have another worker take the place of *slot*'s."""
+        """Replace the worker of *slot* by another one."""
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
-        """Return workers whose thread has ended by an error, and forget them."""
+        """Return workers whose thread has ended with an error, and forget them."""
 
     def lost(self) -> BaseException | None:
-        """Return why none of them can work any more, if that is so."""
+        """Return the error because of which no worker can go on; None if they can."""
 
     def ask(self, answer: Callable[[], None]) -> bool:
-        """Have *answer* called on their event loop; tell whether they have one."""
+        """Have *answer* called on the event loop of the workers; tell whether they have one."""
 
 
 class Supervisor:
-    """Looks after the workers of one subscriber. On the receiving thread, but for `problems`."""
+    """Looks after the workers of one subscriber. Only `problems` may be called from any thread."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Supervisor:
         concurrency: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make one; *now* is for how long an event loop is silent, which is never virtual."""
+        """Make a supervisor; *now* measures in real time how long an event loop is blocked."""
         self._workers = workers
         self._work_queue = work_queue
         self._settler = settler
@@ -74,7 +74,7 @@ class Supervisor:
         self._told_at = _SILENT
 
     def look(self, now: float) -> None:
-        """Replace who hangs or has died; have the subscription end where that does not help."""
+        """Replace workers that hang or have died; end the subscription if that does not help."""
         if self._work_queue.closed:
             return
         self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
@@ -85,12 +85,12 @@ class Supervisor:
             self._end(f"the event loop of the handlers has ended ({error!r})", error)
 
     def abandoned(self) -> int:
-        """Return how many handlers hang although their lease has expired. Thread-safe."""
+        """Return how many handlers still run although their lease has expired. Thread-safe."""
         slots = [*self._abandoned, *self._work_queue.slots]
         return sum(slot.work is not None and slot.work is slot.expired for slot in slots)
 
     def problems(self) -> list[str]:
-        """Return what is wrong, if anything. Thread-safe."""
+        """Return the current problems, in words. Thread-safe."""
         found = []
         if count := self.abandoned():
             found.append(f"{count} of at most {self._cap} handlers hang after their lease")
@@ -143,7 +143,7 @@ class Supervisor:
             if self._silent >= self._patience:
                 self._end(f"a handler has blocked the event loop for {self._silent:.0f} s")
             return
-        self._asked_at = now  # before it is asked: it may answer at once
+        self._asked_at = now  # set before asking: the answer may come at once
         if not self._workers.ask(self._answer):
             self._asked_at = None
 

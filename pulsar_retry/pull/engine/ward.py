@@ -1,4 +1,4 @@
-"""Who may be handled beside whom: a suspect is handled alone. Pure, but for its lock."""
+"""Which messages may be handled at the same time: a suspect is handled alone. Pure, with a lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ward:
         self._waiting: deque[tuple[bool, Callable[[], object]]] = deque()
 
     def enter(self, *, alone: bool, wake: Callable[[], object]) -> bool:
-        """Tell whether one may begin now; else *wake* is called when it is inside, later."""
+        """Tell whether the handler may begin now. If not, *wake* is called when it is let in."""
         with self._lock:
             if not self._waiting and self._has_room(alone=alone):
                 self._admit(alone=alone)
@@ -29,7 +29,7 @@ class Ward:
             return False
 
     def leave(self) -> None:
-        """Take note that one has ended, and let in who may begin now."""
+        """Note that a handler has ended, and let in those that may begin now."""
         admitted = []
         with self._lock:
             self._inside -= 1
@@ -42,7 +42,7 @@ class Ward:
             wake()
 
     def empty(self) -> None:
-        """Wake all who wait, though they are not inside: nothing is begun any more."""
+        """Wake all that wait, without letting them in: nothing is begun any more."""
         with self._lock:
             waiting = [wake for _, wake in self._waiting]
             self._waiting.clear()

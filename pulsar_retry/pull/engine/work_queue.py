@@ -1,9 +1,9 @@
-"""What the receiving thread and the workers share.
+"""The state that the receiving thread and the workers share.
 
-The receiving thread alone puts messages up and decides about more; workers take them from a deque,
-which needs no lock. A worker that finds none lies down until it is woken, and tells the receiving
-thread so. In this way a message costs neither a lock nor a switch between threads: those are paid
-once for the many that are received in one go.
+Only one thread at a time receives, and makes messages ready. Workers take them from a deque, which
+needs no lock. A worker that finds none goes to sleep until it is woken, and notifies the receiving
+thread. So a single message costs neither a lock nor a switch between threads: these are paid once
+for the many messages that are received at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 @attrs.define(eq=False)
 class LaneEntry:
-    """A message's place in its lane.
+    """The place of a message in its lane.
 
     Attributes:
-        key: The lane's key.
-        retries: How often it was retried in place.
+        key: The key of the lane.
+        retries: How often the message was retried in place.
         comes_again: Whether it was left with the broker before, and was asked for.
-        era: Of which of the lanes' eras it is (`OrderedLanes.begin_anew`).
+        era: The era in which it was received (`OrderedLanes.begin_anew`).
     """
 
     key: str
@@ -40,13 +40,13 @@ class LaneEntry:
 class Work(NamedTuple):
     """A message in hand.
 
-    On the way from the receiving thread to a worker it is a plain tuple of the same, which takes a
-    fifth of the time to make; whoever looks closer makes it this (`Work.of`).
+    On its way from the receiving thread to a worker it is a plain tuple of the same fields, which
+    takes a fifth of the time to make. `Work.of` gives it names.
 
     Attributes:
         message: The `pulsar.Message`.
-        size: Bytes of its payload.
-        entry: Its place in a lane; None: it has none.
+        size: The size of its payload, in bytes.
+        entry: Its place in a lane; None if it has no lane.
     """
 
     message: Any
@@ -55,7 +55,7 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, item: Item) -> Work:
-        """Return *item* with names."""
+        """Return *item* as a `Work`, with named fields."""
         return item if isinstance(item, Work) else cls(*item)
 
 
@@ -63,17 +63,17 @@ Item = tuple[Any, int, LaneEntry | None]
 
 
 class Slot:
-    """One worker, as others see it.
+    """The state of one worker, as other threads see it.
 
     Attributes:
         done: How many messages it has acknowledged.
-        size: How many bytes these had.
-        work: What it handles; None: nothing.
-        watched: What it handles if that has a lease: it has been at it for a while.
-        expired: What it still handles although the lease has expired.
-        interrupt: Called when a lease has expired, to end the handler where that can be done.
+        size: The size of these messages, in bytes.
+        work: The message that it handles; None if there is none.
+        watched: The message that it handles, if that message has a lease because it takes long.
+        expired: The message that it still handles although the lease has expired.
+        interrupt: Called when a lease has expired, to end the handler if that is possible.
         leave: Called when a lease has expired, to forget that the message is being handled.
-        retired: Whether another worker has taken its place: it ends when its handler returns.
+        retired: Whether another worker has taken its place. It ends when its handler returns.
     """
 
     __slots__ = (
@@ -99,20 +99,20 @@ class Slot:
         self.interrupt: Callable[[], None] | None = None
         self.leave: Callable[[], None] | None = None
         self.retired = False
-        self.lock = threading.Lock()  # guards the moment in which work ends or expires
+        self.lock = threading.Lock()  # guards the moment in which the work ends or expires
         self.seen: Item | None = None
         self.seen_at = 0.0
 
     def may_settle(self, work: Item) -> bool:
-        """End *work*; tell whether it may be settled, for its lease has not expired."""
+        """End *work*; tell whether it may be settled because its lease has not expired."""
         with self.lock:
             self.work = None
             return self.expired is not work
 
     def expire(self, work: Item, *, interrupts: bool = True) -> bool:
-        """Take *work* away from the worker; tell whether it was still at it.
+        """Take *work* away from the worker; tell whether the worker still handled it.
 
-        Its handler is interrupted before the worker can get to the next message.
+        The handler is interrupted before the worker can begin the next message.
         """
         with self.lock:
             if self.work is not work:
@@ -134,18 +134,19 @@ class Slot:
 
 
 class WorkQueue:
-    """The messages in hand, and who is at work. Thread-safe.
+    """The messages in hand, and the workers. Thread-safe.
 
     Attributes:
-        ready: What is to be handled next.
-        idle: For each worker that lies down, what wakes it.
+        ready: The messages to be handled next.
+        idle: For each worker that sleeps, the function that wakes it.
         slots: The workers.
-        counting: Those of them that count what they have acknowledged.
-        received: How many messages were put up, and how many bytes, by the receiving thread.
+        counting: The workers that count what they have acknowledged.
+        received: How many messages were received. `received_size` is their size in bytes.
         closed: Whether the workers are to end.
-        low: With fewer than so many ready, more are received before a worker has nothing to do; 0:
-            they are not.
-        top_up: What the worker calls who sees that, to have them received; it does not block.
+        low: When fewer messages than this are ready, more are received, before a worker is idle. 0
+            switches this off.
+        top_up: Receives more. A worker that sees too few messages ready calls it; it does not
+            block.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -165,7 +166,7 @@ class WorkQueue:
         self._settled_size = 0
 
     def held(self) -> tuple[int, int]:
-        """Return how many messages are in hand, and their bytes."""
+        """Return how many messages are in hand, and their size in bytes."""
         with self._lock:
             count, size = self._settled, self._settled_size
         for slot in self.counting:
@@ -174,16 +175,16 @@ class WorkQueue:
         return self.received - count, self.received_size - size
 
     def done(self) -> int:
-        """Return how many messages workers have acknowledged themselves."""
+        """Return how many messages the workers have acknowledged themselves."""
         return sum(slot.done for slot in self.counting)
 
     def replace(self, slot: Slot, by: Slot) -> None:
-        """Put another worker in the place of one that hangs or has died; it goes on counting."""
+        """Replace a worker that hangs or has died; the new worker continues its counts."""
         by.done, by.size = slot.done, slot.size
         self.slots[self.slots.index(slot)] = by
 
     def settled(self, work: Work) -> None:
-        """Take note of one that was settled in another way than by a worker's acknowledgement."""
+        """Record a message that was settled other than by a worker's own acknowledgement."""
         with self._lock:
             self._settled += 1
             self._settled_size += work.size
@@ -194,12 +195,12 @@ class WorkQueue:
     def lie_down(self, wake: Callable[[], None]) -> bool:
         """Have *wake* called when there is work; tell whether the worker may sleep until then.
 
-        Where it may not, there is work already, or the end has come.
+        It may not sleep if there is work already, or if the queue is closed.
         """
         self.idle.append(wake)
         if self.ready or self.closed:
-            # Both were put up before or after this worker was on the list: if it is still on it,
-            # nobody will wake it.
+            # This may have happened before the worker was on the list. If the worker is still on
+            # the list, nobody will wake it.
             with contextlib.suppress(ValueError):
                 self.idle.remove(wake)
                 return False
@@ -207,18 +208,18 @@ class WorkQueue:
         return True
 
     def wake(self, count: int) -> None:
-        """Wake so many workers, or all that lie down."""
+        """Wake *count* workers, or all that sleep if these are fewer."""
         with contextlib.suppress(IndexError):
             for _ in range(count):
                 self.idle.pop()()
 
     def put(self, work: Item) -> None:
-        """Put up one message, for a worker that lies down, or the next that is done."""
+        """Make one message ready, for a worker that sleeps, or for the next that is free."""
         self.ready.append(work)
         self.wake(1)
 
     def close(self) -> None:
-        """Let the workers end, each when its handler has returned."""
+        """Have the workers end, each when its handler has returned."""
         self.closed = True
         self.wake(len(self.slots))
         self.notify()
@@ -235,7 +236,7 @@ class WorkQueue:
         return self._changed.acquire(timeout=timeout)
 
     def unstarted(self) -> list[Work]:
-        """Take down what nobody has begun to handle, and return it."""
+        """Remove and return the messages that no handler has begun."""
         taken = []
         with contextlib.suppress(IndexError):
             while True:
@@ -243,9 +244,9 @@ class WorkQueue:
         return taken
 
     def running(self) -> int:
-        """Return how many handlers run whose message is still theirs."""
+        """Return how many handlers run within their lease."""
         return sum(s.work is not None and s.work is not s.expired for s in list(self.slots))
 
 
-#: The queue of the message that a handler on a loop, or a task of its own, is called with.
+#: The queue that the current handler's message came from, for handlers on an event loop.
 HANDLED_BY: ContextVar[WorkQueue | None] = ContextVar("HANDLED_BY", default=None)

@@ -65,8 +65,8 @@ class Breaker:
 class BreakerState(enum.Enum):
     """How many messages the breaker lets through."""
 
-    CLOSED = "closed"  #: all
-    OPEN = "open"  #: nothing
+    CLOSED = "closed"  #: all messages
+    OPEN = "open"  #: none
     HALF_OPEN = "half-open"  #: one message
 
 

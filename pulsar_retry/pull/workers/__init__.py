@@ -1,1 +1,1 @@
-"""What calls the handler: threads, an event loop, processes."""
+"""The workers that call the handler: threads, an event loop, or processes."""

@@ -1,4 +1,4 @@
-"""Handlers that are ``async def``: many at a time on one event loop, of their own or not."""
+"""Workers for ``async def`` handlers: many at a time on one event loop."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from pulsar_retry.pull.engine.settler import Settler
 from pulsar_retry.pull.engine.work_queue import HANDLED_BY, Item, Slot, WorkQueue
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
-#: With fewer messages ready than this, more are received where the admission control allows it.
+#: When fewer messages than this are ready, more are received, if the admission control allows it.
 _LOW = 32
 
-#: Threads on which failures are settled.
+#: The number of threads on which failures are settled.
 _SETTLERS = 8
 
-#: How often a lane has retried the message that a handler is called with.
+#: How often a lane has retried the current message of a handler.
 RETRIES_IN_PLACE: ContextVar[int] = ContextVar("RETRIES_IN_PLACE", default=0)
 
 
 class LoopWorkers:
-    """On one event loop, *concurrency* messages are handled at a time.
+    """Workers that handle *concurrency* messages at a time on one event loop.
 
     Attributes:
-        error: What has ended them before their time, if anything.
+        error: The error that ended them too early, if there is one.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class LoopWorkers:
         around: AbstractAsyncContextManager[object] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make workers that do not run yet.
+        """Make workers; they do not run yet.
 
         Args:
             work_queue: Where messages are taken from.
-            settler: Settles them.
+            settler: Settles the messages.
             handler: Called with each message.
-            concurrency: How many at a time.
-            admission: Lets them out; None: at once.
-            around: Entered on the loop before the first message, left after the last one.
-            clock: Is told what is under way here.
+            concurrency: How many messages are handled at a time.
+            admission: Decides when messages are let out. None lets them out at once.
+            around: Entered on the loop before the first message, and left after the last one.
+            clock: Is notified of the work that is under way here.
         """
         self._clock = clock
         self._work_queue = work_queue
@@ -70,7 +70,7 @@ class LoopWorkers:
         work_queue.slots.extend(self._slots)
         for slot in self._slots:
             clock.begin(slot)
-        # There may be thousands, all on one thread: the first one counts for them all.
+        # There may be thousands of slots, all on one thread. The first slot counts for all of them.
         self._till = self._slots[0]
         work_queue.counting = [self._till]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,7 +80,7 @@ class LoopWorkers:
         self._lost: Callable[[], None] = _is_never_lost
 
     def thread(self) -> threading.Thread:
-        """Return a thread that runs them on a loop of its own."""
+        """Return a thread that runs the workers on an event loop of its own."""
 
         def run() -> None:
             try:
@@ -91,7 +91,7 @@ class LoopWorkers:
         return threading.Thread(target=run, name="pulsar-retry-loop", daemon=True)
 
     def run_on(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
-        """Run them on *loop*; *lost* is called if that ends before they do. Thread-safe."""
+        """Run the workers on *loop*; *lost* is called if it ends before they do. Thread-safe."""
         self._lost = lost
         work = self._work()
         try:
@@ -123,7 +123,7 @@ class LoopWorkers:
             self._pool.shutdown(wait=False)
 
     def replace(self, slot: Slot) -> None:
-        """Have another worker take the place of *slot*'s, which hangs. Thread-safe."""
+        """Replace the worker of *slot*, which hangs, by another one. Thread-safe."""
         fresh = Slot()
         self._work_queue.replace(slot, fresh)
         self._clock.begin(fresh)
@@ -135,7 +135,7 @@ class LoopWorkers:
         self.call(begin)
 
     def call(self, function: Callable[[], None]) -> bool:
-        """Have *function* called on the loop; tell whether that will be. Thread-safe."""
+        """Have *function* called on the loop; tell whether that is possible. Thread-safe."""
         try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function)
@@ -172,11 +172,12 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            # Before it is taken down: in between, whoever receives would count it nowhere.
+            # This comes before the message is taken: between the two steps, the receiver would not
+            # count the message.
             if admission is not None and not admission.enter():
                 slot.work = None
                 awake.clear()
-                work_queue.idle.append(wake)  # the receiving thread wakes workers when it opens
+                work_queue.idle.append(wake)  # the receiving thread wakes it when there is room
                 if not work_queue.closed:
                     self._clock.end(slot)
                     await awake.wait()
@@ -186,7 +187,7 @@ class LoopWorkers:
             await self._settle(slot, item, self._begun(slot, item))
 
     def _take_down(self) -> Item | None:
-        """Return the next message, that was let out; None: it was taken back."""
+        """Take the next message that was let out; return None if there is none any more."""
         work_queue = self._work_queue
         try:
             item = work_queue.ready.popleft()
@@ -199,13 +200,14 @@ class LoopWorkers:
         return item
 
     def _begun(self, slot: Slot, item: Item) -> Awaitable[Any]:
-        """Return the handling of *item*, to be awaited."""
+        """Start to handle *item*; return the awaitable."""
         slot.work = item
         retries = 0 if (entry := item[2]) is None else entry.retries
         if retries != RETRIES_IN_PLACE.get():
             RETRIES_IN_PLACE.set(retries)
         if self._admission is not None:
-            # A dispatcher's handler keeps its own time and is never interrupted: it needs no task.
+            # The handler of a dispatcher has its own time-out and is never interrupted, so it needs
+            # no task.
             return self._handler(item[0])
         # In a task of its own, so that an expired lease can cancel it and not the worker.
         loop = asyncio.get_running_loop()
@@ -225,7 +227,7 @@ class LoopWorkers:
         except BaseException as error:
             task = asyncio.current_task()
             if self._admission is None and task is not None and task.cancelling():
-                raise  # it is the worker that is cancelled: its loop ends, no attempt has failed
+                raise  # the worker is cancelled: its loop ends, and no attempt has failed
             await self._failed(slot, item, error)
             return
         if result is not None and (outcome := outcome_of(result)) is not None:
@@ -234,7 +236,7 @@ class LoopWorkers:
         if item[2] is not None or slot.watched is item:
             settler.succeeded(slot, item)
             return
-        try:  # as a `WorkerThread` does it: nobody needs to be told
+        try:  # as in `WorkerThread`: this needs no notification
             settler.consumer.acknowledge(item[0])
             self._till.done += 1
             self._till.size += item[1]
@@ -242,14 +244,15 @@ class LoopWorkers:
             settler.not_settled(item, error)
 
     async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
-        # A hand-off may block, for example while the producer of letters is made. The loop's own
-        # pool is the handlers': what they have put there may wait for messages like this one.
+        # A hand-off may block, for example while the producer of letters is made. It does not use
+        # the pool of the loop, because handlers use that pool: their work there may wait for
+        # messages like this one.
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._settler.failed, slot, item, error)
 
 
 async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> Any:
-    # `contained`, written out: it runs once per message.
+    # The same as `contained`, written inline because it runs once per message.
     try:
         return await handler(message)
     except ENDS as error:
@@ -257,4 +260,4 @@ async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> An
 
 
 def _is_never_lost() -> None:
-    """A loop of their own ends when they do."""
+    """Do nothing: a loop of their own ends together with the workers."""

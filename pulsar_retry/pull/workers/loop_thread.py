@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for what has to be awaited and came without a loop."""
+"""An event loop on a thread of its own, for awaitables of handlers that have no event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LoopThread:
     """An event loop on a thread of its own.
 
     Attributes:
-        loop: The loop; it runs.
+        loop: The running loop.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LoopThread:
         await self._over.wait()
 
     def stop(self) -> None:
-        """Cancel what runs there, and end it. Thread-safe."""
+        """Cancel the tasks of the loop, and end it. Thread-safe."""
         assert self._over is not None  # noqa: S101 - it runs
         with contextlib.suppress(RuntimeError):  # it has ended
             self.loop.call_soon_threadsafe(self._over.set)

@@ -1,4 +1,4 @@
-"""Messages that travel to another process."""
+"""Messages that are sent to another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pulsar_retry.runtime.raw import message_of, raw_of
 
 @attrs.frozen
 class PickledMessage:
-    """What a handler may read of a message."""
+    """The parts of a message that a handler may read."""
 
     data: bytes
     properties: dict[str, str]
@@ -30,7 +30,7 @@ class PickledMessage:
 
 
 def carried(message: Any) -> PickledMessage:
-    """Return what is to be pickled of a message."""
+    """Return the parts of a message that are pickled."""
     raw = raw_of(message)
     return PickledMessage(
         data=raw.data(),
@@ -50,7 +50,7 @@ def carried(message: Any) -> PickledMessage:
 
 
 class _Restored:
-    """Stands in place of pulsar-client's own message, whose methods it has."""
+    """Stands in for pulsar-client's own message, with the same methods."""
 
     def __init__(self, parts: PickledMessage) -> None:
         self._parts = parts
@@ -66,9 +66,9 @@ class _Restored:
         return len(self._parts.data)
 
     def encryption_context(self) -> None:
-        """Return None: it stays behind."""
+        """Return None: the context is not sent to the other process."""
 
 
 def restored(parts: PickledMessage, schema: Any) -> pulsar.Message:
-    """Return a `pulsar.Message` that reads like the one that was carried."""
+    """Return a `pulsar.Message` that reads like the original."""
     return message_of(_Restored(parts), schema)

@@ -1,8 +1,8 @@
-"""Handlers in processes of their own, for what needs a processor and not a broker.
+"""Handlers in child processes, for handlers that need much processor time.
 
-Each worker thread has one child process and gives it one message at a time, so it is known which
-message a child that dies had in hand. Children are spawned, never forked: pulsar-client does not
-survive a fork.
+Each worker thread has one child process and gives it one message at a time. So it is known which
+message a child had in hand when it died. Children are spawned, never forked, because pulsar-client
+does not survive a fork.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from pulsar_retry.pull.workers.returned import Finisher
 
 _CONTEXT = multiprocessing.get_context("spawn")
 
-#: Seconds for a child to end by itself when it has nothing to do any more.
+#: Seconds that a child has to end by itself after its last message.
 _PATIENCE = 5.0
 
-#: Seconds after which a message is tried again for which no child could be started.
+#: Seconds until a message is tried again if no child process could be started for it.
 _RESTART = 5.0
 
-#: How often in a row a child may fail to start before the subscription ends.
+#: How many failed starts of a child in a row end the subscription.
 _STARTS = 3
 
 _log = logging.getLogger("pulsar_retry")
 
 
 class ProcessWorker:
-    """Calls the handler in a child process; looks like the handler. For one thread at a time."""
+    """Calls the handler in a child process; it is itself a handler. For one thread at a time."""
 
     def __init__(self, handler: Any, schema: Any) -> None:
-        """Prepare a worker; the child is started with its first message."""
+        """Make a worker; the child process is started with its first message."""
         self._task = pickled("handler", handler), pickled("schema", recipe(schema))
         self._process: Any = None
         self._pipe: Any = None
@@ -54,15 +54,15 @@ class ProcessWorker:
         self._failed_starts = 0
 
     def __call__(self, message: Any) -> Any:
-        """Return what the handler returns in the child.
+        """Return what the handler returns in the child process.
 
         Raises:
-            Exception: what the handler raised.
-            WorkerCrashedError: the child died.
-            Defer: no child could be started, which is not the message's fault.
-            Ending: the child cannot import the handler, or starting one has failed too often.
+            Exception: the handler's own error.
+            WorkerCrashedError: the child process died.
+            Defer: no child process could be started; this is not the message's fault.
+            Ending: the child cannot import the handler, or failed to start too often.
         """
-        if self._is_killed:  # when it was just through with the message before this one
+        if self._is_killed:  # it was killed just after it had finished the previous message
             self._buried()
         pipe = self._pipe if self._process is not None else self._started()
         try:
@@ -75,14 +75,14 @@ class ProcessWorker:
         raise value
 
     def kill(self) -> None:
-        """End the child whatever it does; `__call__` raises then. From any thread."""
+        """Kill the child process; `__call__` raises then. May be called from any thread."""
         with self._lock:
             if self._process is not None:
                 self._process.kill()
                 self._is_killed = True
 
     def close(self) -> None:
-        """Let the child end."""
+        """Let the child process end."""
         with self._lock:
             process, self._process = self._process, None
             if process is None:
@@ -114,7 +114,7 @@ class ProcessWorker:
         return self._pipe
 
     def _not_started(self, trouble: Exception) -> Exception:
-        """Return what to raise where a child could not be started, or died before it was ready."""
+        """Return what to raise if a child could not be started, or died before it was ready."""
         text = shown(trouble) if self._process is None else self._buried()
         self._failed_starts += 1
         _log.error("no worker process could be started: %s", text)
@@ -133,10 +133,10 @@ class ProcessWorker:
 
 
 def pickled(argument: str, value: Any) -> bytes:
-    """Return *value* as it travels to another process.
+    """Return *value* in pickled form.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: *value* cannot be pickled.
     """
     try:
         return pickle.dumps(value)
@@ -146,7 +146,7 @@ def pickled(argument: str, value: Any) -> bytes:
 
 
 def recipe(schema: Any) -> tuple[Any, ...]:
-    """Return what makes a schema like *schema*: pulsar-client's cannot be pickled themselves."""
+    """Return how to make an equal schema, because pulsar-client's schemas cannot be pickled."""
     if type(schema) in {JsonSchema, AvroSchema}:
         return (type(schema), schema._record_cls)  # noqa: SLF001 - what it was made of
     if type(schema) in {BytesSchema, StringSchema}:
@@ -179,7 +179,7 @@ def _serve(pipe: Connection, handler: bytes, schema: bytes) -> None:
 def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
     try:
         result = handle(message)
-    except (Exception, *ENDS) as error:  # noqa: BLE001 - the parent judges it
+    except (Exception, *ENDS) as error:  # noqa: BLE001 - the parent decides about it
         return _pickled_error(ending(error) or error)
     try:
         return pickle.dumps((True, result))
@@ -188,11 +188,11 @@ def _answer(handle: Callable[[Any], Any], message: Any) -> bytes:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """Return the error with its traceback, or what can be said of it where it cannot be pickled."""
+    """Return the error with its traceback, or its text if the error cannot be pickled."""
     error.add_note("".join(traceback.format_exception(error)))
     try:
         pickle.loads(answer := pickle.dumps((False, error)))  # noqa: S301 - what was just made
-    except Exception:  # noqa: BLE001 - it is the error's own code that fails
+    except Exception:  # noqa: BLE001 - the error's own code may fail
         text = f"{type(error).__qualname__}: {shown(error)}"
         kind = next((each for each in ENDS if isinstance(error, each)), HandlerError)
         return pickle.dumps((False, kind(text)))

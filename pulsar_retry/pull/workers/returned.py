@@ -1,4 +1,4 @@
-"""What a handler returned: an outcome, nothing, or work that has not been done yet."""
+"""The return value of a handler: an outcome, None, or work that has not been done yet."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
     from pulsar_retry.pull.workers.loop_thread import LoopThread
 
-#: Seconds after which a message is tried again whose awaitable met an event loop that has ended.
+#: Seconds until a message is tried again if the event loop for its awaitable has ended.
 _RETRY = 1.0
 
 
 def is_lazy(handler: Any) -> bool:
-    """Tell whether calling *handler* runs nothing of it: it is a generator function."""
+    """Tell whether *handler* is a generator function: calling it runs none of its code."""
     return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
 
 
 class Finisher:
-    """Finishes what handlers return before their messages are acknowledged. Thread-safe.
+    """Completes what handlers return before their messages are acknowledged. Thread-safe.
 
     A handler that looks like ``def`` may return an awaitable, for example because a decorator hides
-    that it is ``async def``, or the future of a pool. Both are waited for.
+    that it is ``async def``, or the future of a pool. The worker waits for both.
     """
 
     def __init__(
@@ -40,11 +40,12 @@ class Finisher:
         loop: asyncio.AbstractEventLoop | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Make one.
+        """Make a finisher.
 
         Args:
-            work_queue: Where the messages are from (`HANDLED_BY`).
-            loop: Where awaitables run; None: on a loop of its own, which is made when it is needed.
+            work_queue: Where the messages come from (`HANDLED_BY`).
+            loop: Where awaitables run. If it is None, a loop on its own thread is made when it is
+                needed.
             lost: Called if *loop* is found closed.
         """
         self._work_queue = work_queue
@@ -54,11 +55,13 @@ class Finisher:
         self._own: LoopThread | None = None
 
     def finish(self, result: Any, slot: Slot) -> Any:
-        """Return *result*, or what it leads to; for the worker thread of *slot*, which waits.
+        """Return *result*, or the final result if it is an awaitable or a future.
+
+        The worker thread of *slot* calls this, and waits.
 
         Raises:
-            Exception: what an awaitable or a future raises.
-            UnfinishedError: it is a generator, of which nothing has run.
+            Exception: the error of the awaitable or the future.
+            UnfinishedError: the result is a generator, whose code has not run.
             Defer: the event loop has ended.
         """
         if isinstance(result, Future):
@@ -98,7 +101,7 @@ class Finisher:
                 return _checked(result)
 
     def finishing(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* such that it returns when all is done; for one worker thread."""
+        """Return *handler* with a wrapper that waits until all is done; for one worker thread."""
 
         def handle(message: Any) -> Any:
             result = handler(message)
@@ -109,7 +112,7 @@ class Finisher:
     def finishing_async(
         self, handler: Callable[[Any], Awaitable[Any]]
     ) -> Callable[[Any], Awaitable[Any]]:
-        """Return the same for a handler that is ``async def``."""
+        """Do what `finishing` does, for a handler that is ``async def``."""
 
         async def handle(message: Any) -> Any:
             result = await handler(message)
@@ -118,7 +121,7 @@ class Finisher:
         return handle
 
     def close(self) -> None:
-        """End the loop of its own, if there is one; what still runs there is cancelled."""
+        """End the finisher's own loop, if there is one; what still runs there is cancelled."""
         with self._lock:
             if self._own is not None:
                 self._own.stop()
@@ -138,7 +141,7 @@ def _checked(result: Any) -> Any:
     """Return *result*.
 
     Raises:
-        UnfinishedError: it is a generator.
+        UnfinishedError: *result* is a generator.
     """
     if not (inspect.isgenerator(result) or inspect.isasyncgen(result)):
         return result

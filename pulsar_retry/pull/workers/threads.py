@@ -1,4 +1,4 @@
-"""Worker threads: take a message, call the handler, acknowledge."""
+"""Worker threads: each takes a message, calls the handler, and acknowledges."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class WorkerThread:
     """A thread that handles messages one by one.
 
     Attributes:
-        slot: What others see of it.
-        thread: The thread; it does not run yet.
-        error: What has ended the thread before its time, if anything.
+        slot: Its state, as other threads see it.
+        thread: The thread; it is not started here.
+        error: The error that ended the thread too early, if there is one.
     """
 
     def __init__(
@@ -35,16 +35,16 @@ class WorkerThread:
         close: Callable[[], None] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """Make a thread that does not run yet.
+        """Make a thread; it is not started here.
 
         Args:
             work_queue: Where messages are taken from.
-            settler: Settles those that are not simply acknowledged.
+            settler: Settles the messages that are not simply acknowledged.
             handler: Called with each message.
-            slot: What others see of it.
-            finisher: Finishes what handlers return.
+            slot: Its state, as other threads see it.
+            finisher: Completes what handlers return.
             close: Called at the end.
-            clock: Knows what the thread waits on.
+            clock: Makes the thread, and the lock that it waits on.
         """
         self._work_queue = work_queue
         self._settler = settler
@@ -55,7 +55,7 @@ class WorkerThread:
         self._sleep = clock.lock()
         self._sleep.acquire()
         self.error: BaseException | None = None
-        # A daemon, for a handler that never returns must not keep the process from ending.
+        # A daemon thread, because a handler that never returns must not keep the process alive.
         self.thread = clock.thread(target=self._run, name="pulsar-retry-worker", daemon=True)
 
     def _run(self) -> None:
@@ -73,7 +73,7 @@ class WorkerThread:
                 self._close()
 
     def _handle_all(self) -> None:
-        """Handle what is ready until nothing is. Written out: it runs once per message."""
+        """Handle messages until none is ready. Written inline, because it runs once per message."""
         work_queue, slot, handler, settler = (
             self._work_queue,
             self.slot,
@@ -94,7 +94,7 @@ class WorkerThread:
                 result = handler(message)
                 if result is not None:
                     result = finish(result, slot)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the message failed
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
                 settler.failed(slot, item, error)
                 continue
             if result is not None and (outcome := outcome_of(result)) is not None:

@@ -1,1 +1,1 @@
-"""Who posts: tokens and signatures, made and verified."""
+"""Proof of the sender: tokens and signatures, made and verified."""

@@ -15,37 +15,39 @@ from pulsar_retry.push.auth.middleware import RequestVerifier, VerificationError
 from pulsar_retry.push.body import Header
 
 _PREFIX = "whsec_"
-#: What a secret has to have at least, in bytes: fewer can be guessed.
+#: The shortest secret, in bytes: shorter ones can be guessed.
 _LEAST = 16
 _ID, _TIME, _SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
-#: What is replaced in ids that are signed here: an id is a header's value, and ends at a dot.
+#: Characters that are replaced in the ids that we sign. An id is a header's value, and must not
+#: contain a dot.
 _NOT_OF_AN_ID = re.compile(r"[^0-9A-Za-z:;_-]")
-#: Accepted ids and times, also those of other signers. Neither may contain a dot: it separates the
-#: two from the body, and a signature must not hold for another division of the same bytes.
+#: Accepted ids and times, also those of other signers. Neither may contain a dot, because a dot
+#: separates them from the body: a signature must not be valid for another division of the same
+#: bytes.
 _ID_FORM, _TIME_FORM = re.compile(r"[!-\-/-~]+"), re.compile(r"[1-9][0-9]{0,11}")
 
 Secret = str | bytes
 
 
 class Hmac:
-    """Signs requests by HMAC-SHA256: id, time and body. Thread-safe.
+    """Signs the id, time and body of requests with HMAC-SHA256. Thread-safe.
 
-    Receivers check it with `HmacVerifier`, or any library of Standard Webhooks. The id is the
-    message's, equal at each attempt.
+    Receivers check the signature with `HmacVerifier`, or with any library for Standard Webhooks.
+    The id is that of the message, the same at each attempt.
     """
 
     def __init__(
         self, secret: Secret | Sequence[Secret], *, clock: Callable[[], float] = time.time
     ) -> None:
-        """Make one.
+        """Make a signer.
 
         Args:
-            secret: Bytes, or ``whsec_`` and base64; 16 bytes at least. Several while they are
-                being replaced: each signs.
-            clock: Tells the seconds since 1970.
+            secret: Bytes, or ``whsec_`` followed by base64; at least 16 bytes. Give a list while
+                secrets are being replaced: each of them signs.
+            clock: Returns the seconds since 1970.
 
         Raises:
-            ConfigError: it is none. It never shows the secret.
+            ConfigError: a secret is invalid. The message does not show it.
         """
         self._secrets = secrets(secret)
         self._clock = clock
@@ -66,7 +68,7 @@ class Hmac:
 
 
 class HmacVerifier(RequestVerifier):
-    """Checks what `Hmac` has signed. Thread-safe."""
+    """Checks the signatures of `Hmac`. Thread-safe."""
 
     needs_body = True
 
@@ -77,15 +79,16 @@ class HmacVerifier(RequestVerifier):
         tolerance: Duration = 300.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Make one.
+        """Make a verifier.
 
         Args:
-            secret: One that signs, or several of which one has to.
-            tolerance: Seconds or a timedelta that a request may be old, or early.
-            clock: Tells the seconds since 1970.
+            secret: One secret, or several; a request must be signed with one of them.
+            tolerance: Seconds or a timedelta by which the time of a request may be in the past or
+                in the future.
+            clock: Returns the seconds since 1970.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         self._secrets = secrets(secret)
         self._tolerance = seconds("tolerance", tolerance)
@@ -95,12 +98,12 @@ class HmacVerifier(RequestVerifier):
         """Return the id and the time of a request.
 
         Args:
-            headers: Its headers, of any case.
-            body: Its body, as it came.
+            headers: The headers of the request. The case of names does not matter.
+            body: The body, exactly as it was received.
 
         Raises:
-            VerificationError: it is not signed, not by a known secret, or too old; or its id or
-                its time has another form: an id with a dot is refused.
+            VerificationError: the request is not signed, is not signed with a known secret, or is
+                too old; or its id or time is malformed. An id with a dot is refused.
         """
         found = {name.lower(): value for name, value in headers.items()}
         name, moment, signatures = (found.get(each, "") for each in (_ID, _TIME, _SIGNATURE))
@@ -114,7 +117,7 @@ class HmacVerifier(RequestVerifier):
             raise VerificationError("the time is too long ago, or in the future")
         wanted = [_signature(secret, name, moment, body) for secret in self._secrets]
         given = [each.encode("ascii", "replace") for each in signatures.split(" ")]
-        # All of them are compared, so that the duration tells nothing.
+        # Compare all of them, so that the duration gives no information.
         matches = [hmac.compare_digest(w.encode(), g) for w in wanted for g in given]
         if not any(matches):
             raise VerificationError("the signature is another one")
@@ -125,7 +128,7 @@ def secrets(secret: Secret | Sequence[Secret]) -> tuple[bytes, ...]:
     """Return secrets as bytes.
 
     Raises:
-        ConfigError: one is none.
+        ConfigError: a secret is invalid.
     """
     several = [secret] if isinstance(secret, str | bytes) else secret
     if not isinstance(several, Sequence) or not several:

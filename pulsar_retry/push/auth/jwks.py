@@ -1,4 +1,4 @@
-"""A key set from a URL, kept as long as its server allows."""
+"""A key set from a URL, kept for as long as its server allows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from pulsar_retry.push.auth.middleware import KeysUnavailableError
 from pulsar_retry.push.http.endpoint import PushEndpoint, is_loopback_name
 
-#: Seconds for which keys are kept: what the server says within the bounds, else the usual time.
+#: Seconds for which keys are kept: the server's time within these bounds, or else the usual time.
 _SHORTEST, _USUAL, _LONGEST = 60.0, 3600.0, 86_400.0
-#: Seconds between two fetches because of a key that is not known, or of one that has failed: what
-#: strangers send must not make us fetch all the time.
+#: Seconds between two fetches because of an unknown key or a failed fetch. Requests from strangers
+#: must not cause a fetch each time.
 _COOLDOWN = 30.0
 _TIMEOUT = 10.0
 _MOST = 256 * 1024
@@ -37,7 +37,7 @@ class KeyCache:
         fetch: Callable[[], Fetched],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an empty one; *fetch* returns a key set, and for how many seconds it holds."""
+        """Make an empty cache; *fetch* returns a key set, and for how many seconds it is valid."""
         self._fetch = fetch
         self._clock = clock
         self._lock = threading.Lock()
@@ -46,13 +46,13 @@ class KeyCache:
         self._tried_at: float | None = None
 
     def get(self, key_id: str) -> Mapping[str, Any] | None:
-        """Return the key of that id; None: there is none.
+        """Return the key with this id; None if there is none.
 
-        Keys that are too old are used on while their server does not answer. Who asks for a key
-        that is known never waits for a fetch that another one has begun.
+        Expired keys are used while their server does not answer. A caller that asks for a known key
+        never waits for a fetch that another thread has begun.
 
         Raises:
-            KeysUnavailableError: none were ever fetched.
+            KeysUnavailableError: no keys have ever been fetched.
         """
         now, known = self._clock(), self._keys.get(key_id)
         if known is not None and now < self._until:
@@ -76,7 +76,7 @@ class KeyCache:
         try:
             keys, max_age = self._fetch()
             self._keys = by_id(keys)
-        # RecursionError: lists in lists are JSON as well.
+        # RecursionError: deeply nested lists are valid JSON.
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
             if not self._keys:
                 raise KeysUnavailableError("the keys cannot be fetched") from error
@@ -86,14 +86,14 @@ class KeyCache:
 
 
 def by_id(keys: object) -> dict[str, Mapping[str, Any]]:
-    """Return the keys of a key set; members that are none are left out.
+    """Return the keys of a key set by id; members that are not keys are left out.
 
     Raises:
-        ValueError: it is no key set, or has no keys.
+        ValueError: this is not a key set, or it has no keys.
     """
     members = keys.get("keys") if isinstance(keys, Mapping) else None
     if not isinstance(members, Sequence):
-        raise ValueError("no key set")  # noqa: TRY004 - like what is no JSON
+        raise ValueError("no key set")  # noqa: TRY004 - a ValueError, as for invalid JSON
     found = {str(key.get("kid", "")): key for key in members if isinstance(key, Mapping)}
     if not found:
         raise ValueError("a key set without keys")
@@ -101,7 +101,7 @@ def by_id(keys: object) -> dict[str, Mapping[str, Any]]:
 
 
 class _StaysSecure(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect to anything but https, where anyone on the way could give us keys."""
+    """Follows only redirects to https: otherwise an attacker on the network could supply keys."""
 
     def redirect_request(self, *args: Any) -> urllib.request.Request | None:
         """Return the next request; None: the redirect is the answer, and so an error."""
@@ -110,10 +110,10 @@ class _StaysSecure(urllib.request.HTTPRedirectHandler):
 
 
 class _LoopbackConnection(http.client.HTTPConnection):
-    """A connection without TLS, on which nothing is said unless it leads to this machine."""
+    """A connection without TLS that is used only if it leads to this machine."""
 
     def connect(self) -> None:
-        """Connect; the address is looked at, for a name may lead anywhere."""
+        """Connect, and check the address, because a name may resolve to any address."""
         super().connect()
         address = str(self.sock.getpeername()[0])
         if not is_loopback_name(address):
@@ -122,7 +122,7 @@ class _LoopbackConnection(http.client.HTTPConnection):
 
 
 class _ToLoopback(urllib.request.HTTPHandler):
-    """Opens ``http://`` by such connections."""
+    """Opens ``http://`` URLs with such connections."""
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
         """Open *request*."""
@@ -130,16 +130,16 @@ class _ToLoopback(urllib.request.HTTPHandler):
 
 
 def fetcher(url: str) -> Callable[[], Fetched]:
-    """Return a function that fetches a key set from an ``https`` URL; ``http`` to loopback.
+    """Return a function that fetches a key set from an ``https`` URL, or ``http`` to loopback.
 
-    A redirect is followed; from ``https`` to ``https`` alone. Without TLS the address that was
-    connected to has to be loopback, whatever the name says.
+    Redirects are followed; from ``https`` only to ``https``. Without TLS, the address of the
+    connection must be loopback, whatever the host name is.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the URL is invalid.
     """
     endpoint = PushEndpoint.of(url)
-    # No proxy leads to loopback.
+    # A proxy cannot reach loopback.
     handlers: tuple[urllib.request.BaseHandler, ...] = (
         (_StaysSecure(),) if endpoint.is_tls else (urllib.request.ProxyHandler({}), _ToLoopback())
     )

@@ -1,4 +1,4 @@
-"""A receiver's door: WSGI and ASGI applications that are called with verified requests alone."""
+"""WSGI and ASGI middleware for receivers: it passes on only verified requests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from pulsar_retry.errors import PulsarRetryError
 
-#: Under which key of the environ, or the scope, an application finds what was verified.
+#: The key of the environ, or of the scope, under which an application finds the claims.
 CLAIMS = "pulsar_retry.push.claims"
 
-#: Bytes of a body that are read to be verified: a message of 5 MiB, wrapped, and room.
+#: The longest body that is read for verification, in bytes: enough for a wrapped message of 5 MiB.
 _MOST = 16 << 20
 
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -24,28 +24,28 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class VerificationError(PulsarRetryError):
-    """A request is not from whom it should be. Answer 401: the dispatcher tries again."""
+    """A request does not come from the expected sender. Answer 401: the dispatcher tries again."""
 
 
 class KeysUnavailableError(VerificationError):
-    """Nothing can be verified now: the keys cannot be fetched. Answer 503."""
+    """Nothing can be verified now, because the keys cannot be fetched. Answer 503."""
 
 
 class RequestVerifier(ABC):
-    """What verifies requests, and guards applications."""
+    """Verifies requests, and wraps applications."""
 
-    #: Whether the body is verified, too.
+    #: Whether `verify` needs the body.
     needs_body = False
 
     @abstractmethod
     def verify(self, headers: Mapping[str, str], body: bytes = b"") -> Mapping[str, object]:
-        """Return what a request says of its sender; raise `VerificationError`."""
+        """Return the verified claims of a request about its sender; raise `VerificationError`."""
 
     def wsgi(self, app: Wsgi) -> Wsgi:
-        """Return a WSGI application that calls *app* with verified requests alone.
+        """Return a WSGI application that calls *app* only with verified requests.
 
-        Others are answered 401, or 503 while keys cannot be fetched. What was verified is in the
-        environ, as ``pulsar_retry.push.claims``.
+        Other requests are answered 401, or 503 while the keys cannot be fetched. The verified
+        claims are in the environ, as ``pulsar_retry.push.claims``.
         """
 
         def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -76,9 +76,9 @@ class RequestVerifier(ABC):
         return body
 
     def asgi(self, app: Asgi) -> Asgi:
-        """Return an ASGI application that calls *app* with verified requests alone; see `wsgi`.
+        """Return an ASGI application that calls *app* only with verified requests; see `wsgi`.
 
-        What was verified is in the scope. Web sockets are closed; ``lifespan`` passes.
+        The verified claims are in the scope. Web sockets are closed; ``lifespan`` passes.
         """
 
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class RequestVerifier(ABC):
             headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
             try:
                 body = await _asgi_body(receive) if self.needs_body else b""
-                # On a thread: it may fetch keys.
+                # On a thread, because it may fetch keys.
                 scope[CLAIMS] = await asyncio.to_thread(self.verify, headers, body)
             except VerificationError as error:
                 status, answer = _answer(error)
@@ -110,7 +110,7 @@ class RequestVerifier(ABC):
 
 
 def _answer(error: VerificationError) -> tuple[str, bytes]:
-    """Return status and body; why it was refused is nobody's business."""
+    """Return status and body; the body does not give the reason of the refusal."""
     if isinstance(error, KeysUnavailableError):
         return "503 Service Unavailable", b"keys are not available\n"
     return "401 Unauthorized", b"not verified\n"
@@ -130,7 +130,7 @@ async def _asgi_body(receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a *receive* that gives *body* first."""
+    """Return a *receive* function that gives *body* first."""
     given = False
 
     async def again() -> MutableMapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Tokens by which a receiver knows who posts: Pub/Sub's OpenID Connect JWTs."""
+"""Tokens that prove the sender to a receiver: OpenID Connect JWTs, as in Pub/Sub."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.push.body import Header
 
 ALGORITHM = "RS256"
-#: What Google's tokens say, and what existing receivers check.
+#: The issuer in Google's tokens, which existing receivers check.
 ISSUER = "https://accounts.google.com"
 
 #: "The tokens attached to requests sent to push endpoints may be up to an hour old."
 _LIFETIME = 3600.0
-#: Seconds before its end from which a token is not used any more.
+#: A token is not used any more this many seconds before it expires.
 _MARGIN = 300.0
-#: Tokens that are kept. Audiences are endpoints: when they change, the old ones' are done with.
+#: How many tokens are kept. Audiences are endpoints: after a change, the old ones are not needed.
 _MOST_AUDIENCES = 16
-#: RS256 takes no smaller ones (RFC 7518, 3.3).
+#: RS256 requires at least this size (RFC 7518, 3.3).
 _LEAST_BITS = 2048
-#: Characters of a token: more are not even looked at.
+#: The longest accepted token, in characters; longer ones are refused unread.
 LONGEST = 16 * 1024
-#: How long the certificate of the key is valid. Receivers take the key from it and nothing else.
+#: How long the certificate of the key is valid. Receivers use only the key in it.
 _VALID = timedelta(days=365)
 
 
 class ServiceAccount:
-    """Signs requests with a JWT, made like Pub/Sub's. Thread-safe.
+    """Signs requests with a JWT like Pub/Sub's. Thread-safe.
 
     The claims are ``iss``, ``aud``, ``azp``, ``sub``, ``email``, ``email_verified``, ``iat`` and
-    ``exp``. A token serves all requests to its audience until it is near its end; those of the 16
-    latest audiences are kept, so that dispatchers may share an account. Nobody else vouches for it:
-    give receivers the public key (`jwks` or `certificates`), which ``push serve`` serves too.
+    ``exp``. A token is used for all requests to its audience until shortly before it expires. The
+    tokens of the latest 16 audiences are kept, so that several dispatchers can share an account. No
+    third party vouches for the account: give the public key to the receivers (`jwks` or
+    `certificates`). ``push serve`` serves it, too.
     """
 
     def __init__(
@@ -61,19 +62,20 @@ class ServiceAccount:
         lifetime: Duration = _LIFETIME,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Make one.
+        """Make an account.
 
         Args:
             email: The ``email`` claim.
-            private_key: An RSA key of 2048 bits or more, PEM.
-            key_id: The ``kid`` of tokens. None: the key's thumbprint (RFC 7638).
-            subject: The ``sub`` and ``azp`` claims. None: the email.
-            issuer: The ``iss`` claim; by default Google's, as receivers expect it.
-            lifetime: Seconds or a timedelta that a token is valid: more than 300, up to 3600.
-            clock: Tells the seconds since 1970.
+            private_key: An RSA key of at least 2048 bits, as PEM.
+            key_id: The ``kid`` of tokens. None means the thumbprint of the key (RFC 7638).
+            subject: The ``sub`` and ``azp`` claims. None means the email.
+            issuer: The ``iss`` claim. The default is Google's, which receivers expect.
+            lifetime: How long a token is valid, as seconds or a timedelta: more than 300 s, up to
+                3600 s.
+            clock: Returns the seconds since 1970.
 
         Raises:
-            ConfigError: an argument is not acceptable. It never shows the key.
+            ConfigError: an argument is invalid. The message does not show the key.
         """
         for name, value in {"email": email, "issuer": issuer}.items():
             not_blank(name, value)
@@ -95,10 +97,11 @@ class ServiceAccount:
     def from_file(
         cls, path: str | Path, *, issuer: str = ISSUER, lifetime: Duration = _LIFETIME
     ) -> Self:
-        """Read a service account's key file (Google's JSON).
+        """Read the key file of a service account (Google's JSON format).
 
         Raises:
-            ConfigError: it cannot be read, or is none. It never shows what is in it.
+            ConfigError: the file cannot be read, or is not a key file. The message does not show
+                its content.
         """
         accepted = "a service account's key file: JSON with client_email and private_key"
         try:
@@ -117,7 +120,7 @@ class ServiceAccount:
         )
 
     def token(self, audience: str) -> str:
-        """Return a token for *audience* that is valid for five minutes at least."""
+        """Return a token for *audience* that is valid for at least five minutes."""
         return self._token(audience).decode()
 
     def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:  # noqa: ARG002 - signs neither
@@ -129,10 +132,10 @@ class ServiceAccount:
         return {"keys": [{**self._public, "alg": ALGORITHM, "use": "sig", "kid": self._key_id}]}
 
     def certificates(self) -> dict[str, str]:
-        """Return the public key in a certificate of its own (X.509, PEM), by the ``kid``.
+        """Return the public key in a self-signed certificate (X.509, PEM), by its ``kid``.
 
-        Google serves its keys in this form, too, and Google's libraries for receivers read it. The
-        certificate is made anew at each call, and is valid for a year.
+        Google serves its keys in this form, too, and Google's libraries for receivers read it. Each
+        call makes a new certificate, which is valid for a year.
         """
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "pulsar-retry push")])
         now = datetime.fromtimestamp(self._clock(), UTC)
@@ -146,10 +149,10 @@ class ServiceAccount:
         return {self._key_id: certificate.public_bytes(Encoding.PEM).decode()}
 
     def token_info(self, token: str) -> dict[str, str] | None:
-        """Return what Google's ``tokeninfo`` does: header and claims as texts.
+        """Return the header and the claims of a token as texts, like Google's ``tokeninfo``.
 
-        None: the token is not of this account, was changed, or has expired. The audience and the
-        email are the receiver's to check.
+        None if the token is not from this account, was changed, or has expired. The receiver must
+        check the audience and the email.
         """
         if len(token) > LONGEST:
             return None
@@ -168,7 +171,7 @@ class ServiceAccount:
             until, token = self._tokens.get(audience, (0.0, b""))
             if now > until - _MARGIN:
                 token = self._signed(audience, now)
-                self._tokens.pop(audience, None)  # to be the last one
+                self._tokens.pop(audience, None)  # so that it becomes the newest
                 if len(self._tokens) == _MOST_AUDIENCES:
                     del self._tokens[next(iter(self._tokens))]
                 self._tokens[audience] = (now + self._lifetime, token)
@@ -198,7 +201,7 @@ def _rsa_key(pem: str | bytes) -> rsa.RSAPrivateKey:
     try:
         key = load_pem_private_key(pem.encode() if isinstance(pem, str) else pem, password=None)
     except (ValueError, TypeError, AttributeError) as error:
-        # Nothing of it in the message, nor in a traceback.
+        # Neither the message nor a traceback may show the key.
         raise ConfigError.bad("private_key", type(error).__name__, accepted) from None
     if not isinstance(key, rsa.RSAPrivateKey) or key.key_size < _LEAST_BITS:
         raise ConfigError.bad("private_key", type(key).__name__, accepted)

@@ -1,4 +1,4 @@
-"""The receiver's side of tokens."""
+"""Verification of tokens, for receivers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _REQUIRED = ["aud", "email", "exp", "iat", "iss"]
 
 
 class Verifier(RequestVerifier):
-    """Checks the JWT of a push request, Google's as well as a `ServiceAccount`'s. Thread-safe.
+    """Checks the JWT of a push request, from Google or from a `ServiceAccount`. Thread-safe.
 
-    Signature (RS256 alone, whatever the token says), ``exp``, ``iat``, ``aud``, ``iss``, ``email``
-    and ``email_verified``: all of what Pub/Sub's page asks receivers to check.
+    It checks the signature (only RS256, whatever the token says), ``exp``, ``iat``, ``aud``,
+    ``iss``, ``email`` and ``email_verified``: everything that Pub/Sub's documentation asks
+    receivers to check.
     """
 
     def __init__(
@@ -35,21 +36,22 @@ class Verifier(RequestVerifier):
         leeway: Duration = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make one. Nothing is fetched before the first request.
+        """Make a verifier. It fetches nothing before the first request.
 
         Args:
-            keys: A JSON Web Key Set, or its URL: for Google's own tokens
-                ``https://www.googleapis.com/oauth2/v3/certs``. It is fetched again when it is as
-                old as its server allows, and for a key that is not in it, at most each 30 s.
-            audience: What ``aud`` has to be, in capitals or not (so says Pub/Sub's page): the
-                endpoint's URL if nothing else was said.
-            email: What ``email`` has to be.
-            issuer: What ``iss`` may be.
-            leeway: Seconds or a timedelta by which clocks may differ.
-            clock: Tells the age of keys in seconds.
+            keys: A JSON Web Key Set, or its URL. For Google's own tokens the URL is
+                ``https://www.googleapis.com/oauth2/v3/certs``. The set is fetched again when its
+                server's time limit is over, or for an unknown key; after each fetch for such a
+                reason there is a pause of 30 s.
+            audience: The expected ``aud``; upper and lower case do not differ, as in Pub/Sub. By
+                default senders use the URL of the endpoint.
+            email: The expected ``email``.
+            issuer: The accepted values of ``iss``.
+            leeway: Seconds or a timedelta by which the clocks may differ.
+            clock: Returns seconds, to measure the age of keys.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         for name, value in {"audience": audience, "email": email}.items():
             not_blank(name, value)
@@ -64,12 +66,12 @@ class Verifier(RequestVerifier):
         """Return the claims of a request.
 
         Args:
-            headers: Its headers, of any case.
-            body: Not needed.
+            headers: The headers of the request. The case of names does not matter.
+            body: Not used.
 
         Raises:
-            VerificationError: there is no token, or one that is not good. It says why; the sender
-                need not know.
+            VerificationError: the token is missing or invalid. The message says why; do not send it
+                to the caller.
             KeysUnavailableError: the keys cannot be fetched.
         """
         value = next((v for name, v in headers.items() if name.lower() == "authorization"), "")
@@ -82,7 +84,7 @@ class Verifier(RequestVerifier):
         """Return the claims of a token.
 
         Raises:
-            VerificationError: it is not good.
+            VerificationError: the token is invalid.
             KeysUnavailableError: the keys cannot be fetched.
         """
         try:
@@ -96,7 +98,7 @@ class Verifier(RequestVerifier):
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
             raise VerificationError(f"the token is not good: {error}") from error
-        audience = claims["aud"]  # of several, some may be meant for others
+        audience = claims["aud"]  # a list is refused: some of it may be meant for others
         if not isinstance(audience, str) or audience.lower() != self._audience.lower():
             raise VerificationError("the audience is another one")
         if claims["email"] != self._email:
