@@ -23,7 +23,7 @@ SHORTEST, LONGEST, USUAL = 10.0, 600.0, 10.0
 
 
 def policy_of(policy: RetryPolicy | None, dead_letter_policy: object | None) -> RetryPolicy:
-    """Return the policy of the subscriber: without one everything comes back at once."""
+    """Return the policy for the subscriber. Without one, a failed message comes back at once."""
     if policy is not None:
         return policy
     return RetryPolicy(

@@ -297,6 +297,6 @@ def _header(name: str, value: str) -> Header | None:
 
 
 def _quoted(text: str) -> bytes:
-    """Return *text* as a structured field's string (RFC 8941), which is ASCII without controls."""
+    """Return *text* as the string of a structured field (RFC 8941), in printable ASCII."""
     plain = _NOT_PLAIN.sub("?", text)
     return b'"' + plain.encode() + b'"'

@@ -373,7 +373,7 @@ class Dispatcher:
 
     @property
     def pace(self) -> Pace:
-        """The window, what is outstanding, backoff and latency; whether it is paused or ends."""
+        """The window, the outstanding requests, backoff and latency; also whether it is paused."""
         return self._pacer.pace()
 
     @property

@@ -1,4 +1,4 @@
-"""The handler of a dispatcher's subscriber: makes a request of a message, and judges the answer."""
+"""The handler of a dispatcher's subscriber: it sends a request for each message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("pulsar_retry")
 
 
 class Signer(Protocol):
-    """Makes the headers by which a receiver knows who posts. Thread-safe."""
+    """Makes headers that prove to a receiver who the sender is. Thread-safe."""
 
     def headers(self, audience: str, message_id: str, body: bytes) -> list[Header]:
         """Return the headers for a request."""
@@ -47,9 +47,9 @@ class Form:
         write_metadata: Whether an unwrapped body has its metadata in headers.
         attribute_headers: Names of attributes that are headers without a prefix, in lower case.
         tells_attempt: Whether ``deliveryAttempt`` is sent.
-        audience: Of tokens; None: the endpoint's URL.
-        signers: Who sign.
-        codec: What letters are written with.
+        audience: The audience of tokens; None means the URL of the endpoint.
+        signers: The signers of requests.
+        codec: The codec of letters.
     """
 
     subscription: str
@@ -63,10 +63,10 @@ class Form:
 
 
 class Pusher:
-    """Called on an event loop with each message; raises what is no acknowledgement.
+    """Called on an event loop with each message; raises an error without an acknowledgement.
 
-    It is entered on that loop before the first message and left after the last one. `change` and
-    `give_up` may be called on any thread.
+    As a context manager, it is entered on that loop before the first message and left after the
+    last one. `change` and `give_up` may be called on any thread.
 
     Attributes:
         ready: Called when it is entered.
@@ -81,7 +81,7 @@ class Pusher:
         *,
         retries_in_place: Callable[[], int],
     ) -> None:
-        """Make one; *retries_in_place* tells how often a lane has retried the message at hand."""
+        """Make a pusher; *retries_in_place* returns how often a lane has retried the message."""
         self._poster = poster
         self._pacer = pacer
         self._form = form
@@ -96,7 +96,7 @@ class Pusher:
 
     @property
     def poster(self) -> Poster:
-        """Where requests go now."""
+        """The current target of requests."""
         return self._poster
 
     async def __aenter__(self) -> Self:
@@ -115,11 +115,11 @@ class Pusher:
         """Push *message*.
 
         Raises:
-            PushNacked: it is not acknowledged.
-            Exception: there was no request to be made of it.
+            PushNacked: the endpoint has not acknowledged it.
+            Exception: no request could be made for the message.
         """
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine that runs is in one
+        assert task is not None  # noqa: S101 - a running coroutine is always in a task
         self._at_work.add(task)
         if not self._is_measuring:
             self._measure(task.get_loop())
@@ -153,7 +153,7 @@ class Pusher:
         loop.call_later(MEASURED, measured)
 
     def _request(self, message: Any, poster: Poster) -> tuple[bytes, list[Header], list[Header]]:
-        """Return the body, the headers, and those by which the request is signed."""
+        """Return the body, the headers, and the headers with signatures."""
         form, pushed = self._form, Pushed.of(message, self._form.codec)
         attempt = pushed.attempt + self._retries_in_place()
         headers = common_headers(pushed, attempt)
@@ -181,32 +181,32 @@ class Pusher:
         return body, headers, signatures
 
     def _tell(self, left_out: list[str]) -> None:
-        """Log, once for each, attributes that are no headers."""
+        """Log each attribute that cannot be a header, once."""
         for name in left_out:
             if name not in self._told and len(self._told) < _MOST_TOLD:
                 self._told.add(name)
                 _log.warning("the attribute %.100r is not sent: it can be no header", name)
 
     def change(self, poster: Poster) -> None:
-        """Post to another endpoint from now on; what is on its way stays on it."""
+        """Post to another endpoint from now on; outstanding requests are not affected."""
         before, self._poster = self._poster, poster
         self._pacer.begin_anew()
         self._on_loop(lambda: _spawn(before.aclose()))
 
     def give_up(self, timeout: float) -> None:
-        """Break off every request that is on its way; wait until connections are closed."""
+        """Break off all outstanding requests; wait until the connections are closed."""
         if self._loop is not None:
             self._on_loop(lambda: [task.cancel() for task in self._at_work])
             self._has_left.wait(timeout)
 
     def _on_loop(self, act: Callable[[], object]) -> None:
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(act)
 
 
 def _words(headers: list[Header]) -> list[str]:
-    """Return the words of the values of *headers*, tokens and signatures among them."""
+    """Return the words in the values of *headers*, such as tokens and signatures."""
     words = (word for _, value in headers for word in value.decode().split())
     return [word for word in words if word != "Bearer"]
 
@@ -220,5 +220,5 @@ def _spawn(coroutine: Any) -> None:
     task.add_done_callback(_closing.discard)
 
 
-#: Attributes that are logged at most: their names are anyone's to choose.
+#: How many attributes are logged at most: producers can choose any names.
 _MOST_TOLD = 100

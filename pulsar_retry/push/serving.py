@@ -1,4 +1,4 @@
-"""The dispatcher's own small HTTP server: health, metrics, keys, and a few orders."""
+"""The dispatcher's own small HTTP server: health, metrics, keys, and a few commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_retry.push.dispatcher import Dispatcher
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Bytes of an order's body.
+#: The longest body of a command, in bytes.
 _MOST = 16 * 1024
 _JSON, _METRICS = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
@@ -35,12 +35,13 @@ Reply = tuple[HTTPStatus, str, bytes]
 
 @attrs.frozen
 class Orders:
-    """What can be asked of a dispatcher over HTTP, apart from any socket.
+    """The pages and commands of a dispatcher over HTTP, without a socket.
 
     Attributes:
         dispatcher: The dispatcher.
-        account: Whose public key is served; None: nobody's.
-        token: What orders have to bring as a bearer token: `checked_token`. None: none is taken.
+        account: The account whose public key is served; None serves no key.
+        token: The bearer token that commands must have, see `checked_token`. None refuses all
+            commands.
     """
 
     dispatcher: Dispatcher
@@ -51,11 +52,13 @@ class Orders:
     def get(self, path: str, query: str = "") -> Reply:
         """Answer a GET: ``/healthz``, ``/readyz`` or ``/metrics``.
 
-        The first is 200 until the dispatcher has ended, the second while its health is ``running``
-        and it is not paused; else they are 503.
+        ``/healthz`` is 200 while the dispatcher runs, from its start to its end. ``/readyz`` is 200
+        while its health is ``running`` and it is neither paused nor stopping. Otherwise the status
+        is 503.
 
-        With an account also ``/.well-known/jwks.json`` (its key), ``/oauth2/v1/certs`` (the same as
-        a certificate, as Google has it), and ``/tokeninfo?id_token=…``.
+        With an account there are also ``/.well-known/jwks.json`` (its public key),
+        ``/oauth2/v1/certs`` (the same key in a certificate, as Google serves it), and
+        ``/tokeninfo?id_token=…``.
         """
         match path:
             case "/healthz" | "/readyz":
@@ -72,7 +75,7 @@ class Orders:
         return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
 
     def post(self, path: str, authorization: str, body: bytes, address: str = "") -> Reply:
-        """Carry out an order, ``/pause``, ``/resume`` or ``/endpoint``, of a client's address."""
+        """Execute ``/pause``, ``/resume`` or ``/endpoint`` for a client at *address*."""
         if self.token is None:
             return _json(HTTPStatus.FORBIDDEN, {"error": "no orders are taken"})
         try:
@@ -134,10 +137,10 @@ _NO_TOKEN = _json(
 
 
 def checked_token(token: str) -> str:
-    """Return *token*, which cannot be guessed and can be a header's value.
+    """Return *token*, after a check that it is hard to guess and valid in a header.
 
     Raises:
-        ConfigError: it is none. The message does not show it.
+        ConfigError: the token is invalid. The message does not show it.
     """
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
@@ -156,20 +159,20 @@ class _IPv6Server(_Server):
 
 
 class Server:
-    """Serves a dispatcher's `Orders` on a port, on threads of its own; a context manager.
+    """Serves a dispatcher's `Orders` on a port, on background threads; a context manager.
 
     Attributes:
-        host: The address that it listens on, as URLs have it: one of IPv6 is in brackets.
+        host: The address that it listens on, in the form for URLs: IPv6 addresses are in brackets.
         port: The port.
     """
 
     def __init__(self, orders: Orders, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen.
+        """Listen on a port.
 
         Args:
             orders: What it serves.
-            host: The address; loopback unless others are to see health and metrics.
-            port: The port; 0: a free one.
+            host: The address. Use loopback unless others may see health and metrics.
+            port: The port; 0 chooses a free one.
 
         Raises:
             OSError: it cannot listen there.
@@ -221,7 +224,7 @@ def _handler(orders: Orders) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_request(self, code: object = "-", _size: object = "-") -> None:
-            path = self.path.partition("?")[0]  # there are tokens behind it
+            path = self.path.partition("?")[0]  # the query may contain tokens
             _log.debug("%s %s: %s", self.command, path, code)
 
         def log_message(self, *_: object) -> None:

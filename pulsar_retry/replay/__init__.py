@@ -1,7 +1,7 @@
-"""Dead letters back to work, and history once more: one subscription with all that belongs to it.
+"""Redrive dead letters, and seek or restore a subscription together with its letters.
 
-Everything here takes a `Cluster`, or a `Subscription` in one: the main topic, the retry topic and
-the dead-letter topic together.
+Everything here takes a `Cluster`, or a `Subscription` in a cluster: the main topic, the retry topic
+and the dead-letter topic together.
 """
 
 from pulsar_retry.replay.cluster import Cluster

@@ -16,20 +16,20 @@ import attrs
 
 from pulsar_retry.errors import SnapshotError
 
-#: How the broker writes acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
+#: The broker's format for acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
 _RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
 _VERSION = 1
 
 
 class EntryPlace(NamedTuple):
-    """An entry of one partition. Sorts as the partition does."""
+    """The place of an entry in one partition. Places sort in the order of the partition."""
 
     ledger: int
     entry: int
 
     @classmethod
     def parse(cls, text: str) -> EntryPlace:
-        """Read ``ledger:entry``; the broker may say more of a batch, in brackets."""
+        """Read ``ledger:entry``; for a batch the broker may add more in brackets."""
         ledger, entry = text.partition(" ")[0].split(":")
         return cls(int(ledger), int(entry))
 
@@ -38,7 +38,7 @@ class EntryPlace(NamedTuple):
 
 
 class Range(NamedTuple):
-    """Entries of one ledger, *first* to *last*, both included."""
+    """The entries of one ledger from *first* to *last*, both included."""
 
     ledger: int
     first: int
@@ -47,11 +47,11 @@ class Range(NamedTuple):
 
 @attrs.frozen
 class Log:
-    """What the broker holds of one partition.
+    """What the broker stores of one partition.
 
     Attributes:
-        ledgers: Ids and numbers of entries, in order.
-        last: The last entry; -1 as its entry where its ledger is empty.
+        ledgers: Ids and entry counts of the ledgers, in order.
+        last: The last entry; its entry number is -1 if its ledger is empty.
     """
 
     ledgers: tuple[tuple[int, int], ...]
@@ -63,31 +63,31 @@ class Log:
         last = EntryPlace.parse(facts["lastConfirmedEntry"])
         ledgers = [(int(each["ledgerId"]), int(each["entries"])) for each in facts["ledgers"]]
         if ledgers:
-            # The one that is written to is counted apart.
+            # The current ledger is counted separately.
             ledger, entries = ledgers[-1]
             ledgers[-1] = (ledger, max(entries, int(facts.get("currentLedgerEntries", 0))))
         return cls(tuple(ledgers), last)
 
     @property
     def first(self) -> EntryPlace:
-        """The first entry that is there, or that will be."""
+        """The first entry that is stored, or that will be."""
         return (
             EntryPlace(self.ledgers[0][0], 0) if self.ledgers else EntryPlace(self.last.ledger, 0)
         )
 
     def has(self, place: EntryPlace) -> bool:
-        """Tell whether *place* is there."""
+        """Tell whether the entry at *place* is stored."""
         return 0 <= place.entry < dict(self.ledgers).get(place.ledger, 0)
 
     def places(self, after: EntryPlace) -> Iterator[EntryPlace]:
-        """Yield the entries past *after*, in order."""
+        """Yield the entries after *after*, in order."""
         for ledger, entries in self.ledgers:
             begin = after.entry + 1 if ledger == after.ledger else 0
             if ledger >= after.ledger:
                 yield from (EntryPlace(ledger, entry) for entry in range(begin, entries))
 
     def count(self, after: EntryPlace) -> int:
-        """Return how many entries there are past *after*."""
+        """Return how many entries there are after *after*."""
         return sum(
             max(0, entries - (after.entry + 1 if ledger == after.ledger else 0))
             for ledger, entries in self.ledgers
@@ -97,15 +97,15 @@ class Log:
 
 @attrs.frozen
 class AckState:
-    """What is acknowledged: everything up to *mark*, and some ranges past it.
+    """What is acknowledged: everything up to *mark*, and some ranges after it.
 
-    Acknowledged messages of a batch whose others are not are not part of it: the broker does not
-    tell them.
+    In a batch that is only partly acknowledged, the acknowledged messages are not included, because
+    the broker does not report them.
 
     Attributes:
-        mark: The last entry up to which everything is acknowledged; an entry of -1: nothing of its
-            ledger is.
-        ranges: What is acknowledged past it; sorted, disjoint and not adjacent.
+        mark: The last entry up to which everything is acknowledged. An entry number of -1 means
+            that nothing in its ledger is.
+        ranges: What is acknowledged after the mark: sorted, disjoint and not adjacent.
     """
 
     mark: EntryPlace
@@ -113,20 +113,20 @@ class AckState:
 
     @classmethod
     def of(cls, mark: EntryPlace, ranges: Iterable[Range]) -> Self:
-        """Make a state of *ranges* in any order, overlapping or not."""
+        """Make a state from *ranges* in any order, which may overlap."""
         return cls(mark, tuple(_merged(_past(mark, each) for each in ranges)))
 
     @classmethod
     def read(cls, cursor: Mapping[str, Any], log: Log) -> AckState:
-        """Read a cursor of a topic's internal statistics."""
+        """Read a cursor from a topic's internal statistics."""
         ranges: list[Range] = []
         for match in _RANGE.finditer(cursor["individuallyDeletedMessages"]):
             low_ledger, low, ledger, high = map(int, match.groups())
             if low_ledger == ledger:
                 ranges.append(Range(ledger, low + 1, high))
                 continue
-            # From the middle of one ledger into another, over all between. What is not known to be
-            # there is not acknowledged either.
+            # This range goes from one ledger to another, over all ledgers between them. Entries
+            # that are not in the log are not taken as acknowledged.
             ranges.append(Range(ledger, 0, high))
             for between, count in log.ledgers:
                 if low_ledger <= between < ledger:
@@ -145,7 +145,7 @@ class AckState:
         return each.ledger == place.ledger and each.first <= place.entry <= each.last
 
     def acknowledged(self, log: Log) -> Iterator[EntryPlace]:
-        """Yield the acknowledged entries past the mark that *log* still has."""
+        """Yield the acknowledged entries after the mark that *log* still contains."""
         entries = dict(log.ledgers)
         for ledger, first, last in self.ranges:
             for entry in range(first, min(last + 1, entries.get(ledger, 0))):
@@ -157,14 +157,14 @@ class AckState:
         return (place for place in log.places(self.mark) if place not in gone)
 
     def backlog(self, log: Log, after: EntryPlace | None = None) -> int:
-        """Return how many entries of *log* (past *after*) are not acknowledged."""
+        """Return how many entries of *log* (after *after*) are not acknowledged."""
         past = self if after is None or after <= self.mark else AckState.of(after, self.ranges)
         entries = dict(log.ledgers)
         done = (min(last + 1, entries.get(id_, 0)) - first for id_, first, last in past.ranges)
         return log.count(past.mark) - sum(max(0, count) for count in done)
 
     def missing(self, other: AckState) -> Iterator[EntryPlace]:
-        """Yield what is acknowledged past the mark here, and not in *other*."""
+        """Yield the entries after the mark that are acknowledged here, but not in *other*."""
         for ledger, first, last in self.ranges:
             for entry in range(first, last + 1):
                 if not other.is_acknowledged(place := EntryPlace(ledger, entry)):
@@ -173,7 +173,7 @@ class AckState:
     # -- as text ----------------------------------------------------------------------------------
 
     def encode(self) -> str:
-        """Return it as text: a version, the mark, and the ranges, deflated where that is shorter.
+        """Return the state as text: a version, the mark, and the ranges, compressed if shorter.
 
         Ranges are written as differences, so that ten thousand of them take some kilobytes.
         """
@@ -191,10 +191,10 @@ class AckState:
 
     @classmethod
     def decode(cls, text: str) -> AckState:
-        """Read what `encode` wrote.
+        """Read the text that `encode` wrote.
 
         Raises:
-            SnapshotError: it is of another version, or broken.
+            SnapshotError: the text has another version, or is broken.
         """
         version, _, rest = text.partition(";")
         if version != str(_VERSION):
@@ -209,7 +209,7 @@ class AckState:
 
 
 def _past(mark: EntryPlace, each: Range) -> Range:
-    """Return the part of a range past *mark*; it may be empty."""
+    """Return the part of a range after *mark*; it may be empty."""
     if each.ledger < mark.ledger:
         return Range(each.ledger, 0, -1)
     if each.ledger == mark.ledger and each.first <= mark.entry:
@@ -218,7 +218,7 @@ def _past(mark: EntryPlace, each: Range) -> Range:
 
 
 def _merged(ranges: Iterable[Range]) -> Iterator[Range]:
-    """Yield ranges in order, those that touch as one, empty ones not at all."""
+    """Yield the ranges in order, without empty ones; adjacent and overlapping ones become one."""
     held: Range | None = None
     for each in sorted(each for each in ranges if each.first <= each.last):
         if held is not None and held.ledger == each.ledger and each.first <= held.last + 1:

@@ -1,4 +1,4 @@
-"""How to reach a cluster, by both of its protocols."""
+"""How to reach a cluster, by Pulsar's binary protocol and by its REST API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.reaching import check_broker
 from pulsar_retry.runtime.token import authentication
 
-#: The ports of the REST API where the service URL has those of the binary protocol.
+#: The scheme and port of the REST API for each scheme of the binary protocol.
 _ADMIN = {"pulsar": ("http", 8080), "pulsar+ssl": ("https", 8443)}
 _SCHEMES = (*_ADMIN, "http", "https")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
@@ -26,17 +26,20 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 @attrs.frozen(kw_only=True)
 class Cluster:
-    """Where a cluster is, who we are, and which certificates are trusted. No `repr` shows a token.
+    """The addresses of a cluster, our credentials, and the trusted certificates.
+
+    Its `repr` does not show the token.
 
     Attributes:
-        service_url: What clients connect to, such as ``pulsar://localhost:6650``; several hosts
-            have commas between them.
-        admin_url: The REST API. None: the first host, at port 8080, with TLS 8443.
-        token: A token, or a function that returns the one of now; None: there is none.
-        token_file: A file that holds it, read again at each use.
-        tls_trust_certs_file: The certificates that are trusted; None: of brokers those of certifi,
-            of the REST API the system's.
-        tls_allow_insecure: Whether any certificate will do, for any host.
+        service_url: The URL that clients connect to, such as ``pulsar://localhost:6650``. Several
+            hosts are separated by commas.
+        admin_url: The URL of the REST API. By default it is the first host at port 8080, or 8443
+            with TLS.
+        token: A token, or a function that returns the current one; None if there is none.
+        token_file: A file that contains the token. It is read again at each use.
+        tls_trust_certs_file: The trusted certificates. If it is None, those of certifi are used for
+            brokers, and those of the system for the REST API.
+        tls_allow_insecure: Whether any certificate is accepted, for any host.
     """
 
     service_url: str = attrs.field(default="pulsar://localhost:6650", kw_only=False)
@@ -58,18 +61,19 @@ class Cluster:
 
     @property
     def admin_url(self) -> str:
-        """The root of the REST API."""
+        """The root URL of the REST API."""
         return self._admin_url or _by_custom(self.service_url)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster:
-        """Take ``PULSAR_SERVICE_URL``, ``PULSAR_ADMIN_URL``, ``PULSAR_TOKEN`` and so on.
+        """Make a cluster from the environment.
 
-        The others are ``PULSAR_TOKEN_FILE``, ``PULSAR_TLS_TRUST_CERTS_FILE`` and
-        ``PULSAR_TLS_ALLOW_INSECURE`` (``true`` or ``false``). What is not set has its default.
+        The variables are ``PULSAR_SERVICE_URL``, ``PULSAR_ADMIN_URL``, ``PULSAR_TOKEN``,
+        ``PULSAR_TOKEN_FILE``, ``PULSAR_TLS_TRUST_CERTS_FILE`` and ``PULSAR_TLS_ALLOW_INSECURE``
+        (``true`` or ``false``). A variable that is not set has its default.
 
         Raises:
-            ConfigError: one of them is not acceptable.
+            ConfigError: a variable is invalid.
         """
         names = ("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file")
         said: dict[str, Any] = {
@@ -81,7 +85,7 @@ class Cluster:
         return cls(**said, tls_allow_insecure=insecure in _TRUE)
 
     def read_token(self) -> str | None:
-        """Return the token of now; None: there is none.
+        """Return the current token; None if there is none.
 
         Raises:
             ConfigError: the file cannot be read, or is empty.
@@ -97,32 +101,32 @@ class Cluster:
         return token
 
     def check(self) -> None:
-        """See that a broker answers. Blocks for 4 s at most.
+        """Check that a broker answers. Blocks for 4 s at most.
 
         Raises:
-            ConfigError: the token or the certificates can't be read.
-            UnreachableError: there is none, or it refuses the token.
+            ConfigError: the token or the certificates cannot be read.
+            UnreachableError: no broker answers, or it refuses the token.
         """
         check_broker(self.service_url, self)
 
     def client(
         self, *, operation_timeout_seconds: int = 30, io_threads: int = 1, check: bool = True
     ) -> Client:
-        """Open a client, after a look whether a broker is there; whoever opens it closes it.
+        """Open a client, after a check that a broker answers. The caller closes the client.
 
-        pulsar-client logs nothing: what it would say is in the errors.
+        pulsar-client's log is switched off: errors contain the information.
 
         Args:
-            operation_timeout_seconds: As `pulsar.Client` has it.
-            io_threads: Likewise.
-            check: Whether to look. pulsar-client itself connects when something is opened.
+            operation_timeout_seconds: As in `pulsar.Client`.
+            io_threads: As in `pulsar.Client`.
+            check: Whether to check. pulsar-client itself connects only when something is opened.
 
         Raises:
-            ConfigError: the token or the certificates can't be read.
-            UnreachableError: as `check`.
+            ConfigError: the token or the certificates cannot be read.
+            UnreachableError: see `check`.
         """
         if self.tls_trust_certs_file is not None:
-            tls_context(self)  # pulsar-client would call it a failed authentication
+            tls_context(self)  # pulsar-client would report a failed authentication
         if check:
             self.check()
         return Client(
@@ -137,12 +141,12 @@ class Cluster:
         )
 
     def admin(self) -> AdminClient:
-        """Return a client of the REST API, whose first call sees whether it answers within 4 s."""
+        """Return a REST API client, whose first call checks that the API answers within 4 s."""
         return AdminClient(self, check=True)
 
 
 def _by_custom(service_url: str) -> str:
-    """Return where the REST API is by custom: on the first host."""
+    """Return the usual URL of the REST API, on the first host."""
     scheme, _, hosts = service_url.partition("://")
     first = hosts.split(",", 1)[0].split("/", 1)[0]
     if scheme not in _ADMIN:
@@ -153,11 +157,11 @@ def _by_custom(service_url: str) -> str:
 
 
 def _is_url(text: str, schemes: Collection[str]) -> bool:
-    """Tell whether *text* is a URL of one of *schemes* whose hosts, and ports if any, are ones."""
+    """Tell whether *text* is a URL with one of *schemes* and with valid hosts and ports."""
     try:
         parts = urllib.parse.urlsplit(text)
         hosts = [urllib.parse.urlsplit(f"//{each}") for each in parts.netloc.split(",")]
-        # Asking for a port that is no number raises.
+        # `port` raises if it is not a number.
         return parts.scheme in schemes and all(each.hostname and each.port != 0 for each in hosts)
     except ValueError:
         return False

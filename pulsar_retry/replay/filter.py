@@ -1,4 +1,4 @@
-"""Which dead letters are meant. Pure."""
+"""A selection of dead letters. Pure."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def _zoned(_: object, attribute: attrs.Attribute[datetime | None], value: dateti
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """Which dead letters are meant: those that fit everything that is said. By default all.
+    """A selection of dead letters: those that match all given conditions. By default all match.
 
-    Where several values are given, one of them has to fit. A letter that does not say what is asked
-    for does not fit.
+    If a condition has several values, one of them must match. A letter without the information does
+    not match.
 
     Attributes:
         reason: Why they are dead, such as ``invalid``.
         error: The class of the error.
-        fingerprint: What errors that were raised in the same place have in common.
+        fingerprint: An id that errors from the same place in the code share.
         key: The partition key.
-        since: Dead since then: the time of the failure, or where a letter does not say it, of the
-            letter itself.
-        until: Dead before then.
+        since: Dead since this time: the time of the failure, or of the letter itself if the letter
+            does not give it.
+        until: Dead before this time.
         properties: Properties and their values.
     """
 
@@ -48,11 +48,11 @@ class Filter:
 
     @property
     def takes_all(self) -> bool:
-        """Whether nothing is asked for."""
+        """Whether there are no conditions."""
         return self == Filter()
 
     def matches(self, properties: Mapping[str, str], key: str | None, published: datetime) -> bool:
-        """Tell whether a letter is meant.
+        """Tell whether a letter matches.
 
         Args:
             properties: Its properties.

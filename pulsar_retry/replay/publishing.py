@@ -1,4 +1,4 @@
-"""The hand-off of consumers, for those who publish letters without a consumer of their own."""
+"""The hand-off of consumers, for code that publishes letters without a consumer of its own."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import pulsar
 from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.handoff import HandOff
 
-#: Seconds until a letter without a receipt has failed.
+#: Seconds after which a letter without a receipt has failed.
 SEND_TIMEOUT = 30.0
 
 
 class AcknowledgedLater:
-    """Stands for the consumer of messages that are acknowledged when all letters are stored."""
+    """Replaces the consumer of messages that are acknowledged after all letters are stored."""
 
     def acknowledge_async(self, _raw: Any, done: Callable[[_pulsar.Result], object]) -> None:
-        """Leave the message as it is."""
+        """Report success without acknowledging the message."""
         done(_pulsar.Result.Ok)
 
 
 @contextlib.contextmanager
 def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
-    """Give what hands letters on; what is under way at the end fails.
+    """Give a hand-off that publishes letters; letters that are in flight at the end fail.
 
     Args:
-        client: Publishes them.
-        max_pending: Letters in flight at most.
+        client: Publishes the letters.
+        max_pending: How many letters are in flight at most.
     """
     hand_off = HandOff(
         client,
@@ -38,7 +38,7 @@ def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
         max_pending=max_pending,
         send_timeout=SEND_TIMEOUT,
         dead_letter_subscription=None,
-        come_back=lambda _raw, _was_letter: None,  # nothing is in hand that could come back
+        come_back=lambda _raw, _was_letter: None,  # no message is in hand that could come back
         timer=client._timer,  # noqa: SLF001 - one per client
         keep_writer_schema=True,
     )

@@ -1,7 +1,7 @@
-"""See at once whether there is a Pulsar broker at a URL.
+"""Check quickly whether there is a Pulsar broker at a URL.
 
-pulsar-client tries for as long as an operation may take, 30 s, and then says "timeout" or "connect
-error" without the URL or the cause.
+pulsar-client tries for as long as an operation may take, 30 s, and then reports "timeout" or
+"connect error" without the URL or the cause.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _PATIENCE = 4.0
 
 
 def check_broker(service_url: str, endpoint: Endpoint, *, validate_hostname: bool = False) -> None:
-    """See that a broker answers at one of the hosts of a service URL. Blocks for 4 s at most.
+    """Check that a broker answers at one of the hosts of a service URL. Blocks for 4 s at most.
 
     Args:
-        service_url: What pulsar-client would connect to.
-        endpoint: Which certificates are trusted, and who we are.
-        validate_hostname: Whether the certificate has to be for the host. pulsar-client does not
-            ask for that either, unless it is told to.
+        service_url: The URL that pulsar-client would connect to.
+        endpoint: The trusted certificates and our credentials.
+        validate_hostname: Whether the certificate must match the host name. By default
+            pulsar-client does not check this either.
 
     Raises:
-        UnreachableError: nothing is there, or no broker, or it refuses the token.
-        ConfigError: the token or the certificates can't be read.
+        UnreachableError: nothing answers, or not a broker, or it refuses the token.
+        ConfigError: the token or the certificates cannot be read.
     """
     scheme = service_url.partition("://")[0]
     token = endpoint.read_token() if scheme.startswith("pulsar") else None
@@ -40,10 +40,10 @@ def check_broker(service_url: str, endpoint: Endpoint, *, validate_hostname: boo
 
 
 def _tls(endpoint: Endpoint, validate_hostname: bool) -> ssl.SSLContext:
-    """Return a context that accepts what pulsar-client accepts: it is less strict than Python."""
+    """Return a context that is as strict as pulsar-client, which is less strict than Python."""
     context = tls_context(endpoint)
     context.check_hostname = validate_hostname and not endpoint.tls_allow_insecure
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if endpoint.tls_trust_certs_file is None and not endpoint.tls_allow_insecure:
-        context.load_verify_locations(certifi.where())  # which pulsar-client trusts
+        context.load_verify_locations(certifi.where())  # pulsar-client trusts these
     return context

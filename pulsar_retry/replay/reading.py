@@ -1,4 +1,4 @@
-"""Looking at dead letters without consuming any."""
+"""Reads dead letters without consuming them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 
-#: Milliseconds to wait for a message that is known to be there.
+#: Milliseconds to wait for a message that is known to be stored.
 _PATIENCE_MS = 30_000
-#: Milliseconds in which every partition is looked at once.
+#: Milliseconds in which each partition is read once.
 _TAIL_MS = 200
 
 
 class LetterInPlace(NamedTuple):
-    """A message where it is.
+    """A message and its place.
 
     Attributes:
         raw: The `_pulsar.Message`.
         topic: The full name of its partition.
-        position: Where in it.
+        position: Its position in the partition.
     """
 
     raw: Any
@@ -41,14 +41,15 @@ def read_letters(
     partitions: list[str],
     subscription: str | None = None,
 ) -> Iterator[LetterInPlace]:
-    """Yield what is in *partitions* now, one after the other, and leave it all as it is.
+    """Yield the current messages of *partitions*, one partition after the other, unchanged.
 
     Args:
-        client: Reads.
-        admin: Knows what is there.
+        client: Reads the messages.
+        admin: Gives the current state of the partitions.
         partitions: Full names.
-        subscription: Leave out what this one has acknowledged, as far as the broker tells: single
-            messages of a batch that is not done with are not left out.
+        subscription: Leave out messages that this subscription has acknowledged. Acknowledged
+            messages of a batch that is not completely acknowledged are not left out, because the
+            broker does not report them.
     """
     for topic in partitions:
         yield from _read_partition(client, admin, topic, subscription)
@@ -76,7 +77,7 @@ def _read_partition(
 
 
 def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[LetterInPlace]:
-    """Yield what arrives in *partitions* from now on, for ever, and consume nothing."""
+    """Yield messages that arrive in *partitions* from now on, without end and unchanged."""
     with contextlib.ExitStack() as stack:
         latest = pulsar.MessageId.latest
         readers = [stack.enter_context(reader_of(client, topic, latest)) for topic in partitions]
@@ -89,15 +90,16 @@ def tail_letters(client: pulsar.Client, partitions: list[str]) -> Iterator[Lette
 
 
 def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> LetterInPlace | None:
-    """Return one message; None: it is not there.
+    """Return one message; None if it does not exist.
 
     Args:
-        client: Reads.
-        partitions: The topic's.
-        message_id: As it is printed; without the batch's number the first message of a batch.
+        client: Reads the message.
+        partitions: The partitions of the topic.
+        message_id: The id as it is printed. Without a batch index, the first message of a batch is
+            returned.
 
     Raises:
-        ConfigError: that is no message id.
+        ConfigError: *message_id* is not a message id.
     """
     asked = Position.parse(message_id)
     topic = partitions[asked.partition] if 0 <= asked.partition < len(partitions) else partitions[0]
@@ -118,14 +120,14 @@ def reader_of(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Ite
     """Give a raw reader of one partition, which leaves no trace when it is closed."""
     bare = BareClient.create_reader(client, topic, start, receiver_queue_size=500)
     try:
-        yield bare._reader  # noqa: SLF001 - raw messages cost less
+        yield bare._reader  # noqa: SLF001 - raw messages need less time
     finally:
         with contextlib.suppress(_pulsar.PulsarException):
             bare.close()
 
 
 def _just_after(mark: EntryPlace) -> pulsar.MessageId:
-    """Return the id after which to begin; before the first entry of a ledger there is none."""
+    """Return the id to start after; the entry number -1 starts at the first entry of a ledger."""
     return pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
 
 

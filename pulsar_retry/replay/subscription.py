@@ -1,4 +1,4 @@
-"""A retry-enabled subscription as one thing: its main topic, its retry topic and its DLQ."""
+"""A retry-enabled subscription as a unit: its main topic, its retry topic and its DLQ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _full(topic: str, argument: str) -> str:
 
 @attrs.frozen(init=False)
 class Subscription:
-    """A subscription with its letters, in a cluster.
+    """A subscription in a cluster, with its letters.
 
     Attributes:
         cluster: The cluster.
@@ -42,18 +42,18 @@ class Subscription:
         retry_letter_topic: str | None = None,
         dead_letter_topic: str | None = None,
     ) -> None:
-        """Name a subscription; nothing is opened.
+        """Describe a subscription; nothing is opened.
 
         Args:
-            cluster: Where it is.
-            topic: The topic that it consumes, by any of its names.
+            cluster: The cluster.
+            topic: The topic that it consumes, as a short or full name.
             name: The subscription.
-            naming: How its letters' topics are named where they are not given.
+            naming: How the topics of its letters are named if they are not given.
             retry_letter_topic: The retry topic.
             dead_letter_topic: The DLQ.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         if not isinstance(name, str) or not name:
             raise ConfigError.bad("subscription", name, "the name of a subscription")
@@ -74,11 +74,11 @@ class Subscription:
         return LetterTopics(self.retry_letter_topic, self.dead_letter_topic)
 
     def partitions(self, admin: AdminClient) -> list[str]:
-        """Return the full names of the main topic's partitions, or its own if it has none."""
+        """Return the full names of the main topic's partitions, or its own name if it has none."""
         return admin.topics.partition_names(self.topic)
 
     def retry_partitions(self, admin: AdminClient) -> list[str]:
-        """Return the same of the retry topic; nothing if there is no such topic."""
+        """Return the same for the retry topic; an empty list if there is no such topic."""
         if not admin.topics.exists(self.retry_letter_topic):
             return []
         return admin.topics.partition_names(self.retry_letter_topic)

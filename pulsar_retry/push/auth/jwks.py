@@ -104,7 +104,7 @@ class _StaysSecure(urllib.request.HTTPRedirectHandler):
     """Follows only redirects to https: otherwise an attacker on the network could supply keys."""
 
     def redirect_request(self, *args: Any) -> urllib.request.Request | None:
-        """Return the next request; None: the redirect is the answer, and so an error."""
+        """Return the next request, or None to use the redirect as the answer, which is an error."""
         is_secure = urlsplit(args[-1]).scheme == "https"
         return super().redirect_request(*args) if is_secure else None
 

@@ -40,11 +40,10 @@ class Verifier(RequestVerifier):
 
         Args:
             keys: A JSON Web Key Set, or its URL. For Google's own tokens the URL is
-                ``https://www.googleapis.com/oauth2/v3/certs``. The set is fetched again when its
-                server's time limit is over, or for an unknown key; after each fetch for such a
-                reason there is a pause of 30 s.
-            audience: The expected ``aud``; upper and lower case do not differ, as in Pub/Sub. By
-                default senders use the URL of the endpoint.
+                ``https://www.googleapis.com/oauth2/v3/certs``. The set is fetched again when it is
+                older than its server allows, or for an unknown key, but at most every 30 s.
+            audience: The expected ``aud``, by default the URL of the endpoint. Upper and lower case
+                do not matter, as Pub/Sub's documentation says.
             email: The expected ``email``.
             issuer: The accepted values of ``iss``.
             leeway: Seconds or a timedelta by which the clocks may differ.

@@ -1,1 +1,1 @@
-"""One request on one connection, over HTTP/1.1 and HTTP/2."""
+"""HTTP/1.1 and HTTP/2 connections, each for one request at a time."""

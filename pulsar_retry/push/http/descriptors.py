@@ -1,4 +1,4 @@
-"""File descriptors: a connection takes one, and a process may have only so many."""
+"""File descriptors: each connection needs one, and their number is limited for each process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import resource
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Left to everything else of a process, if that is not more than half of them.
+#: Reserved for the rest of the process, but at most half of them.
 _OTHERS = 128
 
 
 def room_for(connections: int) -> int:
-    """Return how many of *connections* the process may have at a time; fewer are logged.
+    """Return how many of *connections* the process may have at a time; log it if these are fewer.
 
-    Beyond its limit (``ulimit -n``, often 1024) no connection can be made, and what was to be sent
-    would count as failed.
+    Beyond the limit (``ulimit -n``, often 1024) no connection can be made, and requests would count
+    as failed.
     """
     soft = _limits()[0]
     room = connections if soft is None else max(1, soft - min(_OTHERS, soft // 2))
@@ -31,7 +31,7 @@ def room_for(connections: int) -> int:
 
 
 def make_room_for(connections: int) -> None:
-    """Raise the process' own limit as far as *connections* need, and as its hard limit allows."""
+    """Raise the soft limit of the process as far as needed, and as the hard limit allows."""
     soft, hard = _limits()
     wanted = connections + _OTHERS
     if soft is None or soft >= wanted:
@@ -43,7 +43,7 @@ def make_room_for(connections: int) -> None:
 
 
 def _limits() -> tuple[int | None, int | None]:
-    """Return the soft and the hard limit; None: there is none."""
+    """Return the soft and the hard limit; None stands for no limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
     return None if soft == infinite else soft, None if hard == infinite else hard

@@ -1,4 +1,4 @@
-"""Where messages are pushed to."""
+"""The endpoint that messages are pushed to."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import attrs
 from pulsar_retry.errors import ConfigError
 
 _PORTS = {"https": 443, "http": 80}
-#: What a URL may not hold as it is; urlsplit drops some of it in silence.
+#: Characters that a URL must not contain unencoded; urlsplit silently drops some of them.
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
-#: The names of services in clusters may have an underscore.
+#: Names of services in clusters may contain an underscore.
 _NAME = re.compile(r"[0-9a-z_-]+(\.[0-9a-z_-]+)*")
 
 
 @attrs.frozen
 class PushEndpoint:
-    """A push endpoint's URL, taken apart.
+    """The parts of a push endpoint's URL.
 
-    Its `str` is the origin alone: paths and queries often hold secrets, and this one is logged.
+    Its `str` is only the origin, because it is logged, and paths and queries often contain secrets.
 
     Attributes:
         url: The URL as it was given. It is the default audience of tokens.
@@ -43,19 +43,19 @@ class PushEndpoint:
         """Return *url* as an endpoint.
 
         Args:
-            url: An ``https://`` URL. ``http://`` is accepted where the host is loopback, as in
+            url: An ``https://`` URL. ``http://`` is accepted if the host is loopback, as in
                 ``http://localhost:8080/push``, or with *allow_http*.
             allow_http: Whether ``http://`` is accepted for every host.
 
         Raises:
-            ConfigError: it is none. The message shows no more of it than is needed.
+            ConfigError: the URL is invalid. The message shows no more of it than necessary.
         """
         if not isinstance(url, str) or _CONTROL.search(url):
             raise ConfigError.bad("endpoint", _kind(url), _ACCEPTED)
         try:
             parts = urlsplit(url)
             port = parts.port
-            # Percent-encode what is beyond ASCII; what is encoded already stays as it is.
+            # Percent-encode non-ASCII characters; what is encoded already is not changed.
             path, query = (quote(each, safe=_SAFE) for each in (parts.path or "/", parts.query))
         except ValueError:  # a UnicodeError is one
             raise ConfigError.bad("endpoint", "a URL that cannot be read", _ACCEPTED) from None
@@ -74,7 +74,7 @@ class PushEndpoint:
 
     @property
     def authority(self) -> str:
-        """The ``Host`` header's value."""
+        """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -88,7 +88,7 @@ class PushEndpoint:
 
 
 def host_name(text: str) -> str:
-    """Return a host's name as the look-up has it: ASCII, lower case; empty: it is none."""
+    """Return a host name as DNS needs it, in lower-case ASCII; empty if *text* is not one."""
     try:
         name = text.encode("idna").decode("ascii").lower().removesuffix(".")
     except UnicodeError:
@@ -97,7 +97,7 @@ def host_name(text: str) -> str:
 
 
 def is_loopback_name(host: str) -> bool:
-    """Tell whether *host* says itself that it is this machine."""
+    """Tell whether *host* by itself means this machine, without a look-up."""
     if host.lower() == "localhost" or host.lower().endswith(".localhost"):
         return True
     return _is_address(host) and ipaddress.ip_address(host).is_loopback

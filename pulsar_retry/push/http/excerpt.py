@@ -1,4 +1,4 @@
-"""What of an endpoint's answer is kept for people: its beginning without secrets. Pure."""
+"""The excerpt of an endpoint's answer for people: its beginning, without secrets. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import html
 from collections.abc import Iterable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-#: Characters of an excerpt.
+#: The length of an excerpt, in characters.
 MOST = 500
 
-#: Characters from which a path or a query as a whole, and a part of one, may be a secret.
+#: The length, in characters, from which a path or query, or one part of it, may be a secret.
 _WHOLE, _PART = 4, 8
 
 
 def excerpt(body: bytes, hidden: Iterable[str] = ()) -> str:
     """Return the beginning of *body* on one line, without the texts of *hidden*.
 
-    Error pages repeat what was requested: the path, and in debug mode the headers.
+    Error pages repeat parts of the request: the path, and in debug mode the headers.
     """
     text = body.decode("utf-8", "replace")
     forms = {form for each in hidden for form in (each, unquote(each), html.escape(each)) if each}
@@ -28,7 +28,7 @@ def excerpt(body: bytes, hidden: Iterable[str] = ()) -> str:
 
 
 def secrets_of(target: bytes) -> list[str]:
-    """Return what of an endpoint's path and query may be a secret."""
+    """Return the parts of an endpoint's path and query that may be secrets."""
     whole = target.decode()
     parts = urlsplit(whole)
     values = [value for _, value in parse_qsl(parts.query)]

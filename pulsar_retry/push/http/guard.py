@@ -1,4 +1,4 @@
-"""Which addresses may be connected to: the guard against server-side request forgery. Pure."""
+"""Which addresses may be connected to: a guard against server-side request forgery. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pulsar_retry.push.http.endpoint import host_name, is_loopback_name
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Where clouds tell machines their secrets, beside the link-local 169.254.169.254.
+#: The metadata services of clouds, which give secrets to machines, except the link-local
+#: 169.254.169.254.
 _METADATA = tuple(
     ipaddress.ip_network(each)
     for each in (
@@ -27,12 +28,12 @@ _METADATA = tuple(
         "fd00:42::/32",  # Scaleway
     )
 )
-#: Of 64 bits and more that hold an IPv4 address (RFC 6052), the addresses they are translated to.
+#: Prefixes of IPv6 addresses that contain an IPv4 address (RFC 6052, and IPv4-mapped).
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
-#: 6to4 and Teredo: no address is in them, for what counts is the IPv4 address that it holds.
+#: 6to4 and Teredo. For their addresses, the contained IPv4 address is checked instead.
 _TUNNELS = tuple(ipaddress.IPv6Network(each) for each in ("2002::/16", "2001::/32"))
-#: As private as the private ones: shared by the customers of a provider (RFC 6598), and site-local
+#: These count as private, too: shared by the customers of a provider (RFC 6598), and site-local
 #: (RFC 3879).
 _SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::/10"))
 
@@ -46,7 +47,7 @@ def _allow(value: Any) -> tuple[str, ...]:
 
 
 def _entry(value: object) -> str:
-    """Return a member of the list as hosts are compared with it; refuse what none can match."""
+    """Return an entry of the list in normal form; refuse an entry that cannot match."""
     text = value.strip().rstrip(".") if isinstance(value, str) else ""
     if _network(text) is not None:
         return text
@@ -57,9 +58,9 @@ def _entry(value: object) -> str:
 
 
 def _network(text: str) -> Network | None:
-    """Return the network that *text* names, of IPv4 if `_actual` makes its addresses so.
+    """Return the network that *text* names, as IPv4 if `_actual` converts its addresses to IPv4.
 
-    None: it names none, or one that `_actual` leaves empty.
+    None if it is not a network, or if `_actual` converts all of its addresses to others.
     """
     try:
         network = ipaddress.ip_network(text)
@@ -75,19 +76,19 @@ def _network(text: str) -> Network | None:
 
 @attrs.frozen(kw_only=True)
 class Guard:
-    """Which endpoints may be connected to. Checked after the look-up of the name, each time.
+    """Which endpoints may be connected to. It is checked after each look-up of the name.
 
-    Never connected to, unless *allow* names their network: link-local addresses and those of
-    clouds' metadata services, multicast, reserved and unspecified ones. Loopback needs to be named,
-    in *allow* or by the endpoint itself (``localhost``, ``127.0.0.1``): a name that merely resolves
-    to it is refused. A loopback name (``foo.localhost``) that resolves to anything else is always
-    refused, since it may be used without TLS. The connection is made to the very address that was
-    checked.
+    These addresses are refused unless *allow* contains their network: link-local, multicast,
+    reserved and unspecified addresses, and the metadata services of clouds. Loopback is accepted
+    only by name, in *allow* or in the endpoint itself (``localhost``, ``127.0.0.1``); another name
+    that resolves to loopback is refused. A loopback name (``foo.localhost``) that resolves to
+    another address is always refused, because it may be used without TLS. The connection is made to
+    exactly the address that was checked.
 
     Attributes:
         allow: Host names (``hooks.example.com``, ``*.example.com``), addresses and networks
-            (``10.0.0.0/8``). With any, nothing else is connected to. An entry that nothing could
-            ever match, such as one with a port, is a `ConfigError`.
+            (``10.0.0.0/8``). If there are any, all other endpoints are refused. An entry that
+            cannot match, such as one with a port, raises `ConfigError`.
         private: Whether private addresses (10/8, 192.168/16, fc00::/7, …) may be connected to.
     """
 
@@ -96,12 +97,12 @@ class Guard:
     _networks: tuple[Network, ...] = attrs.field(init=False, repr=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        """Take the networks out of the list."""
+        """Collect the networks of the list."""
         networks = tuple(filter(None, map(_network, self.allow)))
         object.__setattr__(self, "_networks", networks)
 
     def refusal(self, host: str, address: str) -> str | None:
-        """Return why *address*, to which *host* has resolved, is refused; None: it is not."""
+        """Return why *address*, to which *host* resolves, is refused; None if it is accepted."""
         try:
             actual = _actual(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
@@ -133,7 +134,7 @@ class Guard:
 
 
 def _actual(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, if it does."""
+    """Return the IPv4 address that an IPv6 address stands for, or else the address itself."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:

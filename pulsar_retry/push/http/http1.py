@@ -1,4 +1,4 @@
-"""HTTP/1.1, by h11: requests, responses, and interim responses that are meant as final ones."""
+"""HTTP/1.1 with h11: requests, responses, and interim responses that are meant as final."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _PROCESSING = 102
-#: An interim response may have neither of the first two (RFC 9110, 8.6; RFC 9112, 6.1).
+#: Neither is allowed in an interim response (RFC 9110, 8.6; RFC 9112, 6.1).
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _VERSION = b"HTTP/1."
 
@@ -25,7 +25,7 @@ class Http1(HttpConnection):
     """A connection that speaks HTTP/1.1."""
 
     def __init__(self, stream: Stream, endpoint: PushEndpoint) -> None:
-        """Make one; nothing is sent."""
+        """Make a connection; nothing is sent yet."""
         super().__init__(stream)
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LONGEST_HEAD)
         self._target = endpoint.target
@@ -34,8 +34,8 @@ class Http1(HttpConnection):
     async def post(self, body: bytes, headers: Headers) -> HttpReply:
         """Post *body*; see `HttpConnection.post`.
 
-        102 is returned where it is the server's last word: the server ends the connection after it,
-        or has framed it as only a final response may be.
+        102 is returned as the final status in two cases: the server closes the connection after it,
+        or it has headers that only a final response may have.
         """
         self._is_clean = self.has_answered = False
         try:
@@ -45,7 +45,7 @@ class Http1(HttpConnection):
             raise BrokenError(str(error)) from error
 
     def _send(self, body: bytes, headers: Headers) -> None:
-        """Send the request at once: a server that answers early may read no more of it."""
+        """Send the whole request at once: a server that answers early may not read all of it."""
         length = (b"Content-Length", b"%d" % len(body))
         request = h11.Request(
             method=b"POST", target=self._target, headers=[self._host, length, *headers]
@@ -81,10 +81,10 @@ class Http1(HttpConnection):
                 return HttpReply(status, bytes(body))
 
     def _is_framed(self, interim: h11.InformationalResponse) -> bool:
-        """Tell whether an interim response is framed as a final one, and no other one follows.
+        """Tell whether an interim response has the headers of a final one, and is the last one.
 
-        Frameworks write so what their application has returned. No interim response says how the
-        connection goes on, either.
+        Some frameworks write the status of their application in this way. A true interim response
+        does not say either whether the connection stays open.
         """
         follows = self._http.trailing_data[0][: len(_VERSION)]
         if follows and _VERSION.startswith(follows):
@@ -95,9 +95,9 @@ class Http1(HttpConnection):
         )
 
     def _end(self) -> None:
-        """Prepare for the next request, if there may be one.
+        """Prepare for the next request, if one is possible.
 
-        What was received beyond the response must not pass for the response to the next request.
+        Bytes after this response must not be taken for the response to the next request.
         """
         http = self._http
         is_done = http.our_state is h11.DONE and http.their_state is h11.DONE

@@ -1,4 +1,4 @@
-"""HTTP/2, by h2: one request at a time, whose response may come before its body is sent."""
+"""HTTP/2 with h2: one request at a time, whose response may come before its body is sent."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from pulsar_retry.push.http.stream import BrokenError, Stream
 
 _CODES = h2.settings.SettingCodes
 _SETTINGS = {_CODES.ENABLE_PUSH: 0, _CODES.MAX_HEADER_LIST_SIZE: LONGEST_HEAD}
-#: RFC 9113: a frame's head, the longest frame that a peer may send unless told otherwise, GOAWAY.
+#: RFC 9113: the length of a frame's head, the longest frame by default, and the type of GOAWAY.
 _HEAD, _LONGEST_FRAME, _GOAWAY = 9, 16_384, 7
 _STATUS = re.compile(rb"[0-9]{3}")
 
 
 class Frames:
-    """Takes GOAWAY out of what is received, frame by frame.
+    """Removes GOAWAY frames from the received data.
 
-    h2 accepts nothing after GOAWAY, although the response to a request that is under way may follow
-    it (RFC 9113, 6.8): nginx announces the last request of a connection before it answers it.
+    h2 accepts nothing after GOAWAY, although the response to an outstanding request may follow it
+    (RFC 9113, 6.8): nginx announces the last request of a connection before it answers it.
 
     Attributes:
-        last_stream: The last stream that the server will answer; None: it has sent no GOAWAY.
+        last_stream: The last stream that the server will answer; None if it has not sent GOAWAY.
     """
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """Take what was received; return the frames that are complete now.
+        """Add received data; return the frames that are complete now.
 
         Raises:
-            BrokenError: a frame is longer than it may be.
+            BrokenError: a frame is too long.
         """
         buffer, others = self._buffer, bytearray()
         buffer += data
@@ -70,12 +70,12 @@ class Http2(HttpConnection):
     """A connection that speaks HTTP/2."""
 
     def __init__(self, stream: Stream, endpoint: PushEndpoint) -> None:
-        """Make one; nothing is sent before the first request."""
+        """Make a connection; nothing is sent before the first request."""
         super().__init__(stream)
         config = h2.config.H2Configuration(
             client_side=True,
             header_encoding=None,
-            validate_inbound_headers=False,  # of a response's head the status alone matters
+            validate_inbound_headers=False,  # only the status of a response is used
         )
         self._http = h2.connection.H2Connection(config)
         self._http.local_settings = h2.settings.Settings(client=True, initial_values=_SETTINGS)
@@ -101,9 +101,9 @@ class Http2(HttpConnection):
             raise BrokenError(f"{type(error).__name__}: {error}") from error
 
     async def _exchange(self, stream_id: int, body: bytes) -> HttpReply:
-        """Send the body as its windows open, and receive the response meanwhile.
+        """Send the body as flow control allows, and receive the response at the same time.
 
-        A server that has answered may open no more of them (RFC 9113, 8.1).
+        A server that has answered may stop accepting the body (RFC 9113, 8.1).
         """
         http, frames = self._http, self._frames
         status, answer, sent, has_ended = 0, bytearray(), 0, False
@@ -127,7 +127,7 @@ class Http2(HttpConnection):
                 elif isinstance(event, h2.events.StreamEnded):
                     has_ended = True
                 elif isinstance(event, h2.events.StreamReset):
-                    # Unless it was refused, the server may have done what was asked for.
+                    # Unless the server has refused the request, it may have processed it.
                     self.has_answered |= event.error_code != h2.errors.ErrorCodes.REFUSED_STREAM
                     raise BrokenError(f"the server has reset the request ({event.error_code})")
         self.stream.write(http.data_to_send())  # settings and windows are acknowledged
@@ -135,10 +135,10 @@ class Http2(HttpConnection):
         return HttpReply(status, bytes(answer[:MOST_OF_A_BODY]))
 
     def _send(self, stream_id: int, body: bytes, sent: int) -> int:
-        """Send more of *body* after the first *sent* bytes, as far as its windows are open.
+        """Send more of *body* after the first *sent* bytes, as far as flow control allows.
 
         Returns:
-            How many bytes are sent now.
+            How many bytes have been sent in total.
         """
         http = self._http
         while sent < len(body):
@@ -152,10 +152,10 @@ class Http2(HttpConnection):
 
 
 def _status(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return the status of a response's head.
+    """Return the status of a response.
 
     Raises:
-        BrokenError: it has none, several, or one that is not three digits.
+        BrokenError: there is no status, or several, or one that is not three digits.
     """
     found = [value for name, value in headers if name == b":status"]
     if len(found) != 1 or not _STATUS.fullmatch(found[0]):

@@ -1,4 +1,4 @@
-"""One request after the other to one endpoint: connections, answers, and what goes wrong."""
+"""Requests to one endpoint: connections, answers, and errors."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from pulsar_retry.push.http.http1 import Http1
 from pulsar_retry.push.http.http2 import Http2
 from pulsar_retry.push.http.stream import BrokenError, RefusedAddressError, dial, push_tls_context
 
-#: Exactly these acknowledge.
+#: Only these statuses acknowledge a message.
 ACKS = frozenset({102, 200, 201, 202, 204})
 
-#: Seconds after which an idle connection is not used again: less than most servers wait.
+#: Seconds after which an idle connection is not used again; most servers keep it open for longer.
 _IDLE = 4.0
 
 
 @attrs.frozen
 class Answer:
-    """What became of a request.
+    """The result of a request.
 
     Attributes:
-        status: The final status code; None where there was none.
-        failure: ``timeout``, ``connection``, ``refused`` or ``tls`` where there was no whole
+        status: The final status code; None if there was none.
+        failure: ``timeout``, ``connection``, ``refused`` or ``tls`` if there was no complete
             answer; else None.
-        detail: What went wrong in words. It may repeat what was received, so `PushNacked` has an
-            excerpt of it.
-        error: The class of the error where the connection or TLS has failed; else None.
-        body: The body, 64 KiB at most, where the status is no acknowledgement.
+        detail: The problem, in words. It may repeat received data, so `PushNacked` has only an
+            excerpt.
+        error: The class of the error if the connection or TLS has failed; else None.
+        body: The body, at most 64 KiB, if the status does not acknowledge.
     """
 
     status: int | None
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The status, or the failure, as a metric's label."""
+        """The failure, or else the status, as the label of a metric."""
         return self.failure or str(self.status)
 
 
@@ -59,7 +59,7 @@ def _broken(failure: str, error: Exception, reason: object = None) -> Answer:
 
 
 class Poster:
-    """Posts to an endpoint. For one event loop; any number of requests at a time."""
+    """Posts to an endpoint, any number of requests at a time. For one event loop."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Poster:
         http2: bool = False,
         trust: ssl.SSLContext | None = None,
     ) -> None:
-        """Make one without a connection.
+        """Make a poster; it does not connect yet.
 
         Args:
-            endpoint: Where to.
-            deadline: Seconds for a request, with its connection and the response's body.
-            guard: Which addresses may be connected to.
+            endpoint: The endpoint.
+            deadline: Seconds for a request, including its connection and the response's body.
+            guard: The addresses that may be connected to.
             http2: Whether HTTP/2 is offered to an ``https`` endpoint.
-            trust: Whose certificates are trusted; None: those that the system trusts.
+            trust: The TLS context with the trusted certificates; None uses those of the system.
         """
         self.endpoint = endpoint
         self._deadline = deadline
@@ -88,7 +88,7 @@ class Poster:
         self._is_closed = False
 
     async def post(self, body: bytes, headers: Headers) -> Answer:
-        """Post *body* and return what became of it; no redirect is followed."""
+        """Post *body* and return the result; redirects are not followed."""
         try:
             async with asyncio.timeout(self._deadline):
                 return await self._post(body, headers)
@@ -106,8 +106,8 @@ class Poster:
         try:
             return await self._exchange(connection, body, headers)
         except BrokenError:
-            # The server has closed a connection that was kept open, while it was taken up again. It
-            # has seen nothing of this request, or will see it twice.
+            # The server has closed a kept connection just when it was used again. It has seen
+            # nothing of this request, or sees it twice now.
             if not connection.was_kept or connection.has_answered:
                 raise
         return await self._exchange(await self._dial(), body, headers)
@@ -127,7 +127,7 @@ class Poster:
     # -- connections ------------------------------------------------------------------------------
 
     async def _connection(self) -> HttpConnection:
-        """Return a connection that can take a request."""
+        """Return a connection that is ready for a request."""
         while self._idle:
             connection = self._idle.pop()
             if connection.is_fit(_IDLE):
@@ -136,9 +136,9 @@ class Poster:
         return await self._dial()
 
     async def _dial(self) -> HttpConnection:
-        """Return a new connection; it has one request at a time with HTTP/2, too.
+        """Return a new connection. With HTTP/2, too, it is used for one request at a time.
 
-        So each response is independent of all others, and a request that is given up ends with its
+        So each response is independent of the others, and a request that is given up ends with its
         connection.
         """
         stream = await dial(self.endpoint, self._guard, self._tls)
@@ -151,14 +151,14 @@ class Poster:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Close what nobody uses any more: requests take the connection that was used last."""
+        """Close connections that are idle for too long: requests take the most recent one."""
         while self._idle and not self._idle[0].is_fit(_IDLE):
             self._idle.popleft().stream.abort()
         again = asyncio.get_running_loop().call_later
         self._sweeping = again(_IDLE, self._sweep) if self._idle else None
 
     async def aclose(self) -> None:
-        """Close every connection that is not in use; the others when they are done."""
+        """Close all idle connections now, and the others after their requests."""
         self._is_closed = True
         if self._sweeping is not None:
             self._sweeping.cancel()

@@ -1,4 +1,4 @@
-"""Connections without HTTP: to a checked address, with or without TLS."""
+"""Connections below HTTP: to a checked address, with or without TLS."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from typing import Any, Self
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 
-#: Where HTTP/2's library writes each header with its value, at DEBUG: tokens among them. It does so
-#: only for those who have set a level for just that.
+#: The HTTP/2 library logs each header with its value at DEBUG, including tokens. Here this happens
+#: only if somebody has set a level for exactly this logger.
 _HEADERS_LOG = logging.getLogger("hpack")
 
-#: Seconds for one of several addresses to answer. The last one has what is left of the deadline.
+#: Seconds for each of several addresses to answer. The last one gets the rest of the deadline.
 _PER_ADDRESS = 3.0
 
-#: Bytes that are read of a connection that broke: an answer.
+#: How many bytes are read after a connection broke: enough for an answer.
 _MOST_AT_LAST = 64 * 1024
 
-#: Held from setting a context's protocols until they are taken: each dispatcher has a thread.
+#: Held while the protocols of a context are set and used, because each dispatcher has its own
+#: thread.
 _OFFERING = threading.Lock()
 
 
 class RefusedAddressError(OSError):
-    """The guard has refused every address of the endpoint."""
+    """The guard has refused all addresses of the endpoint."""
 
 
 class BrokenError(OSError):
-    """A connection cannot be used, or not until the end of a response."""
+    """A connection cannot be used, or broke before the end of a response."""
 
 
 class _Received(asyncio.StreamReaderProtocol):
-    """Counts what is received, which a reader tells nobody, and lets nothing of it go.
+    """Counts received bytes, which a reader does not show, and keeps them after an error.
 
     Attributes:
-        unread: Bytes that were not read yet.
-        is_over: Whether the server says no more.
-        is_secure: Whether TLS is spoken.
-        error: What broke the connection.
+        unread: How many bytes were not read yet.
+        is_over: Whether the server has ended its side.
+        is_secure: Whether the connection uses TLS.
+        error: The error that broke the connection.
     """
 
     unread = 0
@@ -52,26 +53,26 @@ class _Received(asyncio.StreamReaderProtocol):
     error: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember its socket, and hand it on."""
+        """Remember the socket, and pass the call on."""
         self._socket = transport.get_extra_info("socket")
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Count *data*, and hand it on."""
+        """Count *data*, and pass it on."""
         self.unread += len(data)
         super().data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Remember it, and hand it on."""
+        """Remember the end, and pass the call on."""
         self.is_over = True
-        # With TLS nothing can be said after the server's end, and asyncio warns of who wants to.
+        # With TLS nothing can be sent after the server's end, and asyncio warns about attempts.
         return bool(super().eof_received()) and not self.is_secure
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remember why, for after what is unread: a reader that is told forgets that."""
+        """Keep the error until all data is read; a reader that gets the error drops the data."""
         if exc is not None and not self.is_over:
-            # Where it was a write that failed, the server's last words are still in the socket.
-            # (Not with TLS: it tells of it later, and the socket is closed by then.)
+            # If a write has failed, the server's last bytes are still in the socket. (Not with TLS,
+            # which reports it later, when the socket is closed.)
             with contextlib.suppress(OSError):
                 self.data_received(os.read(self._socket.fileno(), _MOST_AT_LAST))
         self.error = exc
@@ -79,10 +80,10 @@ class _Received(asyncio.StreamReaderProtocol):
 
 
 class Stream:
-    """A connection, encrypted or not, without an idea of HTTP. For one event loop.
+    """A connection below HTTP, encrypted or not. For one event loop.
 
     Attributes:
-        is_http2: Whether HTTP/2 was agreed upon.
+        is_http2: Whether client and server have agreed on HTTP/2.
     """
 
     def __init__(
@@ -101,23 +102,23 @@ class Stream:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server has closed an idle connection, or said what nobody has asked for."""
+        """Whether the server has closed an idle connection, or sent data without a request."""
         received = self._received
         is_over = received.is_over or self._writer.transport.is_closing()
-        # On HTTP/2 there is always something to say: settings, a window, or whether one is there.
+        # On HTTP/2 there may always be data: settings, windows, or pings.
         return is_over or (received.unread > 0 and not self.is_http2)
 
     @property
     def is_sending(self) -> bool:
-        """Whether not everything is sent: an answer came before it was, and it may never be."""
-        # With TLS the writer's own transport does not know.
+        """Whether data is still unsent: the answer came early, and the rest may never be sent."""
+        # With TLS the writer's own transport does not show this.
         return self._socket_transport.get_write_buffer_size() > 0
 
     async def read(self, most: int) -> bytes:
-        """Return what is received, ``b""`` at the end; the caller keeps the time.
+        """Return received data, or ``b""`` at the end; the caller sets the time limit.
 
         Raises:
-            BrokenError: the connection has broken, and what was received before was read.
+            BrokenError: the connection broke, and all earlier data was read.
         """
         data = await self._reader.read(most)
         if data:
@@ -127,26 +128,27 @@ class Stream:
         return data
 
     def write(self, data: bytes) -> None:
-        """Send *data* without waiting for it: a response may come before all of it is sent.
+        """Send *data* without waiting: a response may come before all of it is sent.
 
-        What breaks the connection, `read` tells.
+        If the connection breaks, `read` raises the error.
         """
-        if data and not self._writer.is_closing():  # else asyncio warns of each piece
+        if data and not self._writer.is_closing():  # else asyncio logs a warning for each call
             self._writer.write(data)
 
     def abort(self) -> None:
-        """Close the connection; what is still to be sent is dropped."""
+        """Close the connection; unsent data is dropped."""
         self._writer.transport.abort()
 
 
 async def dial(endpoint: PushEndpoint, guard: Guard, tls: ssl.SSLContext | None) -> Stream:
     """Return a connection to *endpoint*.
 
-    The name is looked up here, and the connection made to an address that was checked: nothing
-    looks it up again in between.
+    The name is looked up here, and the connection is made to an address that was checked. There is
+    no second look-up.
 
     Raises:
-        OSError: there is none; `RefusedAddressError` where the guard has refused it.
+        OSError: no connection could be made. It is `RefusedAddressError` if the guard has refused
+            all addresses.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
@@ -162,7 +164,7 @@ def _checked(host: str, found: Iterable[tuple[Any, ...]], guard: Guard) -> list[
     """Return the addresses that may be connected to.
 
     Raises:
-        RefusedAddressError: there is none.
+        RefusedAddressError: there are none.
     """
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     refusals = {each: guard.refusal(host, each) for each in addresses}
@@ -187,13 +189,13 @@ async def _connect(endpoint: PushEndpoint, address: str, tls: ssl.SSLContext | N
 
 
 class _Offer(ssl.SSLContext):
-    """Another context, with protocols of its own to offer: several posters may share the other one.
+    """Wraps a TLS context that several posters share, and offers its own protocols.
 
-    A context cannot be copied; but what is made of it takes the protocols along.
+    A context cannot be copied, but a connection that is made from it keeps the protocols.
     """
 
     def __new__(cls, _context: ssl.SSLContext, _protocols: list[str]) -> Self:
-        """Make what passes for a context, and has nothing of one."""
+        """Make an object that passes for a context; the wrapped context does the work."""
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(self, context: ssl.SSLContext, protocols: list[str]) -> None:
@@ -201,14 +203,14 @@ class _Offer(ssl.SSLContext):
         self._protocols = protocols
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """Make a connection's side, as asyncio does for each."""
+        """Make the TLS object of a connection; asyncio calls this for each one."""
         with _OFFERING:
             self._context.set_alpn_protocols(self._protocols)
             return self._context.wrap_bio(*args, **options)
 
 
 def push_tls_context(*, http2: bool, trust: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Return the context of connections: certificates and host names are verified."""
+    """Return the TLS context for connections; it verifies certificates and host names."""
     if http2 and _HEADERS_LOG.level == logging.NOTSET:
         _HEADERS_LOG.setLevel(logging.INFO)
     protocols = ["h2", "http/1.1"] if http2 else ["http/1.1"]

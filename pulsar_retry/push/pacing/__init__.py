@@ -1,1 +1,1 @@
-"""How many requests may be under way, and when to wait."""
+"""Pacing: how many requests may be outstanding, and when to wait."""

@@ -1,4 +1,4 @@
-"""Push backoff: how long nothing is delivered after failures. Pure."""
+"""Push backoff: the pause between requests after failures. Pure."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ MINIMUM, MAXIMUM = 0.1, 60.0
 
 #: The level at which the delay is the longest.
 _TOP = 1 + math.log2(MAXIMUM / MINIMUM)
-#: What of the level a success takes away. With it one failure in five keeps sends half a second
-#: apart on average, and nothing but failures brings them to a minute.
+#: The part of the level that a success removes. With this value, one failure in five leads to an
+#: average of half a second between sends, and failures alone lead to a minute.
 _RELIEF = 0.075
-#: Above this level a success takes away half of what is above, too, so that an endpoint that is
-#: back is not asked for minutes as if it were away.
+#: Above this level a success also removes half of the excess, so that an endpoint that is back is
+#: not treated as unavailable for minutes.
 _HIGH = 4.0
-#: Below this level there is no backoff: a failure has been followed by enough successes.
+#: Below this level there is no backoff: enough successes have followed a failure.
 _NOTHING = 0.5
 
 
 @attrs.define
 class PushBackoff:
-    """Pub/Sub's push backoff: of the whole subscription, not of a message.
+    """Pub/Sub's push backoff, which applies to the whole subscription, not to one message.
 
-    A failure doubles the time between two sends, beginning with 100 ms and up to a minute; a
-    success takes away a part of its logarithm. So it follows how often the endpoint fails, and
-    does not depend on how slowly it is asked because of the backoff itself. Its two points in the
-    seed hold: one failure in five successes or failures spaces sends by about 500 ms, all of them
-    failing by 30 to 60 s.
+    A failure doubles the time between two sends, from 100 ms up to a minute. A success removes a
+    part of the logarithm of this time. So the backoff follows how often the endpoint fails, and it
+    does not depend on how slowly requests are sent because of the backoff itself. It agrees with
+    the two known values of Pub/Sub: one failure in five gives about 500 ms between sends, and only
+    failures give 30 to 60 s.
 
     Attributes:
-        level: 0 for none; one more doubles the delay.
+        level: 0 for no backoff; each further step of 1 doubles the delay.
     """
 
     level: float = attrs.field(default=0.0, init=False)
 
     def failed(self) -> None:
-        """Take note of a failure."""
+        """Record a failure."""
         self.level = min(self.level + 1, _TOP)
 
     def succeeded(self) -> None:
-        """Take note of a success."""
+        """Record a success."""
         self.level *= 1 - _RELIEF
         self.level -= max(0.0, self.level - _HIGH) / 2
 

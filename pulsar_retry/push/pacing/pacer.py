@@ -1,4 +1,4 @@
-"""The window, the backoff and the pause as the threads of a dispatcher use them."""
+"""The window, the backoff and the pause, for use from the threads of a dispatcher."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ import attrs
 from pulsar_retry.push.pacing.backoff import PushBackoff
 from pulsar_retry.push.pacing.window import INITIAL, Window
 
-#: Messages that are received and not sent, at most.
+#: How many messages are received ahead and not sent yet, at most.
 _AHEAD = 256
 
-#: As many while it backs off: what a lane retries at once has its turn after them.
+#: The same during a backoff. Messages that a lane retries at once are sent after these.
 _AHEAD_BACKING_OFF = 16
 
 
-#: Seconds of work on the event loop from one measurement to the next (`MEASURED`) above which fewer
-#: requests are let through, and below which more are again.
+#: Seconds of work on the event loop within one measurement (`MEASURED`). Above the first, fewer
+#: requests may be outstanding; below the second, more may be outstanding again.
 _MUCH, _LITTLE = 0.15, 0.1
 _FEWER, _MORE = 3 / 4, 5 / 4
 
-#: Seconds from the beginning of a measurement to its end, where the event loop has time for it.
+#: The length of a measurement in seconds, if the event loop is not late.
 MEASURED = 0.05
 
-#: A request that is outstanding: the window that it was sent in, and that one's round, and when, by
-#: the pacer's clock. Each endpoint has a window of its own: outcomes of an earlier one count for
-#: nothing. A plain tuple, for there is one for each message.
+#: An outstanding request: its window, the round of this window, and the time of sending by the
+#: pacer's clock. Each endpoint has its own window, and results of an earlier endpoint do not count.
+#: It is a plain tuple because there is one for each message.
 Ticket = tuple[Window, int, float]
 
 
 @attrs.frozen
 class Pace:
-    """What a pacer lets through now.
+    """The current state of a pacer.
 
     Attributes:
-        window: Requests that may be outstanding, if this side can manage as many.
-        outstanding: Requests that are.
-        delay: Seconds from one send to the next; 0: no backoff.
-        latency: Mean latency of successes in seconds.
-        paused: Whether nothing is sent until it is resumed.
+        window: How many requests may be outstanding, if this process can handle that many.
+        outstanding: How many requests are outstanding.
+        delay: Seconds from one send to the next; 0 without backoff.
+        latency: The mean latency of successes, in seconds.
+        paused: Whether nothing is sent until `resume`.
         stopping: Whether nothing is sent any more.
     """
 
@@ -55,12 +55,12 @@ class Pace:
 
 
 def in_hand(window: int) -> int:
-    """Return how many messages are outstanding or received ahead at most, with such a window."""
+    """Return how many messages are outstanding or received ahead, at most, with this window."""
     return window + min(window, _AHEAD)
 
 
 def _nobody() -> None:
-    """Stand for whoever is not attached yet."""
+    """Do nothing: the default until a subscriber is attached."""
 
 
 class Pacer:
@@ -79,17 +79,19 @@ class Pacer:
         self._last_sent = -math.inf
         self._is_paused = self._is_stopping = False
 
-    # -- what a subscriber asks -------------------------------------------------------------------
+    # -- called by the subscriber
+    # -------------------------------------------------------------------
 
     def attach(self, changed: Callable[[], None]) -> None:
-        """Have *changed* called when more may be let through than before."""
+        """Register *changed*, which is called when more messages may pass than before."""
         self._changed = changed
 
     def room(self, waiting: int) -> int:
-        """Return how many more may be received.
+        """Return how many more messages may be received.
 
-        That is what can be sent, and as much again, up to 256, to be sent as answers come: so that
-        a message does not cost a switch between threads. While it backs off, a few wait.
+        That is the number that can be sent, and the same number again, up to 256, to be sent when
+        answers arrive. So a message does not cost a switch between threads. During a backoff only a
+        few messages wait.
         """
         with self._lock:
             if self._is_paused or self._is_stopping:
@@ -99,7 +101,7 @@ class Pacer:
             return in_hand(int(self._size())) - self._outstanding - waiting
 
     def free(self) -> int:
-        """Return how many messages `enter` would let through now."""
+        """Return how many messages `enter` would let pass now."""
         with self._lock:
             if self._due_in() > 0:
                 return 0
@@ -107,13 +109,13 @@ class Pacer:
             return max(0, min(left, 1) if self._delay else left)
 
     def wait(self) -> float:
-        """Return the seconds until the backoff allows a send; inf where it is not what holds."""
+        """Return the seconds until the backoff allows a send; inf if no backoff holds it back."""
         with self._lock:
             due = self._due_in()
         return due if due > 0 else math.inf
 
     def enter(self) -> bool:
-        """Tell whether a request may be sent now; then it is outstanding until `leave`."""
+        """Tell whether a request may be sent now. If so, it is outstanding until `leave`."""
         with self._lock:
             if self._outstanding + 1 > self._size() or self._due_in() > 0:
                 return False
@@ -122,16 +124,16 @@ class Pacer:
             return True
 
     def is_backing_off(self) -> bool:
-        """Tell whether sends are apart by a delay."""
+        """Tell whether there is a delay between sends."""
         return self._delay > 0
 
     def is_shut(self) -> bool:
-        """Tell whether nothing is sent for now: it is paused, backs off, or has been shut."""
+        """Tell whether nothing is sent for now, because it is paused, backs off, or was shut."""
         with self._lock:
             return self._due_in() > 0
 
     def shut(self) -> None:
-        """Let nothing through any more."""
+        """Let no more messages pass."""
         with self._lock:
             self._is_stopping = True
 
@@ -143,15 +145,15 @@ class Pacer:
             return math.inf
         return self._last_sent + self._delay - self._clock() if self._delay else 0.0
 
-    # -- what the sender reports ------------------------------------------------------------------
+    # -- called by the sender ------------------------------------------------------------------
 
     def begin(self) -> Ticket:
-        """Return the ticket of a request that was let through."""
+        """Return the ticket of a request that may be sent."""
         window = self._window
         return window, window.round, self._clock()
 
     def leave(self, ticket: Ticket, *, acked: bool) -> float:
-        """Take note of an outcome; return the request's latency in seconds."""
+        """Record a result; return the request's latency in seconds."""
         with self._lock:
             self._outstanding -= 1
             window, sent_in, began = ticket
@@ -161,27 +163,27 @@ class Pacer:
                     window.succeeded(latency)
                     self._backoff.succeeded()
                 elif window.failed(sent_in):
-                    # One step for all that was on its way together: they tell the same.
+                    # Failures of requests that were outstanding together count as one step.
                     self._backoff.failed()
                 self._delay = self._backoff.delay
             delay = self._delay
         if delay:
-            self._changed()  # for when it may be over; else whoever has nothing to do says so
+            self._changed()  # without a delay, an idle worker notifies instead
         return latency
 
     def forget(self) -> None:
-        """Take note that a request was given up without an outcome: it tells nothing."""
+        """Record that a request was given up without a result, which does not count."""
         with self._lock:
             self._outstanding -= 1
         self._changed()
 
     def worked(self, busy: float) -> None:
-        """Take note of the seconds of work between the two ends of a measurement.
+        """Record the seconds of work within one measurement.
 
-        Much work means that answers wait to be read. Then more requests do not make it faster; they
-        only wait longer, and each one that was answered and not read is sent again after a crash.
-        So the window counts as far as this side can manage. The endpoint's latency has no part in
-        that: while nothing comes there is no work.
+        Much work means that answers wait to be read. More requests would not make the dispatcher
+        faster: they only wait longer, and after a crash every request whose answer was not read is
+        sent again. So the number of outstanding requests is limited to what this process can
+        handle. The endpoint's latency does not matter for this limit, because waiting is not work.
         """
         with self._lock:
             if busy > _MUCH:
@@ -191,21 +193,21 @@ class Pacer:
                 more = _MORE * self._manageable
                 self._manageable = min(more, float(self._fresh.maximum))
 
-    # -- what its owner says ----------------------------------------------------------------------
+    # -- called by the owner ----------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let nothing through until `resume`."""
+        """Let no messages pass until `resume`."""
         with self._lock:
             self._is_paused = True
 
     def resume(self) -> None:
-        """Go on as before the pause."""
+        """Continue as before the pause."""
         with self._lock:
             self._is_paused = False
         self._changed()
 
     def begin_anew(self) -> None:
-        """Forget what was learnt: the endpoint is another one."""
+        """Forget all measurements, because the endpoint has changed."""
         with self._lock:
             self._window = attrs.evolve(self._fresh)
             self._manageable = float(self._fresh.maximum)
@@ -213,7 +215,7 @@ class Pacer:
         self._changed()
 
     def pace(self) -> Pace:
-        """Return what it lets through now."""
+        """Return the current state."""
         with self._lock:
             return Pace(
                 int(self._window.size),

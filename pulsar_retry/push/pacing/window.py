@@ -1,4 +1,4 @@
-"""The push window: how many requests may be outstanding. Pure, and told no time but latencies."""
+"""The push window: how many requests may be outstanding. Pure: it only receives latencies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 
 #: "The system starts with a small single-digit window size."
 INITIAL = 4
-#: Up to here the window grows exponentially, beyond it linearly.
+#: Up to this size the window grows exponentially, above it linearly.
 EXPONENTIAL_UP_TO = 3000
 #: "… average less than one second of push request latency …"
 LATENCY_LIMIT = 1.0
@@ -21,10 +21,10 @@ LATENCY_LIMIT = 1.0
 #: "… subscribers acknowledge greater than 99% of messages …"
 ACKED_SHARE = 0.99
 
-#: A failure takes away what so many successes add: at 99 % the window stays as it is.
+#: A failure removes as much as this many successes add: at 99 % successes the size stays the same.
 _OUTWEIGHS = 99
-#: Outcomes over which latency and share are averaged. A mean of few would take a single slow answer
-#: for a slow endpoint.
+#: How many results the mean latency and share cover. With fewer results, a single slow answer would
+#: look like a slow endpoint.
 _AVERAGED = 1000
 
 
@@ -40,25 +40,25 @@ def _latency_limit(value: Duration) -> float:
     return result
 
 
-@attrs.define(on_setattr=attrs.setters.NO_OP)  # else each answer pays for converters of others
+@attrs.define(on_setattr=attrs.setters.NO_OP)  # else each answer runs the converters again
 class Window:
-    """Pub/Sub's push window ("Delivery rate"): slow start, up on success, down on failure.
+    """Pub/Sub's push window ("Delivery rate"): it grows on success and shrinks on failure.
 
-    Up to 3000 every success adds one, so the window doubles with each round of successes. Every
-    failure takes away 99, at most half: the window grows where more than 99 % are acknowledged, and
-    settles at a small size where fewer are. Beyond 3000 it grows by one a round, while answers take
-    less than a second on average and 99 % are acknowledged; else it falls back to 3000. Latency
-    never takes it below that.
+    Up to 3000, every success adds one, so the window doubles with each round of successes. Every
+    failure removes 99, but at most half. So the window grows if more than 99 % are acknowledged,
+    and stays small if fewer are. Above 3000 it grows by one in each round, while the mean latency
+    is at most a second and 99 % are acknowledged. Otherwise it falls back to 3000. Latency never
+    reduces it below 3000.
 
     Attributes:
-        maximum: Requests that may be outstanding at most.
-        latency_limit: Seconds of mean latency above which it does not exceed 3000; math.inf: never
-            for that.
-        size: Requests that may be outstanding now, 1 or more; a fraction counts for nothing.
-        round: Grows by one with the first failure of what was sent since it last grew. Note it when
-            a request is sent.
-        latency: The mean latency of the latest 1000 successes or so, in seconds.
-        acked: The share of the latest 1000 outcomes or so that were successes.
+        maximum: How many requests may be outstanding at most.
+        latency_limit: The mean latency, in seconds, above which the window does not exceed 3000;
+            math.inf switches this off.
+        size: How many requests may be outstanding now, 1 or more, rounded down.
+        round: A number that grows by one at the first failure of a request that was sent in the
+            current round. Note it when a request is sent.
+        latency: The mean latency of about the last 1000 successes, in seconds.
+        acked: The share of successes among about the last 1000 results.
     """
 
     maximum: int = attrs.field(default=EXPONENTIAL_UP_TO, converter=_maximum)
@@ -71,11 +71,11 @@ class Window:
     _outcomes: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Begin small."""
+        """Start with a small size."""
         self.size = float(min(INITIAL, self.maximum))
 
     def succeeded(self, latency: float) -> None:
-        """Take note of a success *latency* seconds after it was sent."""
+        """Record a success *latency* seconds after the request was sent."""
         self._successes = min(self._successes + 1, _AVERAGED)
         self.latency += (latency - self.latency) / self._successes
         self._outcome(1.0)
@@ -87,9 +87,9 @@ class Window:
             self.size = min(self.size + 1 / self.size, float(self.maximum))
 
     def failed(self, sent_in: int) -> bool:
-        """Take note of a failure of what was sent in round *sent_in*; tell whether it is news.
+        """Record a failure of a request from round *sent_in*; tell whether it is the round's first.
 
-        It is none where another request that was on its way at the same time has failed before.
+        It is not if another request that was outstanding at the same time has failed before.
         """
         self._outcome(0.0)
         if self.size <= EXPONENTIAL_UP_TO:
@@ -108,5 +108,5 @@ class Window:
         self.acked += (acked - self.acked) / self._outcomes
 
     def _keeps_up(self) -> bool:
-        """Tell whether the endpoint is quick and reliable enough for more than 3000."""
+        """Tell whether the endpoint is quick and reliable enough for a window above 3000."""
         return self.latency <= self.latency_limit and self.acked >= ACKED_SHARE

@@ -1,1 +1,1 @@
-"""Bringing dead letters back to work."""
+"""Redrives: dead letters are published again."""

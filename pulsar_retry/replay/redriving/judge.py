@@ -1,4 +1,4 @@
-"""What becomes of one dead letter: the decision of a redrive, and of its dry run."""
+"""The decision about each dead letter of a redrive, and of its dry run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
 
 
 class RedriveJudge:
-    """Decides which letters are redriven, where to and how.
+    """Decides which letters are redriven, and to which topic.
 
     Attributes:
         problems: Why letters have no target, in words.
@@ -40,11 +40,11 @@ class RedriveJudge:
         self.problems: dict[str, None] = {}
 
     def judge(self, raw: Any, position: str) -> Letter | str:
-        """Return what to publish for a letter, or why it stays.
+        """Return the letter to publish, or the reason why the dead letter stays.
 
         Args:
             raw: A `_pulsar.Message`.
-            position: Its message id as text; with its topic it tells the letter from all others.
+            position: Its message id as text. Together with the topic, it identifies the letter.
         """
         try:
             properties: dict[str, str] = raw.properties()
@@ -71,7 +71,7 @@ class RedriveJudge:
 
 
 def key_of(raw: Any) -> str | None:
-    """Return the partition key of a `_pulsar.Message`; bytes that are no text in hexadecimal."""
+    """Return the partition key of a `_pulsar.Message`; bytes that are not text in hexadecimal."""
     try:
         return raw.partition_key() or None
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""How fast a redrive may be. Pure."""
+"""The speed limit of a redrive. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from pulsar_retry.policy.durations import Duration, number, seconds
 
 @attrs.frozen
 class RedriveRate:
-    """A rate, and the slower ones that it begins with.
+    """A rate, with slower rates to begin with.
 
     Attributes:
-        stages: Rates in messages per second, and the seconds that each holds; the last holds on.
+        stages: Rates in messages per second, each with its duration in seconds; the last one has no
+            end.
     """
 
     stages: tuple[tuple[float, float], ...]
 
     @classmethod
     def of(cls, rate: float | None, ramp: Sequence[float], step: Duration) -> RedriveRate:
-        """Check the arguments.
+        """Check the arguments, and make a rate.
 
         Args:
-            rate: Messages per second; None: as many as go.
-            ramp: The rates before, each for *step*.
+            rate: Messages per second; None for no limit.
+            ramp: The rates before it, each for the time *step*.
             step: Seconds or a timedelta.
 
         Raises:
-            ConfigError: a rate is not above 0, or *step* is no duration.
+            ConfigError: a rate is not above 0, or *step* is not a duration.
         """
         accepted = "messages per second, more than 0"
         if rate is not None and not 0 < number(rate) < math.inf:
@@ -45,11 +46,11 @@ class RedriveRate:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there is any bound."""
+        """Whether there is a limit at all."""
         return self.stages[0][0] != math.inf
 
     def due(self, number: int) -> float:
-        """Return when message *number*, from 0, may go, in seconds from the start."""
+        """Return when message *number*, counted from 0, may be sent, in seconds from the start."""
         elapsed, left = 0.0, float(number)
         for rate, held in self.stages:
             needed = left / rate

@@ -1,4 +1,4 @@
-"""Dead letters back to work."""
+"""Redrive: publishes dead letters again, to the retry topic or another topic."""
 
 from __future__ import annotations
 
@@ -43,28 +43,30 @@ from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import Naming, TopicName, logical
 from pulsar_retry.wire.redrive import RedriveProperties
 
-#: How often a message may be brought back, as in Spark's sink.
+#: How often a message may be redriven, as in Spark's sink.
 MAX_REDRIVES = 5
 
-#: Letters under way at a time, and seconds until one that has no receipt counts as failed.
+#: How many letters are in flight at a time.
 _IN_FLIGHT = 1000
-#: Seconds in which a consumer that was killed has to be gone.
+#: Seconds after which the consumer of a killed process is gone.
 _BUSY_PATIENCE = 10.0
 
 _ALL = Filter()
 
 
 class Redrive:
-    """Brings the letters of a dead-letter topic back to work.
+    """Publishes the letters of a dead-letter topic again, so that they are retried.
 
-    Each letter is published, its receipt awaited, and then acknowledged in the dead-letter topic:
-    nothing is lost, whenever the process or the broker dies. A redrive that was killed or cancelled
-    goes on when the same one is run again, from any machine. What is published twice then, at most
-    the letters of the last moment, has the same ``DEDUPE_ID``.
+    Each letter is published, then its receipt is awaited, and then it is acknowledged in the
+    dead-letter topic. So nothing is lost if the process or the broker dies at any point. If a
+    redrive is killed or cancelled, the same redrive continues it when it is run again, from any
+    machine. Only letters of the last moment may be published twice; both copies have the same
+    ``DEDUPE_ID``.
 
-    Payload, key, ordering key, event time, schema and the message's own properties stay; attempts
-    start anew. ``REDRIVE_COUNT`` is one more, and `max_redrives` ends what dies again and again.
-    Letters that are left out stay, and so do those that die while it runs.
+    The payload, key, ordering key, event time, schema and the message's own properties are kept.
+    Attempts start anew. ``REDRIVE_COUNT`` grows by one, and `max_redrives` ends the cycle of
+    messages that fail again and again. Letters that are left out stay in the topic, and so do those
+    that die during the redrive.
     """
 
     def __init__(
@@ -92,38 +94,42 @@ class Redrive:
         """Prepare a redrive; nothing is opened.
 
         Args:
-            source: The dead-letter topic, or a subscription: its letters.
-            to: ``"retry"``: the retry topic of the subscription that failed, so no other
-                subscription sees anything. ``"origin"``: the topic that the message came from, for
-                all its subscriptions. Else a topic.
-            cluster: Where that is; None: the subscription's, or what the environment says.
-            subscription: Whose letters are meant. Where letters do not say whose they are, they are
-                this one's.
+            source: The dead-letter topic, or a subscription, which stands for its dead-letter
+                topic.
+            to: ``"retry"``: the retry topic of the subscription that failed, so that no other
+                subscription gets the message. ``"origin"``: the topic that the message came from,
+                for all of its subscriptions. Or the name of a topic.
+            cluster: The cluster. None means that of the subscription, or else that of the
+                environment.
+            subscription: The subscription whose letters are redriven. Letters that do not name a
+                subscription count as letters of this one.
             dlq_subscription: The subscription of the dead-letter topic through which letters are
-                taken; None: `pulsar-retry`, or the only one; with none, `pulsar-retry` is made at
-                the earliest letter.
-            naming: How retry topics are named where letters do not say it.
-            where: Which letters are meant.
-            limit: How many at most. A kill may add those of its last half second.
-            rate: Messages per second; None: as many as go.
+                read. None means `pulsar-retry`, or the only one. If there is none, `pulsar-retry`
+                is created at the earliest letter.
+            naming: How retry topics are named if letters do not give the name.
+            where: Which letters are redriven.
+            limit: How many letters are redriven at most. After a kill it may be more, by those of
+                the last half second.
+            rate: Messages per second; None for no limit.
             ramp: Rates to begin with, such as ``(1, 10, 100)``.
-            ramp_step: How long each of them holds, in seconds or as a timedelta.
+            ramp_step: How long each rate of *ramp* holds, in seconds or as a timedelta.
             max_failure_ratio: Stop when more than this share of the redriven letters, 0 to 1, is
-                dead again in *source*. It needs a rate or a ramp: without, everything is out before
-                the first one is back.
-            max_redrives: A letter that was brought back so often stays.
-            keep_failure: Keep the properties that tell of the failure.
-            keep_attempts: Keep the number of attempts instead of starting anew.
-            any_topic: Take messages of *source* whatever it is. Otherwise it has to be a
-                dead-letter or retry topic: by its name in any dialect, because it is that of a
-                `Subscription`, or because letters are taken through `pulsar-retry`. What is taken
-                through any other subscription is gone for the application that owns it.
-            dry_run: Only look. Nothing is published, acknowledged or created.
-            job_key: What is equal for a redrive that goes on where this one was killed. None: the
-                arguments, but for how fast it is.
+                dead again in *source*. It requires a rate or a ramp: without them, all letters are
+                published before the first one comes back.
+            max_redrives: A letter that was redriven this often stays.
+            keep_failure: Keep the properties that describe the failure.
+            keep_attempts: Keep the number of attempts, instead of starting anew.
+            any_topic: Accept any topic as *source*. Otherwise it must be a dead-letter or retry
+                topic: by its name in any dialect, as the topic of a `Subscription`, or because
+                letters are read through `pulsar-retry`. Messages that are taken through another
+                subscription are lost for the application that owns that subscription.
+            dry_run: Only report. Nothing is published, acknowledged or created.
+            job_key: The identity of the redrive: a redrive with the same one continues where this
+                one was killed. None derives it from the arguments that select letters and their
+                target, without those for the speed.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         if isinstance(source, Subscription):
             self._cluster = cluster or source.cluster
@@ -153,20 +159,24 @@ class Redrive:
         return self._source
 
     def cancel(self) -> None:
-        """Stop: what is under way is settled, then `run` returns. Any thread may call it."""
+        """Stop: letters in flight are settled, then `run` returns. Any thread may call it."""
         self._cancelled.set()
 
     def run(self, progress: Callable[[Redriven], None] | None = None) -> Redriven:
-        """Redrive, and return what came of it. Blocks.
+        """Redrive, and return the result. Blocks.
 
         Args:
-            progress: Called about twice a second with how far it is, on this thread.
+            progress: Called on this thread about twice a second, with the state so far.
+
+        Returns:
+            What was redriven, or for a dry run what would be.
 
         Raises:
-            ConfigError: the source is no dead-letter or retry topic, and *any_topic* was not said.
-            RedriveError: it could not begin, or the dead-letter topic can no longer be read.
-            AdminError: the REST API was not reached, or refuses.
-            pulsar.PulsarException: likewise the broker.
+            ConfigError: the source is not a dead-letter or retry topic, and *any_topic* is not set.
+            RedriveError: the redrive could not begin, or the dead-letter topic cannot be read any
+                more.
+            AdminError: the REST API is unreachable, or refuses a request.
+            pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
         tell = progress or (lambda _: None)
         started = time.monotonic()
@@ -182,7 +192,7 @@ class Redrive:
         return attrs.evolve(done, seconds=time.monotonic() - started)
 
     def _check_holds_letters(self, through: str | None) -> None:
-        """See that what is taken through this subscription are letters, or was asked for."""
+        """Check that the messages of this subscription are letters, or that *any_topic* is set."""
         is_ours = kind_of(logical(self._source)) is not None or through == SUBSCRIPTION
         if not (is_ours or self._any_topic):
             taken = f"the messages that its subscription {through} has not acknowledged"
@@ -192,7 +202,7 @@ class Redrive:
                 "is meant"
             )
 
-    # -- only looking -----------------------------------------------------------------------------
+    # -- dry run -----------------------------------------------------------------------------
 
     def _look(
         self,
@@ -234,11 +244,11 @@ class Redrive:
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(_consumer(client, self._source, through))
-            # Nobody else has a consumer now, so nobody else writes a checkpoint.
+            # Our consumer is the only one now, so nobody else writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
-            store.save(attrs.evolve(checkpoint, exact=False))  # until this run has ended
+            store.save(attrs.evolve(checkpoint, exact=False))  # exact again when this run has ended
             judge = self._judge(admin, checkpoint.job)
             watched = partitions if self._max_failure_ratio is not None else []
             failures = stack.enter_context(
@@ -283,14 +293,14 @@ class Redrive:
     def _begin(
         self, admin: AdminClient, partitions: list[str], found: Checkpoint | None
     ) -> tuple[Checkpoint, bool]:
-        """Return the checkpoint to work from, and whether it is that of an unfinished redrive."""
+        """Return the checkpoint to work from, and whether it is from an unfinished redrive."""
         command = self._command()
         if found is not None and found.command == command:
             return found, True
         return Checkpoint(command, uuid.uuid4().hex[:12], ends(admin, partitions)), False
 
     def _command(self) -> str:
-        """Return what is equal for the same redrive."""
+        """Return the identity of the redrive, which is the same for the same arguments."""
         owner = self._subscription
         name = owner.name if isinstance(owner, Subscription) else owner
         what = [self._to, name, self._naming.value, self._limit, self._max_redrives, self._keep]
@@ -302,10 +312,10 @@ class Redrive:
 
 @contextlib.contextmanager
 def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
-    """Give the only consumer of the dead-letter topic's subscription, raw.
+    """Give the only consumer of the dead-letter topic's subscription, as a raw consumer.
 
-    Exclusive, so that no two redrives, and no other consumer, take each other's letters; and there
-    the broker has no bound for letters that are delivered and left.
+    It is Exclusive, so that neither another redrive nor another consumer takes its letters. With
+    this type the broker also has no limit for letters that are delivered and not acknowledged.
     """
     give_up = time.monotonic() + _BUSY_PATIENCE
     while True:
@@ -328,13 +338,13 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
                 ) from None
             time.sleep(0.2)
     try:
-        yield bare._consumer  # noqa: SLF001 - raw messages cost less
+        yield bare._consumer  # noqa: SLF001 - raw messages need less time
     finally:
         bare.close()
 
 
 def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
-    """Tell whether the broker has read everything of the job for our consumer."""
+    """Tell whether the broker has dispatched all letters of the job to our consumer."""
     cursor = admin.topics.internal_stats(topic)["cursors"].get(subscription)
     if cursor is None:
         raise RedriveError(f"the subscription {subscription} of {topic} is gone")

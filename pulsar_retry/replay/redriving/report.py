@@ -1,4 +1,4 @@
-"""What came of a redrive."""
+"""The result of a redrive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_TARGET = "no_target"
 ANOTHERS = "other_subscription"
 UNREADABLE = "unreadable"
 REFUSED = "refused"
-#: What becomes of them, in words.
+#: The same reasons, in words.
 STAYS = {
     FILTERED: "left out by the filter",
     TOO_OFTEN: "brought back too often already",
@@ -34,21 +34,21 @@ STOPPED = {
     "refused": "Stopped: letters could not be published; the same redrive goes on.",
 }
 
-#: Ids of letters that are shown of a group.
+#: How many ids of letters are shown for a group.
 _SAMPLES = 3
 
 
 @attrs.frozen
 class Group:
-    """Dead letters that failed for the same reason in the same place.
+    """Dead letters that failed for the same reason in the same place in the code.
 
     Attributes:
-        reason: Why they are dead; None: they do not say.
+        reason: Why they are dead; None if the letters do not give it.
         error: The class of the error.
-        fingerprint: Where it was raised.
+        fingerprint: The place in the code where it was raised.
         message: The text of one error.
         count: How many there are.
-        samples: The ids of some of them, the first ones.
+        samples: The ids of the first ones.
     """
 
     reason: str | None
@@ -59,7 +59,7 @@ class Group:
     samples: tuple[str, ...]
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the group as JSON-compatible values."""
         return {**attrs.asdict(self), "samples": list(self.samples)}
 
 
@@ -90,26 +90,26 @@ class Groups:
 
 @attrs.frozen(kw_only=True)
 class Redriven:
-    """What came of a redrive, or would come of it.
+    """The result of a redrive, or of a dry run.
 
     Attributes:
         source: The dead-letter topic.
-        job: The redrive's own id, which its messages carry as ``REDRIVE_ID``. A redrive that goes
-            on where another one was killed has that one's.
-        dry_run: Whether nothing was done.
-        resumed: Whether it went on where another one was killed or cancelled.
-        redriven: How many letters were brought back, or would be, by predecessors too that were
-            cancelled or killed.
-        at_least: Whether more may have been brought back: a predecessor was killed, and what it did
-            in its last moment is not known.
+        job: The id of the redrive, which its messages carry as ``REDRIVE_ID``. A redrive that
+            continues another one keeps its id.
+        dry_run: Whether nothing was changed.
+        resumed: Whether it has continued a redrive that was killed or cancelled.
+        redriven: How many letters were, or would be, redriven, including those of the redrives that
+            it continues.
+        at_least: Whether there may be more than *redriven*: an earlier run was killed, and its last
+            moment is not known.
         failed_again: How many of them are dead again so far.
-        left: How many of those that were looked at stay in the dead-letter topic, by the reason. A
-            redrive that was *stopped* has not looked at all.
-        targets: How many went to each topic.
-        stopped: Why it ended before everything was done: ``limit``, ``cancelled``,
-            ``failure_ratio`` or ``refused``; None: nothing is left to do.
-        problems: In words what stood in the way of letters that stay, the first of each kind.
-        groups: Of a dry run: what would be redriven, by reason and fingerprint.
+        left: How many of the letters seen stay in the dead-letter topic, by reason. A redrive that
+            was *stopped* has not seen all letters.
+        targets: How many letters went to each topic.
+        stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``;
+            None if nothing is left to do.
+        problems: In words, why letters stay; the first problem of each kind.
+        groups: For a dry run: what would be redriven, by reason and fingerprint.
         seconds: How long it took.
     """
 
@@ -129,13 +129,13 @@ class Redriven:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything was redriven that could be and was to be."""
+        """Whether all letters that were to be redriven could be redriven."""
         return self.stopped in {None, "limit"} and not any(
             self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED)
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return the result as JSON-compatible values."""
         return {**attrs.asdict(self), "problems": list(self.problems)}
 
 

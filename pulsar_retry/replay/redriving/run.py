@@ -1,8 +1,8 @@
-"""One run of a redrive: reads dead letters, hands them on, and keeps count.
+"""One run of a redrive: reads dead letters, hands them off, and counts.
 
-Every letter is published, its receipt awaited, and only then acknowledged in the dead-letter topic.
-So a process that dies loses none: at most the letters of its last moment are published once more,
-with the same ``DEDUPE_ID``.
+Every letter is published, its receipt is awaited, and only then it is acknowledged in the
+dead-letter topic. So no letter is lost if the process dies. Only letters of the last moment are
+published once more, with the same ``DEDUPE_ID``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from pulsar_retry.replay.redriving.report import REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.runtime.future import LetterFuture
 
-#: Seconds between two looks at everything but the letters.
+#: Seconds between two updates of checkpoint, failures and progress.
 _TICK = 0.5
-#: Seconds until a letter that was not published is tried again, and until that is given up.
+#: Seconds until a letter that was not published is tried again, and until the run gives up.
 _PAUSE, _PATIENCE = 0.5, 60.0
 #: Milliseconds to wait for a letter, and seconds without one after which the broker is asked.
 _WAIT_MS, _LULL = 200, 1.0
-#: Letters that may be waiting to be tried again.
+#: How many letters may wait for another try.
 _MAX_RETURNED = 1000
-#: A ratio of fewer letters than these says nothing.
+#: With fewer letters than this, the failure ratio is not meaningful.
 _ENOUGH = 20
-#: No second try helps against these.
+#: Errors for which another try does not help.
 _FINAL = (
     pulsar.AuthorizationError,
     pulsar.IncompatibleSchema,
@@ -64,20 +64,20 @@ class Returned:
 
 @attrs.frozen(kw_only=True)
 class RedriveWork:
-    """What a run has to do, and with what.
+    """The task of a run, and what it needs.
 
     Attributes:
         consumer: The raw consumer of the dead-letter topic.
-        hand_off: Hands letters on.
-        judge: Decides about them.
-        checkpoint: Where the job is.
-        pace: How fast it may be.
-        limit: How many letters may be redriven, by this run and those before it.
-        max_failure_ratio: Which share of them may be dead again.
-        passed: Tells of a partition whether the broker has delivered everything of the job.
+        hand_off: Hands the letters off.
+        judge: Decides about the letters.
+        checkpoint: The state of the job.
+        pace: The speed limit.
+        limit: How many letters may be redriven, by this run and earlier ones.
+        max_failure_ratio: The share of them that may be dead again.
+        passed: Tells for a partition whether the broker has delivered all letters of the job.
         failures: Returns how many redriven letters are dead again.
-        save: Keeps a checkpoint.
-        progress: Is told twice a second how many were redriven.
+        save: Stores a checkpoint.
+        progress: Called twice a second with the run.
     """
 
     consumer: Any
@@ -94,7 +94,7 @@ class RedriveWork:
 
 
 class _Hand(LetterFuture):
-    """The end of one hand-off. It tells the run, which is cheaper than a callback; nobody waits."""
+    """The end of one hand-off. It notifies the run directly, which is cheaper than a callback."""
 
     def __init__(
         self, run: Run, raw: Any, number: int, letter: Letter, first: float | None
@@ -111,15 +111,15 @@ class _Hand(LetterFuture):
 
 
 class Run:
-    """Carries out a `RedriveWork`, on the thread that calls `run`.
+    """Executes a `RedriveWork`, on the thread that calls `run`.
 
     Attributes:
-        redriven: How many letters were brought back, by killed predecessors too.
+        redriven: How many letters were redriven, including those of the runs that it continues.
         failed_again: How many of them are dead again.
-        left: How many stay, by the reason.
-        targets: How many went to each topic.
+        left: How many letters stay, by reason.
+        targets: How many letters went to each topic.
         stopped: Why it ended early.
-        problems: What stood in the way, in words.
+        problems: Why letters stay, in words.
     """
 
     def __init__(self, work: RedriveWork, cancelled: threading.Event) -> None:
@@ -128,7 +128,7 @@ class Run:
         self._lock = threading.Lock()
         self._back: SimpleQueue[Returned] = SimpleQueue()
         self._returned: deque[Returned] = deque()
-        self._seen: dict[int, bool] = {}  # whether it is out
+        self._seen: dict[int, bool] = {}  # whether it was published
         self._saved = work.checkpoint.redriven
         self._open = dict(work.checkpoint.ends)
         self._sent = 0
@@ -141,7 +141,7 @@ class Run:
         self.problems: dict[str, None] = {}
 
     def run(self) -> None:
-        """Redrive what there is; return when all of it is settled."""
+        """Redrive all letters of the job; return when all of them are settled."""
         started = time.monotonic()
         room = self._work.limit - self.redriven
         for raw, number, position in self._letters():
@@ -161,7 +161,7 @@ class Run:
         self._tick()
 
     def remains(self) -> Checkpoint | None:
-        """Return from where the same redrive goes on; None: it is done."""
+        """Return the checkpoint from which the same redrive continues; None if it is done."""
         if self.stopped not in {CANCELLED, REFUSED}:
             return None
         begun = self._work.checkpoint
@@ -171,7 +171,7 @@ class Run:
     # -- reading ----------------------------------------------------------------------------------
 
     def _letters(self) -> Iterator[tuple[Any, int, str]]:
-        """Yield the letters of the job that are not acknowledged, their numbers and places."""
+        """Yield the unacknowledged letters of the job, with their numbers and places."""
         last = time.monotonic()
         while self._open and not self.stopped:
             self._look_around()
@@ -192,7 +192,7 @@ class Run:
                 yield raw, *found
 
     def _placed(self, raw: Any) -> tuple[int, str] | None:
-        """Return where a letter is; None: it is no part of the job, or comes a second time."""
+        """Return the place of a letter; None if it is not part of the job, or is a duplicate."""
         topic, where = raw.topic_name(), raw.message_id()
         ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
         end = self._work.checkpoint.ends.get(topic)
@@ -202,7 +202,7 @@ class Run:
         if batch < 0 and (ledger, entry) == (end.ledger, end.entry):
             self._open.pop(topic, None)
         number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
-        if number in self._seen:  # the broker was restarted
+        if number in self._seen:  # for example, the broker was restarted
             if self._seen[number]:
                 self._acknowledge(raw)
             return None
@@ -218,20 +218,20 @@ class Run:
     # -- handing on -------------------------------------------------------------------------------
 
     def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
-        """Hand a letter on; *first*: when that was tried first, if it was."""
+        """Hand a letter off; *first* is the time of its first try, if there was one."""
         hand = _Hand(self, raw, number, letter, first)
         hand_off, consumer = self._work.hand_off, self._work.consumer
         hand_off.hand_on(raw, consumer, letter, was_letter=False, future=hand)
 
     def landed(self, hand: _Hand) -> None:
-        """Count a letter that is out. Any thread."""
+        """Count a letter that was published. Any thread may call it."""
         with self._lock:
             self.redriven += 1
             self.targets[hand.letter.topic] += 1
         self._seen[hand.number] = True
 
     def failed(self, hand: _Hand, error: BaseException) -> None:
-        """Take a letter back. Any thread."""
+        """Take a letter back. Any thread may call it."""
         if isinstance(error, AcknowledgeError):
             self.landed(hand)
         now = time.monotonic()
@@ -239,7 +239,7 @@ class Run:
         self._back.put(Returned(hand.raw, hand.number, hand.letter, error, first, due))
 
     def _take_back(self) -> None:
-        """Try again what was not published, and to acknowledge what was."""
+        """Publish again what was not published, and acknowledge again what was published."""
         with contextlib.suppress(Empty):
             while True:
                 each = self._back.get_nowait()
@@ -276,7 +276,7 @@ class Run:
     def _tick(self) -> None:
         self._next_tick = time.monotonic() + _TICK
         self._take_back()
-        # A broker that restarts is no reason to stop: the letters wait for it, too.
+        # A restart of the broker is no reason to stop: the letters wait for it, too.
         with contextlib.suppress(AdminError):
             self._save()
         with contextlib.suppress(pulsar.PulsarException):
@@ -291,7 +291,7 @@ class Run:
             self._saved = redriven
 
     def _compare(self) -> None:
-        """Stop when too many letters are dead again."""
+        """Stop if too many letters are dead again."""
         ratio = self._work.max_failure_ratio
         if ratio is not None:
             self.failed_again = self._work.failures()
@@ -299,7 +299,7 @@ class Run:
                 self.stopped = self.stopped or RATIO
 
     def _await_turn(self, due: float) -> None:
-        """Wait until the next letter may go, or until the redrive is stopped."""
+        """Wait until the next letter may be sent, or until the redrive is stopped."""
         while not self.stopped:
             self._look_around()
             left = due - time.monotonic()
@@ -308,7 +308,7 @@ class Run:
             self._cancelled.wait(min(left, _TICK / 5))
 
     def _drain(self) -> None:
-        """Wait for what is under way; what fails now is tried again unless the run was stopped."""
+        """Wait for letters in flight; failed ones are tried again unless the run was stopped."""
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
             self._work.hand_off.flights
@@ -323,5 +323,5 @@ class Run:
             self.stopped = REFUSED
 
     def _goes_on(self) -> bool:
-        """Tell whether what was not published is still to be."""
+        """Tell whether letters that were not published are tried again."""
         return self.stopped in {None, LIMIT}

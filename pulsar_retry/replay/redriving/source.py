@@ -1,4 +1,4 @@
-"""The dead-letter topic of a redrive: its subscription, where the job ends, and the checkpoint."""
+"""The dead-letter topic of a redrive: its subscription, the end of the job, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, RedriveError
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 
-#: Made where a dead-letter topic has no subscription.
+#: Created if a dead-letter topic has no subscription.
 SUBSCRIPTION = KEEPING_SUBSCRIPTION
 #: The property of the subscription that holds the checkpoint.
 CHECKPOINT = "pulsar-retry-redrive"
@@ -22,23 +22,23 @@ _VERSION = 1
 
 
 def check_exists(admin: AdminClient, source: str) -> None:
-    """See that a dead-letter topic is there.
+    """Check that a dead-letter topic exists.
 
     Raises:
-        RedriveError: it is not.
+        RedriveError: it does not exist.
     """
     if not admin.topics.exists(source):
         raise RedriveError(f"there is no topic {source} at {admin.endpoint.admin_url}")
 
 
 def durable_subscriptions(admin: AdminClient, topic: str) -> list[str]:
-    """Return the durable subscriptions that are users' own, sorted; readers have none."""
+    """Return the users' durable subscriptions, sorted; those of readers are not durable."""
     stats = all_stats(admin, topic, precise=False)
     return sorted(name for name, each in stats["subscriptions"].items() if is_users(name, each))
 
 
 def is_users(name: str, stats: Mapping[str, Any]) -> bool:
-    """Tell whether a subscription is a user's own: not a reader's, and not the broker's."""
+    """Tell whether a subscription belongs to a user, and not to a reader or to the broker."""
     return bool(stats.get("isDurable", True)) and not name.startswith(("__", "pulsar."))
 
 
@@ -51,9 +51,9 @@ def all_stats(admin: AdminClient, topic: str, *, precise: bool) -> dict[str, Any
 
 
 def usual_subscription(names: Sequence[str]) -> str | None:
-    """Return through which of a dead-letter topic's subscriptions letters are read by default.
+    """Return the default subscription through which the letters of a dead-letter topic are read.
 
-    None: there is none, or several of which none is `pulsar-retry`.
+    None if there is none, or if there are several and none of them is `pulsar-retry`.
     """
     if SUBSCRIPTION in names:
         return SUBSCRIPTION
@@ -64,15 +64,15 @@ def find_subscription(admin: AdminClient, source: str, asked: str | None) -> str
     """Return the subscription through which a dead-letter topic is read.
 
     Args:
-        admin: Knows them.
+        admin: Lists the subscriptions.
         source: The dead-letter topic.
-        asked: The one that was asked for.
+        asked: The subscription that the user has named, if any.
 
     Returns:
-        None: there is none.
+        The subscription; None if there is none.
 
     Raises:
-        RedriveError: there are several and none was asked for, or not the one that was.
+        RedriveError: there are several and none was named, or the named one does not exist.
     """
     names = durable_subscriptions(admin, source)
     if asked is not None:
@@ -90,30 +90,32 @@ def find_subscription(admin: AdminClient, source: str, asked: str | None) -> str
 
 
 def keeping_subscription(admin: AdminClient, source: str) -> str:
-    """Make a subscription at the earliest message of a dead-letter topic, and return its name."""
-    with contextlib.suppress(AdminConflictError):  # somebody else has just made it
+    """Create a subscription at the earliest message of a dead-letter topic, and return its name."""
+    with contextlib.suppress(AdminConflictError):  # another process has just created it
         admin.subscriptions.create(source, SUBSCRIPTION, at="earliest")
     return SUBSCRIPTION
 
 
 def ends(admin: AdminClient, partitions: list[str]) -> dict[str, Position]:
-    """Return the last message of each partition that has one."""
+    """Return the last message of each partition that has messages."""
     found = {each: admin.topics.last_message_id(each) for each in partitions}
     return {each: place for each, place in found.items() if place.entry >= 0}
 
 
 @attrs.frozen
 class Checkpoint:
-    """How far a redrive is, beside what the broker knows: which letters are acknowledged.
+    """The state of a redrive, in addition to the acknowledgements that the broker stores.
 
-    It is kept with the dead-letter topic's subscription, so any machine can go on.
+    It is stored with the dead-letter topic's subscription, so that any machine can continue.
 
     Attributes:
-        command: Tells one command from another; only the same one goes on.
-        job: The redrive's own id.
-        ends: Each partition's last letter when the redrive began: what dies again is no part of it.
-        redriven: How many letters were brought back.
-        exact: Whether that is all of them. A run that is killed has brought back more than it kept.
+        command: The identity of the command; only the same command continues.
+        job: The id of the redrive.
+        ends: Each partition's last letter when the redrive began. Letters that die later are not
+            part of it.
+        redriven: How many letters were redriven.
+        exact: Whether this count is exact. A run that was killed has redriven more than it has
+            stored.
     """
 
     command: str
@@ -123,14 +125,14 @@ class Checkpoint:
     exact: bool = True
 
     def encode(self) -> str:
-        """Return it as text."""
+        """Return the checkpoint as text."""
         places = {topic: [place.ledger, place.entry] for topic, place in self.ends.items()}
         facts = [_VERSION, self.command, self.job, self.redriven, places, self.exact]
         return json.dumps(facts, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | None) -> Checkpoint | None:
-        """Read it; None: there is none, or of another version."""
+        """Read a checkpoint; None if there is none, or if it has another version."""
         try:
             match json.loads(text or "null"):
                 case [
@@ -149,19 +151,19 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """Keeps the checkpoint of a dead-letter topic."""
+    """Stores the checkpoint of a dead-letter topic."""
 
     def __init__(self, admin: AdminClient, partition: str, subscription: str) -> None:
-        """Keep it with *subscription* of *partition*, the first one."""
+        """Store it with *subscription* of the first *partition*."""
         self._admin = admin
         self._where = (partition, subscription)
 
     def load(self) -> Checkpoint | None:
-        """Return what an unfinished redrive has left."""
+        """Return the checkpoint of an unfinished redrive, if there is one."""
         return Checkpoint.decode(self._admin.subscriptions.properties(*self._where).get(CHECKPOINT))
 
     def save(self, checkpoint: Checkpoint | None) -> None:
-        """Keep *checkpoint*; None: forget it."""
+        """Store *checkpoint*; None deletes it."""
         properties = self._admin.subscriptions.properties(*self._where)
         properties.pop(CHECKPOINT, None)
         if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""What a redrive sees by looking alone: its dry run, and what is dead again."""
+"""What a redrive learns by reading only: its dry run, and the letters that are dead again."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def survey_redrive(
 
 
 class Failures:
-    """Counts the letters of a redrive that are dead again, by readers that consume nothing."""
+    """Counts the letters of a redrive that are dead again, with readers that consume nothing."""
 
     def __init__(self, client: pulsar.Client, partitions: list[str], job: Checkpoint) -> None:
-        """Begin to look at *partitions* after the ends of the *job*."""
+        """Start to read *partitions* after the ends of the *job*."""
         self._stack = contextlib.ExitStack()
         self._job = job.job
         self._count = 0

@@ -1,4 +1,4 @@
-"""Where a dead letter is redriven to, and whether somebody will get it there."""
+"""The topic to which a dead letter is redriven, and whether a subscription gets it there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RedriveTarget:
 
     Attributes:
         topic: Its full name.
-        owner: Whose the letter is.
+        owner: The owner of the letter.
     """
 
     topic: str
@@ -32,7 +32,7 @@ class RedriveTarget:
 
 @attrs.frozen
 class NoTarget:
-    """There is none.
+    """There is no target for a letter.
 
     Attributes:
         why: `NO_TARGET` or `ANOTHERS`.
@@ -44,9 +44,10 @@ class NoTarget:
 
 
 class RedriveTargets:
-    """Finds targets, and asks for each topic once whether a subscription would get the letter.
+    """Finds targets, and checks once for each topic whether a subscription would get the letter.
 
-    What is published to a topic that has no subscription and no retention is gone at once.
+    A message that is published to a topic without a subscription and without retention is lost at
+    once.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class RedriveTargets:
         """Make the finder of one redrive.
 
         Args:
-            admin: Answers what exists.
+            admin: Reports what exists.
             to: ``retry``, ``origin`` or a topic.
             source: The dead-letter topic.
-            subscription: Whose letters are meant, and of those that do not say it are.
+            subscription: The subscription whose letters are redriven. Letters that do not name one
+                count as its letters.
             naming: How retry topics are named.
         """
         self._admin = admin
@@ -77,7 +79,7 @@ class RedriveTargets:
         self._trouble = functools.cache(self._find_trouble)
 
     def _of(self, owner: Owner) -> RedriveTarget | NoTarget:
-        """Return where a letter of *owner* goes. Memorised, for owners are few."""
+        """Return the target for a letter of *owner*. Cached, because there are few owners."""
         if self._subscription not in {None, owner.subscription} and owner.subscription:
             return NoTarget(ANOTHERS, f"a letter of subscription {owner.subscription}")
         owner = attrs.evolve(owner, subscription=owner.subscription or self._subscription)
@@ -106,7 +108,7 @@ class RedriveTargets:
         )
 
     def _retry_names(self, owner: Owner) -> list[str]:
-        """Return what the retry topic may be called, the most likely first."""
+        """Return possible names of the retry topic, the most likely first."""
         if self._given is not None:
             return [self._given.retry_letter_topic]
         names = [owner.retry]
@@ -119,7 +121,7 @@ class RedriveTargets:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
-        """Return why nobody would get what is published to *topic*; None: somebody will."""
+        """Return why nobody would get a message on *topic*; None if somebody will."""
         if logical(topic) == logical(self._source):
             return f"{topic} is where the letters are"
         try:
@@ -134,10 +136,10 @@ class RedriveTargets:
 
 
 def checked_target(to: str, source: str) -> str:
-    """Return *to*, a topic by its full name.
+    """Return *to*, a topic with its full name.
 
     Raises:
-        ConfigError: it is none, or the source itself.
+        ConfigError: *to* is not a valid topic, or is the source itself.
     """
     if to in {RETRY, ORIGIN}:
         return to

@@ -1,1 +1,1 @@
-"""Moving a subscription, with its letters, to another time or message."""
+"""Move a subscription, with its letters, to another time or message."""

@@ -1,4 +1,4 @@
-"""Acknowledge messages by their ids alone, and see that it was done."""
+"""Acknowledge messages by their ids, and check that this was done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pulsar_retry.errors import SeekError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.survey import consumers_of, survey_partition
 
-#: Seconds without any progress after which it has failed, and after which to send them again.
+#: Seconds without progress after which it has failed, and after which to send again.
 _PATIENCE = 30.0
 _AGAIN = 2.0
 _LOOK = 0.05
@@ -26,12 +26,12 @@ _TYPES = {
     "Shared": pulsar.ConsumerType.Shared,
     "Key_Shared": pulsar.ConsumerType.KeyShared,
 }
-#: The last one by name, so that no Failover consumer loses its turn.
+#: A name that sorts last, so that this consumer does not replace the active Failover consumer.
 _NAME = "zzz-pulsar-retry-seek"
 
 
 class InTheWayError(SeekError):
-    """Consumers are connected beside which nobody else can acknowledge."""
+    """Connected consumers prevent anybody else from acknowledging."""
 
 
 def acknowledge(
@@ -43,21 +43,21 @@ def acknowledge(
     *,
     chunked: Mapping[EntryPlace, Any] | None = None,
 ) -> None:
-    """Acknowledge entries of one partition, without receiving any, and return when that is so.
+    """Acknowledge entries of one partition without receiving them; return when this is done.
 
-    pulsar-client tells no receipt for acknowledgements, so the broker is asked.
+    pulsar-client gets no receipts for acknowledgements, so this asks the broker for the state.
 
     Args:
         client: Acknowledges.
-        admin: Is asked.
+        admin: Returns the state.
         topic: The partition.
-        subscription: Whose acknowledgements they are.
+        subscription: The subscription that acknowledges.
         places: The entries.
-        chunked: The ids of messages that have several, by the last one of them.
+        chunked: The ids of chunked messages, by the place of the last chunk.
 
     Raises:
         InTheWayError: an Exclusive consumer is connected.
-        SeekError: the broker does not take them.
+        SeekError: the broker does not accept the acknowledgements.
     """
     left, since = set(places), time.monotonic()
     while left:
@@ -76,7 +76,7 @@ def acknowledge(
 def _send(consumer: Any, places: Collection[EntryPlace], chunked: Mapping[EntryPlace, Any]) -> None:
     """Send acknowledgements; closing the consumer at once sends them without a delay.
 
-    Consumers that were disconnected come back after a tenth of a second: this is to be faster.
+    Disconnected consumers come back after a tenth of a second; this should be faster.
     """
     for place in sorted(places):
         if place in chunked:
@@ -88,7 +88,7 @@ def _send(consumer: Any, places: Collection[EntryPlace], chunked: Mapping[EntryP
 def _wait(
     admin: AdminClient, topic: str, subscription: str, places: Collection[EntryPlace]
 ) -> set[EntryPlace]:
-    """Wait for the broker to take acknowledgements; return those that it has not."""
+    """Wait until the broker has the acknowledgements; return the places that it does not have."""
     deadline = time.monotonic() + _AGAIN
     while True:
         seen = survey_partition(admin, topic, subscription)
@@ -103,7 +103,7 @@ def _wait(
 def _consumer(
     client: pulsar.Client, admin: AdminClient, topic: str, subscription: str
 ) -> pulsar.Consumer:
-    """Open a consumer that asks for no message, beside those that are there."""
+    """Open a consumer that requests no messages, in addition to the connected ones."""
     _, kind = consumers_of(admin, topic, subscription)
     try:
         return BareClient.subscribe(

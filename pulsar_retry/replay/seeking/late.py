@@ -1,8 +1,8 @@
-"""Acknowledgements that come after a seek, of messages that were given out before it. Pure.
+"""Acknowledgements that come after a seek, for messages that were delivered before it. Pure.
 
-The broker takes them, whoever sends them: a message that it has not dispatched again by then is
-hidden from the replay. No client can be asked, but the broker tells what it has dispatched since
-and what is acknowledged; so it is seen which messages were hidden.
+The broker accepts them from any consumer. A message that it has not dispatched again by then is
+hidden from the replay. No client can be asked, but the broker reports what it has dispatched since,
+and what is acknowledged. From this it follows which messages were hidden.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pulsar_retry.replay.seeking.survey import Surveyed
 
 @attrs.frozen
 class Late:
-    """What became of the messages of one partition that consumers had in hand.
+    """The messages of one partition that consumers had in hand, after a seek.
 
     Attributes:
-        pending: Are not dispatched again yet, and not acknowledged.
-        hidden: Were acknowledged before they were dispatched again, or may have been.
+        pending: Messages that are neither dispatched again nor acknowledged yet.
+        hidden: Messages that were, or may have been, acknowledged before they were dispatched
+            again.
     """
 
     pending: frozenset[EntryPlace]
@@ -36,11 +37,11 @@ class Late:
         return cls(frozenset(place for place in given if not goal.acks.is_acknowledged(place)))
 
     def look(self, goal: Goal, now: Surveyed) -> Late:
-        """Return what it is after one more look at the partition."""
+        """Return the new state after another look at the partition."""
         unread = AckState.of(EntryPlace(now.read.ledger, now.read.entry - 1), now.acks.ranges)
         early = set(unread.missing(goal.acks))
-        # Dispatched and acknowledged since the last look, or acknowledged and passed over: nobody
-        # can tell, and twice is better than never.
+        # Either it was dispatched and acknowledged since the last look, or acknowledged and
+        # skipped. This cannot be known, and to deliver it twice is better than never.
         early |= {place for place in self.pending if now.acks.is_acknowledged(place)}
         pending = {place for place in self.pending if place >= now.read}
         return Late(frozenset(pending - early), self.hidden | early)

@@ -1,4 +1,4 @@
-"""What becomes of each retry letter when its subscription is moved. Pure."""
+"""What happens to each retry letter when its subscription is moved. Pure."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from pulsar_retry.wire.properties import (
     reconsume_times,
 )
 
-#: On a letter that a seek has published anew: the place of the one that it stands for.
+#: A property of a letter that a seek has published again: the place of the earlier letter.
 SEEK_COPY_OF = "SEEK_COPY_OF"
 
-#: What a letter loses that starts anew: its counts and its delay.
+#: Properties that a letter loses when it starts anew: its counts and its delay.
 _COUNTS = frozenset({RECONSUMETIMES, DELAY_TIME, DELAY, "FAILURE_CRASHES", SEEK_COPY_OF})
 
 
 class Fate(enum.Enum):
-    """What becomes of a letter."""
+    """What happens to a letter."""
 
-    #: Acknowledged: its original will be delivered, or another letter of it.
+    #: Acknowledged: its original, or another letter of it, will be delivered.
     REPLAYED = "replayed"
     #: Acknowledged: its original was published before the target.
     PURGED = "purged"
-    #: Published anew, with its count and its delay gone, and then acknowledged.
+    #: Published again without its count and its delay, and then acknowledged.
     RESET = "reset"
-    #: Left as it is: it has no count and no delay, or belongs to another topic.
+    #: Not changed: it has neither count nor delay, or it belongs to another topic.
     KEPT = "kept"
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether nothing of it stays."""
+        """Whether the letter is acknowledged without a replacement."""
         return self in {Fate.REPLAYED, Fate.PURGED}
 
 
@@ -52,14 +52,14 @@ class OpenLetter:
     """A retry letter that is not acknowledged.
 
     Attributes:
-        place: Where it is.
+        place: Its place.
         published: When it was published.
         count: How often its message was reconsumed.
         delayed: Whether it was published with a delay.
-        topic: The topic of its original, without a partition; None: it does not say.
-        origin: Its original's id there, as text.
-        origin_published: When that was published, where it says so.
-        copy_of: The place of the letter that a seek has made it from.
+        topic: The topic of its original, without a partition; None if the letter does not give it.
+        origin: The id of its original in that topic, as text.
+        origin_published: When the original was published, if the letter gives it.
+        copy_of: The place of the letter that a seek made it from.
     """
 
     place: EntryPlace
@@ -90,7 +90,7 @@ class OpenLetter:
 
     @property
     def origin_place(self) -> EntryPlace | None:
-        """The place of its original; of a chunked one that of its last chunk."""
+        """The place of its original, or of the last chunk of a chunked original."""
         if not self.origin:
             return None
         try:
@@ -101,18 +101,18 @@ class OpenLetter:
 
     @property
     def starts_anew(self) -> bool:
-        """Whether there is nothing to reset."""
+        """Whether it has neither a count nor a delay to reset."""
         return self.count == 0 and not self.delayed
 
 
 @attrs.frozen
 class Main:
-    """What a main partition holds, and has acknowledged, after it was moved.
+    """The state of a main partition after it was moved.
 
     Attributes:
-        log: What is there.
+        log: What is stored.
         acks: What is acknowledged now.
-        cut: Everything up to here was to be acknowledged by the move.
+        cut: The move had to acknowledge everything up to this entry.
     """
 
     log: Log
@@ -120,28 +120,29 @@ class Main:
     cut: EntryPlace
 
     def fate(self, place: EntryPlace) -> Fate | None:
-        """Return the fate of a letter whose original is *place*; None: it is not known here."""
+        """Return the fate of a letter whose original is at *place*; None if it is unknown here."""
         entries = dict(self.log.ledgers).get(place.ledger)
         if entries is None:
             return None
         if place <= self.cut:
             return Fate.PURGED
-        # Acknowledged since the move: handled once more, or hidden by a late acknowledgement.
-        # Nobody can tell, so the letter stays.
+        # It was acknowledged since the move: either it was handled again, or a late acknowledgement
+        # has hidden it. This cannot be known, so the letter stays.
         return Fate.RESET if self.acks.is_acknowledged(place) else Fate.REPLAYED
 
 
 @attrs.frozen
 class SeekJudge:
-    """Says what becomes of letters when a subscription is moved.
+    """Decides what happens to letters when a subscription is moved.
 
     Attributes:
         topic: The full name of the main topic.
         mains: Its partitions.
-        before: Letters of originals that were published before are purged; None: there is no time.
-        restored: The letters that a snapshot restores, of this retry topic or of the one of the
-            subscription that it was made of; None: the move is not to a snapshot.
-        everything: Whether everything of this topic is purged.
+        before: Letters of originals that were published before this time are purged; None if there
+            is no such time.
+        restored: The letters that a snapshot restores, from this retry topic or from that of the
+            subscription that the snapshot was made of; None if the move is not to a snapshot.
+        everything: Whether all letters of this topic are purged.
     """
 
     topic: str
@@ -151,7 +152,7 @@ class SeekJudge:
     everything: bool = False
 
     def fates(self, letters: Iterable[OpenLetter]) -> list[tuple[OpenLetter, Fate]]:
-        """Return each letter of one retry topic, of all its partitions, with its fate."""
+        """Return all letters of one retry topic, from all of its partitions, each with its fate."""
         known = list(letters)
         copied = frozenset(each.copy_of for each in known if each.copy_of)
         restored = self.restored or ()
@@ -160,7 +161,7 @@ class SeekJudge:
 
         def fate(letter: OpenLetter) -> Fate:
             if letter.topic not in {None, self.topic}:
-                return Fate.KEPT  # a consumer of several topics has one retry topic for all
+                return Fate.KEPT  # a consumer of several topics has one retry topic for all of them
             if self.everything:
                 return Fate.PURGED
             if self.restored is None:
@@ -173,9 +174,9 @@ class SeekJudge:
         return [(each, fate(each)) for each in known]
 
     def _moved(self, letter: OpenLetter, *, is_copied: bool) -> Fate:
-        """Return the fate in a move to a time or a message."""
+        """Return the fate of a letter in a move to a time or a message."""
         if is_copied:
-            return Fate.REPLAYED  # a seek was killed between the copy's receipt and this
+            return Fate.REPLAYED  # a seek was killed after the copy was stored
         fate = self._by_original(letter)
         if fate in {Fate.REPLAYED, Fate.PURGED}:
             return fate
@@ -184,12 +185,16 @@ class SeekJudge:
         return self._kept(letter)
 
     def _with_snapshot(self, letter: OpenLetter, *, again: bool) -> Fate:
-        """Return the fate of what a snapshot does not hold; *again*: it holds the like of it."""
+        """Return the fate of a letter that the snapshot does not hold.
+
+        With *again*, the snapshot holds an equal letter.
+        """
         if again or self._by_original(letter) is Fate.REPLAYED:
             return Fate.REPLAYED
         if self._is_before(letter.published, letter):
             return Fate.PURGED
-        # What the snapshot has acknowledged may have been redriven since: no loss.
+        # A message that is acknowledged in the snapshot may have been redriven since, so it must
+        # not be lost.
         return self._kept(letter)
 
     def _is_before(self, moment: datetime, letter: OpenLetter) -> bool:
@@ -208,7 +213,7 @@ class SeekJudge:
 
 
 def anew(properties: Mapping[str, str], place: EntryPlace) -> dict[str, str]:
-    """Return the properties of the letter that stands for the one at *place* after a seek."""
+    """Return the properties of the letter that replaces the one at *place* after a seek."""
     kept = {name: text for name, text in properties.items() if name not in _COUNTS}
     return {**kept, SEEK_COPY_OF: str(place)}
 

@@ -1,9 +1,10 @@
-"""Moves a subscription, main and retry topic as one: what seeks and restores have in common.
+"""Moves a subscription, main and retry topic together: the common part of seek and restore.
 
-The order is what makes it safe to be killed anywhere and to be run again: the main topic is moved
-first, which also keeps the broker from deleting what will be replayed; then each letter is judged
-by what the main topic *is*, copies are published, and only when their receipts are there are
-letters acknowledged. Whatever is undone at a crash is delivered once too often.
+It is safe to kill a move at any point and to run it again, because of its order. First the main
+topic is moved, which also prevents the broker from deleting the messages that will be replayed.
+Then the fate of each letter is decided by the actual state of the main topic, and copies are
+published. Letters are acknowledged only after the receipts of their copies. A step that is missing
+after a crash means only that a message is delivered once too often.
 """
 
 from __future__ import annotations
@@ -27,28 +28,28 @@ from pulsar_retry.replay.seeking.republishing import Republisher, read_open_lett
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.subscription import Subscription
 
-#: Seconds for consumers to come back, of which nothing depends.
+#: Seconds to wait for consumers to come back. Nothing depends on it.
 _COME_BACK = 5.0
-#: How often to disconnect an Exclusive consumer that is in the way.
+#: How often to disconnect an Exclusive consumer that prevents the acknowledgements.
 _TRIES = 5
 _LOOK = 0.05
-#: Seconds between two looks at what is in hand: what is dispatched and acknowledged between two is
-#: in doubt.
+#: Seconds between two looks at messages in hand. A message that is dispatched and acknowledged
+#: between two looks is in doubt.
 _OFTEN = 0.01
 
-#: Makes the judge of letters from what the main topic is.
+#: Makes the judge of letters from the state of the main topic.
 MakeJudge = Callable[[Sequence[Main]], SeekJudge]
 
 
 @attrs.frozen
 class Mover:
-    """Moves one subscription. Blocking; to be used by one thread.
+    """Moves one subscription. Blocks; for one thread.
 
     Attributes:
         client: Reads, publishes and acknowledges letters.
         admin: The REST API.
-        subscription: What is moved.
-        grace: Seconds to wait for messages to be dispatched again that consumers were given before.
+        subscription: The subscription to move.
+        grace: Seconds to wait until messages that consumers had in hand are dispatched again.
     """
 
     client: Client
@@ -57,7 +58,7 @@ class Mover:
     grace: float
 
     def consumers(self, goals: Sequence[Goal]) -> int:
-        """Return how many consumers the main topic has; one of all partitions counts as one."""
+        """Return how many consumers the main topic has; one for all partitions counts once."""
         return max(self._connected(goals).values(), default=0)
 
     def move(
@@ -67,11 +68,11 @@ class Mover:
         letters: Sequence[Surveyed],
         make_judge: MakeJudge,
     ) -> LetterCounts:
-        """Move *mains* (and *retries*), then settle the *letters* that were there before.
+        """Move *mains* (and *retries*), then settle the *letters* that existed before.
 
         Raises:
-            SeekError: it could not be finished.
-            AdminError: the REST API was not reached, or refuses.
+            SeekError: the move could not be finished.
+            AdminError: the REST API is unreachable, or refuses a request.
             LetterPublishError: a letter could not be published.
         """
         goals = (*mains, *retries)
@@ -90,7 +91,7 @@ class Mover:
         letters: Sequence[Surveyed],
         make_judge: MakeJudge,
     ) -> LetterCounts:
-        """Return what would become of the letters. Changes nothing."""
+        """Return what would happen to the letters. Changes nothing."""
         judge = make_judge([goal.main() for goal in mains])
         left = self._open(retries, letters)
         return LetterCounts.of(
@@ -103,7 +104,7 @@ class Mover:
                 try:
                     self._reset_one(goal)
                     break
-                except InTheWayError:  # it was back before us
+                except InTheWayError:  # the consumer came back before us
                     if attempt == _TRIES - 1:
                         raise
 
@@ -111,7 +112,7 @@ class Mover:
         to: Start = "latest" if goal.begin is None else goal.begin
         self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
         MOVES.tell(self.subscription.topic, self.subscription.name)
-        # At once, while its consumers are not back yet.
+        # Do this at once, before its consumers are back.
         self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 
     def _connected(self, goals: Sequence[Goal]) -> dict[str, int]:
@@ -122,7 +123,7 @@ class Mover:
         }
 
     def _wait_for(self, goals: Sequence[Goal], connected: dict[str, int]) -> None:
-        """Wait for consumers to come back, without what they had fetched before; not for ever."""
+        """Wait for a limited time until consumers are back, without their prefetched messages."""
         deadline = time.monotonic() + _COME_BACK
         while time.monotonic() < deadline:
             now = self._connected(goals)
@@ -131,13 +132,13 @@ class Mover:
             time.sleep(_LOOK)
 
     def _rescue(self, mains: Sequence[Goal], letters: Sequence[Surveyed]) -> int:
-        """See that late acknowledgements hide nothing from the replay.
+        """Make sure that late acknowledgements hide nothing from the replay.
 
-        What they hide, or still may hide when the time is over, gets a letter; where there is no
-        retry topic, what they have hidden makes the main topic be moved once more.
+        Messages that they hide, or may still hide after the grace time, get letters. If there is no
+        retry topic and messages were hidden, the main topic is moved once more.
 
         Returns:
-            How many letters there are.
+            How many letters were published.
         """
         found = self._watch(mains)
         if not letters:
@@ -151,7 +152,7 @@ class Mover:
             )
 
     def _watch(self, mains: Sequence[Goal]) -> list[Late]:
-        """Watch messages that consumers had in hand until all are dispatched again."""
+        """Watch the messages that consumers had in hand until all of them are dispatched again."""
         topics = [goal.seen.topic for goal in mains]
         found = [Late.of(goal) for goal in mains]
         deadline = time.monotonic() + self.grace
@@ -163,10 +164,10 @@ class Mover:
         return found
 
     def _open(self, retries: Sequence[Goal], letters: Sequence[Surveyed]) -> list[Surveyed]:
-        """Return the retry partitions with the letters that were there before and are open now.
+        """Return the retry partitions with the letters that existed before and are open now.
 
-        Those that were published since are about what is being replayed. Of what a snapshot
-        restores, all is open, whatever is acknowledged late.
+        Letters that were published since then are about messages of the replay. All letters that a
+        snapshot restores are open, also after late acknowledgements.
         """
         if retries:
             return [attrs.evolve(goal.seen, acks=goal.acks) for goal in retries]
@@ -178,7 +179,7 @@ class Mover:
     def _settle(
         self, mains: Sequence[Goal], letters: Sequence[Surveyed], make_judge: MakeJudge
     ) -> LetterCounts:
-        """Judge the letters that were there before, as things are now, and act."""
+        """Decide about the letters that existed before, by the current state, and act."""
         name = self.subscription.name
         now = survey_all(self.admin, [goal.seen.topic for goal in mains], name)
         judge = make_judge([goal.main(each) for goal, each in zip(mains, now, strict=True)])

@@ -17,14 +17,14 @@ from pulsar_retry.replay.seeking.survey import Surveyed
 
 @attrs.frozen
 class Goal:
-    """Where one partition is to be.
+    """The wanted state of one partition.
 
     Attributes:
-        seen: What it is now.
-        begin: The next message to be delivered; None: whatever is published from now on.
-        acked: What counts as acknowledged past it: a snapshot's; None: nothing.
-        reaches: When the oldest message was published that is still there; None: there is none,
-            or nobody has asked.
+        seen: Its current state.
+        begin: The next message to be delivered; None means only messages published from now on.
+        acked: What counts as acknowledged after *begin*, from a snapshot; None means nothing.
+        reaches: When the oldest stored message was published; None if there is none, or this is not
+            known.
     """
 
     seen: Surveyed
@@ -34,7 +34,7 @@ class Goal:
 
     @property
     def cut(self) -> EntryPlace:
-        """What is acknowledged with everything before it."""
+        """The last entry that is acknowledged together with everything before it."""
         if self.begin is None:
             return self.seen.log.last
         return EntryPlace(self.begin.ledger, self.begin.entry - 1)
@@ -45,13 +45,13 @@ class Goal:
         return AckState.of(self.cut, self.acked.ranges if self.acked is not None else ())
 
     def main(self, now: Surveyed | None = None) -> Main:
-        """Return what letters are judged by: as it is *now*, or as it is going to be."""
+        """Return the state by which letters are judged: as it is *now*, or as it will be."""
         if now is None:
             return Main(self.seen.log, self.acks, self.cut)
         return Main(now.log, now.acks, self.cut)
 
     def report(self) -> PartitionReport:
-        """Return the numbers."""
+        """Return the numbers of this partition."""
         log, before = self.seen.log, self.seen.acks
         after = self.acks.backlog(log)
         purged = before.backlog(log) - before.backlog(log, self.cut)
@@ -70,22 +70,22 @@ class Goal:
 
 
 def _both_open(log: Log, one: AckState, other: AckState) -> int:
-    """Return how many entries neither has acknowledged."""
+    """Return how many entries are acknowledged in neither state."""
     mark = max(one.mark, other.mark)
     return AckState.of(mark, (*one.ranges, *other.ranges)).backlog(log)
 
 
 @attrs.frozen
 class PartitionReport:
-    """One partition of the main topic. Numbers count entries: a batch is one.
+    """One partition of the main topic. Numbers count entries; a batch is one entry.
 
     Attributes:
         topic: Its full name.
         begin: The id of the next message to be delivered, or ``latest``.
-        backlog_before: Not acknowledged before.
-        backlog_after: Not acknowledged afterwards.
-        replayed: Were acknowledged and will be delivered again.
-        purged: Were not, and will not be delivered.
+        backlog_before: Entries that were not acknowledged before.
+        backlog_after: Entries that are not acknowledged afterwards.
+        replayed: Entries that were acknowledged and will be delivered again.
+        purged: Entries that were not acknowledged and will not be delivered.
         reaches: When the oldest message was published that the broker still has.
     """
 
@@ -100,16 +100,16 @@ class PartitionReport:
 
 @attrs.frozen
 class LetterCounts:
-    """Retry letters that were not acknowledged.
+    """The retry letters that were not acknowledged, counted by what happens to them.
 
     Attributes:
-        replayed: Are acknowledged, for their originals will be delivered.
-        purged: Are acknowledged, for their originals were published before the target.
-        reset: Are published anew, without count and delay.
-        kept: Stay as they are: they have neither, or belong to another topic.
-        copied: Are copied from the retry topic of the subscription that a snapshot was made of.
-        late: Were made of messages in consumers' hands, whose late acknowledgement hides them from
-            the replay, or may do so.
+        replayed: Acknowledged, because their originals will be delivered.
+        purged: Acknowledged, because their originals were published before the target.
+        reset: Published again, without count and delay.
+        kept: Not changed: they have neither count nor delay, or belong to another topic.
+        copied: Copied from the retry topic of the subscription that the snapshot was made of.
+        late: Made from messages in the hands of consumers, because late acknowledgements hide these
+            messages from the replay, or may do so.
     """
 
     replayed: int = 0
@@ -132,12 +132,12 @@ class SeekReport:
     Attributes:
         topic: The main topic.
         subscription: The subscription.
-        to: Where to, as text.
-        dry_run: Whether nothing was done.
-        partitions: The main topic's, in order.
-        letters: What became of the letters.
-        consumers: How many were connected, and were disconnected for a moment.
-        warnings: What to know.
+        to: The target, as text.
+        dry_run: Whether nothing was changed.
+        partitions: The partitions of the main topic, in order.
+        letters: What happened to the letters.
+        consumers: How many consumers were connected, and were disconnected for a moment.
+        warnings: Facts that the user should know.
     """
 
     topic: str
@@ -165,7 +165,7 @@ class SeekReport:
         return sum(each.backlog_after for each in self.partitions)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON has it; times are ISO 8601."""
+        """Return the report as JSON-compatible values; times are ISO 8601."""
         facts = attrs.asdict(self, value_serializer=_plain)
         totals = {name: getattr(self, name) for name in ("replayed", "purged", "backlog_after")}
         return {**facts, **totals}

@@ -1,4 +1,4 @@
-"""Reads the letters of a retry partition without consuming them, and publishes some anew."""
+"""Reads the letters of a retry partition without consuming them, and publishes some again."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pulsar_retry.replay.seeking.survey import Surveyed
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.properties import Origin, letter_properties, message_id_text
 
-#: Milliseconds to wait for an entry that the broker says is there.
+#: Milliseconds to wait for an entry that the broker has reported.
 _WAIT_MS = 5000
-#: Letters in flight at most.
+#: How many letters are in flight at most.
 _IN_FLIGHT = 500
 
 _LATER = AcknowledgedLater()
 
 
 def entry_place_of(raw: Any) -> EntryPlace:
-    """Return the place of a raw message; of a chunked one that of its last chunk."""
+    """Return the place of a raw message, or of the last chunk of a chunked one."""
     message_id = raw.message_id()
     return EntryPlace(message_id.ledger_id(), message_id.entry_id())
 
@@ -39,9 +39,9 @@ def entry_place_of(raw: Any) -> EntryPlace:
 def read_unacknowledged(
     client: pulsar.Client, seen: Surveyed, places: Collection[EntryPlace] | None = None
 ) -> Iterator[Any]:
-    """Yield the raw messages of a partition that are not acknowledged, up to its last of then.
+    """Yield the raw messages of a partition that were unacknowledged in the survey *seen*.
 
-    With *places* those that are there instead, acknowledged or not.
+    With *places*, yield the messages at these places instead, acknowledged or not.
     """
     left = set(seen.acks.unacknowledged(seen.log) if places is None else places)
     if not left:
@@ -53,7 +53,7 @@ def read_unacknowledged(
             try:
                 raw = reader.read_next(_WAIT_MS)
             except _pulsar.Timeout:
-                return  # what is left is a part of a message whose rest never came
+                return  # the rest is a chunk of an incomplete message
             if (place := entry_place_of(raw)) > last:
                 return
             if place in left:
@@ -63,9 +63,9 @@ def read_unacknowledged(
 def read_open_letters(
     client: pulsar.Client, seen: Surveyed, chunked: dict[EntryPlace, Any] | None = None
 ) -> list[OpenLetter]:
-    """Return the letters of a retry partition that are not acknowledged, without their contents.
+    """Return the letters of a retry partition that are not acknowledged, without their payloads.
 
-    Into *chunked* go the ids of those that have several entries.
+    The ids of chunked letters are added to *chunked*.
     """
     letters = []
     for raw in read_unacknowledged(client, seen):
@@ -77,10 +77,10 @@ def read_open_letters(
 
 
 class Republisher:
-    """Publishes letters once more, without their counts and delays, and waits for each receipt."""
+    """Publishes letters again, without their counts and delays, and waits for each receipt."""
 
     def __init__(self, client: Client, properties: Mapping[str, str] | None = None) -> None:
-        """Open nothing yet; *properties* replace what letters carry."""
+        """Open nothing yet; *properties* replace properties of the letters."""
         self._client = client
         self._properties = dict(properties or {})
         self._open = contextlib.ExitStack()
@@ -89,7 +89,7 @@ class Republisher:
         """Publish the letters of a partition at *places* to *topic*; return when all are stored.
 
         Raises:
-            LetterPublishError: one of them was not. Nothing is acknowledged yet.
+            LetterPublishError: a letter was not stored. Nothing is acknowledged yet.
         """
 
         def again(raw: Any) -> dict[str, str]:
@@ -100,13 +100,13 @@ class Republisher:
     def publish_messages(
         self, seen: Surveyed, places: Collection[EntryPlace], subscription: Subscription
     ) -> int:
-        """Publish messages of a main partition as letters that come at once, as first attempts.
+        """Publish messages of a main partition as letters without a delay, as first attempts.
 
         Returns:
-            How many: a batch has several at its place.
+            How many were published; a batch has several messages at one place.
 
         Raises:
-            LetterPublishError: one of them was not.
+            LetterPublishError: a letter was not stored.
         """
         retry = subscription.retry_letter_topic
 

@@ -1,4 +1,4 @@
-"""Seek: moves a retry-enabled subscription, all of its partitions and letters, as one thing."""
+"""Seek: moves a retry-enabled subscription, with all of its partitions and letters, as a unit."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from pulsar_retry.replay.seeking.warnings import beyond_retention, what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
 
-#: Seconds by default to wait for what consumers had in hand to be dispatched again.
+#: The default number of seconds to wait until messages in hand are dispatched again.
 GRACE = 10.0
 
 
 @runtime_checkable
 class Restorable(Protocol):
-    """What `seek` can be given beside a target: a `Snapshot`."""
+    """A target of `seek` that restores itself: a `Snapshot`."""
 
     def restore(self, subscription: Subscription, *, dry_run: bool, grace: float) -> SeekReport:
-        """Move *subscription* there."""
+        """Move *subscription* to this target."""
         ...
 
 
@@ -59,36 +59,42 @@ def seek(
 ) -> SeekReport:
     """Move *subscription* to a time, a message, an end of its topic, or a snapshot.
 
-    Messages that were published before count as acknowledged afterwards, all others do not
-    (Pub/Sub's seek). All partitions of the main topic are moved, and the letters of the retry topic
-    with them: what will be delivered again loses its letters; a letter whose original the broker
-    does not have any more is delivered at once, as a first attempt. Consumers are disconnected and
-    come back by themselves. The DLQ is left as it is.
+    As in Pub/Sub, messages that were published before the target count as acknowledged afterwards,
+    and all others do not. All partitions of the main topic are moved, together with the letters in
+    the retry topic. Letters of messages that will be delivered again are removed. A letter whose
+    original the broker does not have any more is delivered at once, as a first attempt. Consumers
+    are disconnected and come back by themselves. The DLQ is not changed.
 
-    It may be killed anywhere and run again: nothing is lost, some messages may come twice.
+    A seek may be killed at any point and run again: nothing is lost, but some messages may come
+    twice.
 
     Args:
-        subscription: What to move.
-        to: ``"earliest"``; ``"latest"``, which purges; a datetime with a zone, past or future; a
-            timedelta, so long ago; a message id, from which on all is delivered, of other
-            partitions all that was published since then; a `Snapshot`; or text as on the command
-            line (``"2h30m"``, ``"2026-01-01T00:00Z"``, ``"12:3:0"``).
-        dry_run: Change nothing, tell what would be done.
-        partial_retention: Go back as far as the broker's messages reach, where a time is asked for
-            from which on it may have deleted some.
-        grace: Seconds or a timedelta. The broker takes acknowledgements of messages that consumers
-            were given before the seek, and would not deliver them again. So these are watched until
-            they have been dispatched again, for so long at most. Those that were acknowledged
-            before, and those that are still not dispatched then, get letters, which come at once:
-            none is missed, some may come twice.
+        subscription: The subscription to move.
+        to: One of: ``"earliest"``; ``"latest"``, which purges the backlog; a datetime with a time
+            zone, in the past or in the future; a timedelta, which means this long ago; a message
+            id, with which delivery begins, while other partitions begin at its publish time; a
+            `Snapshot`; or text as on the command line (``"2h30m"``, ``"2026-01-01T00:00Z"``,
+            ``"12:3:0"``).
+        dry_run: Change nothing, and report what would be done.
+        partial_retention: Go back as far as the broker's messages reach, if it may have deleted
+            messages since the given time.
+        grace: Seconds or a timedelta. The broker accepts late acknowledgements of messages that
+            consumers got before the seek, and would not deliver these messages again. So the seek
+            watches them until they are dispatched again, for at most this time. Messages that were
+            acknowledged before that, and messages that are not dispatched by then, get letters
+            without a delay. So no message is missed, but some may come twice.
+
+    Returns:
+        A report on what was done, or would be done.
 
     Raises:
-        ConfigError: an argument is not acceptable. Nothing was opened.
-        RetentionError: the broker has deleted messages that *to* asks for, or may have.
-        SeekError: there is no such subscription, or the seek could not be finished: run it again.
-        SnapshotError: the snapshot is gone, or is one of another topic.
-        AdminError: the REST API was not reached, or refuses.
-        LetterPublishError: a letter could not be published: run it again.
+        ConfigError: an argument is invalid. Nothing was opened.
+        RetentionError: the broker has, or may have, deleted messages that *to* asks for.
+        SeekError: the subscription does not exist, or the seek could not be finished; in this case
+            run it again.
+        SnapshotError: the snapshot does not exist any more, or is of another topic.
+        AdminError: the REST API is unreachable, or refuses a request.
+        LetterPublishError: a letter could not be published; run the seek again.
     """
     wait = seconds("grace", grace)
     if isinstance(to, Restorable):
@@ -128,10 +134,10 @@ def seek(
 
 
 def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
-    """Look at the partitions of the main topic.
+    """Return the state of the partitions of the main topic.
 
     Raises:
-        SeekError: there is no such topic, or one of them has no such subscription.
+        SeekError: there is no such topic, or a partition does not have the subscription.
     """
     if not subscription.topic.startswith("persistent://"):
         raise SeekError(f"{subscription.topic} keeps no messages")
@@ -149,7 +155,7 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
 
 
 def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]:
-    """Look at the partitions of the retry topic; there may be none, or nobody subscribed."""
+    """Return the state of the retry topic's partitions that have the subscription, if any."""
     topics = [
         topic
         for topic in subscription.retry_partitions(admin)
@@ -160,10 +166,10 @@ def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]
 
 @contextlib.contextmanager
 def client_of(cluster: Cluster) -> Iterator[Client]:
-    """Give a client; what pulsar-client raises meanwhile is an error of ours.
+    """Give a client, and convert pulsar-client's errors to ours meanwhile.
 
     Raises:
-        SeekError: the brokers were not reached, or refuse.
+        SeekError: the brokers are unreachable, or refuse a request.
     """
     try:
         with contextlib.closing(cluster.client()) as client:
@@ -177,7 +183,7 @@ def client_of(cluster: Cluster) -> Iterator[Client]:
 def _goals(
     admin: AdminClient, mains: Sequence[Surveyed], target: SeekTarget
 ) -> tuple[list[Goal], datetime | None]:
-    """Return where each partition is to be, and the time before which all was published."""
+    """Return the goal of each partition, and the time of the target, if it has one."""
     if target.end == LATEST:
         return [_goal(admin, each, None) for each in mains], None
     if target.time is not None:
@@ -207,7 +213,7 @@ def _first(seen: Surveyed) -> Position:
 
 
 def _since(admin: AdminClient, seen: Surveyed, when: datetime) -> Goal:
-    """Return the goal of a partition from a time on."""
+    """Return the goal of a partition that begins at a time."""
     begin = admin.topics.message_id_at(seen.topic, when)
     if begin.ledger < 0 or begin.entry < 0:
         return _goal(admin, seen, _first(seen))
@@ -215,7 +221,7 @@ def _since(admin: AdminClient, seen: Surveyed, when: datetime) -> Goal:
 
 
 def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:
-    """Return the partition that a message id is in."""
+    """Return the partition that contains a message id."""
     for each in mains:
         if any(ledger == position.ledger for ledger, _ in each.log.ledgers):
             return each

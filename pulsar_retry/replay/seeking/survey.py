@@ -1,4 +1,4 @@
-"""What the broker says of a subscription's partitions."""
+"""What the broker reports about a subscription's partitions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 
 @attrs.frozen
 class Surveyed:
-    """One partition with a subscription, as it was a moment ago.
+    """The state of one partition with a subscription, as it was a moment ago.
 
     Attributes:
         topic: Its full name.
-        log: What is there.
+        log: What is stored.
         acks: What the subscription has acknowledged.
         read: The next entry that the broker dispatches.
     """
@@ -33,13 +33,13 @@ class Surveyed:
 
     @property
     def in_hand(self) -> int:
-        """How many entries consumers have been given and have not acknowledged, at most."""
+        """How many entries consumers may have in hand, at most."""
         before = EntryPlace(self.read.ledger, self.read.entry - 1)
         return self.acks.backlog(self.log) - self.acks.backlog(self.log, before)
 
 
 def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surveyed | None:
-    """Look at one partition; None: there is no such subscription on it."""
+    """Return the state of one partition; None if it does not have the subscription."""
     facts = admin.topics.internal_stats(topic)
     cursor = cursor_of(facts, subscription)
     if cursor is None:
@@ -51,17 +51,17 @@ def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surve
 
 
 def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
-    """Return a subscription's cursor from internal statistics, where names are encoded."""
+    """Return a subscription's cursor from internal statistics, in which names are URL-encoded."""
     cursors: Mapping[str, Any] = facts["cursors"]
     encoded = urllib.parse.quote_plus(subscription, safe="*-._")
     return cursors.get(subscription) or cursors.get(encoded)
 
 
 def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list[Surveyed]:
-    """Look at partitions, all of which must have the subscription.
+    """Return the state of partitions, all of which must have the subscription.
 
     Raises:
-        SeekError: one of them has not, or there is no such topic.
+        SeekError: a partition does not have it, or there is no such topic.
     """
     found: list[Surveyed] = []
     for topic in topics:
@@ -82,16 +82,16 @@ def consumers_of(admin: AdminClient, topic: str, subscription: str) -> tuple[int
 
 
 def published_at(admin: AdminClient, seen: Surveyed, place: EntryPlace) -> datetime | None:
-    """Return when an entry was published; None: it is not there."""
+    """Return when an entry was published; None if it does not exist."""
     if not seen.log.has(place):
         return None
     try:
         return admin.subscriptions.entry(seen.topic, Position(*place)).published
     except AdminNotFoundError:
-        return None  # it was deleted a moment ago
+        return None  # the broker has just deleted it
 
 
 def created_at(admin: AdminClient, topic: str) -> datetime | None:
-    """Return when a topic was created; None: the broker does not say."""
+    """Return when a topic was created; None if the broker does not report it."""
     moment = admin.topics.stats(topic, precise=False).get("topicCreationTimeStamp") or 0
     return datetime.fromtimestamp(moment / 1000, UTC) if moment > 0 else None

@@ -1,4 +1,4 @@
-"""Where a subscription is moved to, from what a caller or the command line says. Pure."""
+"""The target of a seek, from a caller or from the command line. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _ID = re.compile(r"\(?-?[0-9]+[:,]-?[0-9]+([:,]-?[0-9]+){0,2}\)?", re.ASCII)
 
 @attrs.frozen
 class SeekTarget:
-    """Where to: exactly one of these.
+    """The target of a seek. Exactly one of these is set.
 
     Attributes:
         end: ``earliest`` or ``latest``.
-        time: Messages that were published before count as acknowledged, the others do not.
+        time: Messages that were published before this time count as acknowledged; the others do
+            not.
         position: The next message to be delivered.
     """
 
@@ -44,15 +45,15 @@ class SeekTarget:
 
 
 def target_of(to: Any, now: datetime) -> SeekTarget:
-    """Read what `seek` takes, but for a snapshot.
+    """Read the target of `seek`, except a snapshot.
 
     Args:
-        to: ``"earliest"``, ``"latest"``, an aware datetime, a timedelta (so long ago), a message id
-            of pulsar-client's, a `Position`, or text as on the command line.
-        now: The time.
+        to: ``"earliest"``, ``"latest"``, a datetime with a time zone, a timedelta (this long ago),
+            a message id of pulsar-client, a `Position`, or text as on the command line.
+        now: The current time.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: *to* is not a valid target.
     """
     if isinstance(to, str):
         return _from_text(to.strip(), now)

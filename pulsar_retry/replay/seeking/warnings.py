@@ -1,4 +1,4 @@
-"""What to know before a subscription is moved."""
+"""Warnings before a subscription is moved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pulsar_retry.replay.seeking.target import SeekTarget
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, logical
 
-#: Clients whose consumers, after a cumulative acknowledgement, do not take earlier messages again.
+#: After a cumulative acknowledgement, some clients' consumers do not accept earlier messages again.
 _CUMULATIVE = (
     "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
     "cumulatively drop what they have acknowledged before, so restart them"
@@ -39,7 +39,7 @@ def what_to_know(
     consumers: int,
     grace: float,
 ) -> list[str]:
-    """Return what to know before a subscription is moved."""
+    """Return warnings before a subscription is moved."""
     warnings = [] if letters else _other_names(admin, subscription)
     if not consumers:
         return warnings
@@ -53,7 +53,7 @@ def what_to_know(
 
 
 def _other_names(admin: AdminClient, subscription: Subscription) -> list[str]:
-    """Say where a retry topic of another dialect is, for its letters would be left behind."""
+    """Warn about a retry topic of another dialect, because its letters would not be moved."""
     names = {each: each.topics(subscription.topic, subscription.name).retry for each in Naming}
     return [
         f"{topic} is not moved: if it is the retry topic, say so (naming {dialect.value})"
@@ -67,7 +67,7 @@ def _other_names(admin: AdminClient, subscription: Subscription) -> list[str]:
 def beyond_retention(
     admin: AdminClient, goals: Sequence[Goal], target: SeekTarget, now: datetime
 ) -> list[str]:
-    """Say where the broker may have deleted messages that were published since *target*."""
+    """Warn if the broker may have deleted messages that were published since *target*."""
     asked = target.time
     warnings: list[str] = []
     if asked is None or asked >= now:
@@ -87,7 +87,7 @@ def beyond_retention(
 
 
 def _retention(admin: AdminClient, topic: str) -> Retention | None:
-    """Return the retention of a topic; None: this role may not know it."""
+    """Return the retention of a topic; None if this role must not read it."""
     try:
         return admin.topics.retention(logical(topic))
     except AdminForbiddenError:
@@ -95,14 +95,14 @@ def _retention(admin: AdminClient, topic: str) -> Retention | None:
 
 
 def _keeps(admin: AdminClient, topic: str, age: timedelta) -> bool:
-    """Tell whether the retention covers messages of *age*, whatever their size."""
+    """Tell whether the retention covers messages of this *age*, whatever their size."""
     retention = _retention(admin, topic)
     if retention is None or retention.megabytes >= 0 or retention.minutes == 0:
         return False
     return retention.minutes < 0 or timedelta(minutes=retention.minutes) >= age
 
 
-#: Seconds between the creation of a topic and that of its first ledger, at most.
+#: At most this many seconds are between the creation of a topic and of its first ledger.
 _AT_ONCE = 1.0
 
 

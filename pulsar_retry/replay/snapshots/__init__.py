@@ -1,1 +1,1 @@
-"""Snapshots of a subscription: taken, stored, and restored."""
+"""Snapshots of a subscription: how they are made, stored, and restored."""

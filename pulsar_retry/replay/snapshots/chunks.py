@@ -1,8 +1,8 @@
-"""Keeps what is too large for a subscription's properties in a compacted topic.
+"""Stores values that are too large for a subscription's properties in a compacted topic.
 
-Its name is ``pulsar-retry-snapshots``, one in each namespace. Keys are a partition and a snapshot's
-name. A subscription of our own keeps what is not compacted yet from being deleted; when a
-compaction has ended, it moves on.
+Each namespace has one such topic, with the name ``pulsar-retry-snapshots``. Its keys consist of a
+partition and a snapshot's name. A subscription of our own keeps messages that are not compacted yet
+from being deleted; after a compaction it moves to the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATIENCE = 60.0
 
 
 class LargeValues:
-    """The compacted topic of one namespace. Blocking; to be used by one thread."""
+    """The compacted topic of one namespace. Blocks; for one thread."""
 
     def __init__(self, client: pulsar.Client, admin: AdminClient, topic: str) -> None:
         """Open nothing yet; *topic* is any topic of the namespace."""
@@ -33,7 +33,7 @@ class LargeValues:
         self.topic = TopicName.parse(topic).sibling(_LOCAL)
 
     def put(self, key: str, text: str) -> None:
-        """Keep *text*, and return when it is safe."""
+        """Store *text*, and return when it is safe."""
         with contextlib.suppress(AdminConflictError):
             self._admin.topics.create(self.topic)
         with contextlib.suppress(AdminConflictError):
@@ -42,10 +42,10 @@ class LargeValues:
         self._compact()
 
     def get(self, key: str) -> str:
-        """Return what is kept.
+        """Return the stored text.
 
         Raises:
-            SnapshotError: there is nothing.
+            SnapshotError: there is none.
         """
         found: bytes | None = None
         if self._admin.topics.exists(self.topic):
@@ -62,7 +62,7 @@ class LargeValues:
         return found.decode()
 
     def delete(self, key: str) -> None:
-        """Forget what is kept, if there is anything."""
+        """Delete the stored text, if there is one."""
         with contextlib.suppress(AdminNotFoundError):
             if self._admin.topics.exists(self.topic):
                 self._send(key, b"")
@@ -81,11 +81,11 @@ class LargeValues:
         try:
             compaction.start(self.topic)
         except AdminConflictError:
-            return  # somebody else's runs and may not have seen ours, which stays held
+            return  # another compaction runs; ours is kept until the next
         deadline = time.monotonic() + _PATIENCE
         while (status := compaction.status(self.topic)) == "RUNNING":
             if time.monotonic() > deadline:
-                return  # what is not compacted yet is held
+                return  # what is not compacted yet is kept
             time.sleep(0.1)
         if status == "SUCCESS":
             self._admin.subscriptions.skip_all(self.topic, _HOLD)

@@ -17,14 +17,14 @@ _UNKNOWN = (
 
 
 def oldest(admin: AdminClient, seen: list[Surveyed]) -> datetime | None:
-    """Return when the oldest message that is not acknowledged was published."""
+    """Return when the oldest unacknowledged message was published; None if there is none."""
     firsts = ((each, next(each.acks.unacknowledged(each.log), None)) for each in seen)
     moments = [published_at(admin, each, place) for each, place in firsts if place is not None]
     return min((each for each in moments if each is not None), default=None)
 
 
 def kept_for(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
-    """Return how long messages are kept that nobody acknowledges, and what to know of pins."""
+    """Return how long unacknowledged messages are kept, and warnings about the snapshot."""
     try:
         return _by_policies(admin, topic)
     except AdminForbiddenError:

@@ -28,14 +28,14 @@ from pulsar_retry.wire.properties import REAL_SUBSCRIPTION, RETRY_TOPIC
 
 @attrs.frozen
 class Restore:
-    """One restore. Blocking; to be used by one thread.
+    """One restore. Blocks; for one thread.
 
     Attributes:
-        client: Reads and publishes letters, and acknowledges.
+        client: Reads, publishes and acknowledges letters.
         admin: The REST API.
-        manifest: The snapshot's.
-        captures: What it holds of each partition.
-        subscription: What is moved.
+        manifest: The manifest of the snapshot.
+        captures: The captures of its partitions.
+        subscription: The subscription to move.
         grace: See `seek`.
     """
 
@@ -47,11 +47,11 @@ class Restore:
     grace: float
 
     def run(self, *, dry_run: bool) -> SeekReport:
-        """Do it, or tell what would be done.
+        """Restore, or report what would be done.
 
         Raises:
-            SnapshotError: there is no such subscription, for a dry run makes none.
-            SeekError: it could not be finished: run it again.
+            SnapshotError: the subscription does not exist, and a dry run does not create it.
+            SeekError: the restore could not be finished; run it again.
         """
         self._make_subscription(dry_run=dry_run)
         mains = [self._goal(each) for each in survey_main(self.admin, self.subscription)]
@@ -92,13 +92,13 @@ class Restore:
 
     @property
     def _is_own(self) -> bool:
-        """Whether it is the subscription that the snapshot was made of."""
+        """Whether the subscription is the one that the snapshot was made of."""
         retry = self.subscription.retry_letter_topic
         same = retry == self.manifest.retry_topic
         return self.subscription.name == self.manifest.subscription and same
 
     def _make_subscription(self, *, dry_run: bool) -> None:
-        """Make the subscription where it is new."""
+        """Create the subscription if it does not exist yet."""
         for topic in self.subscription.partitions(self.admin):
             facts = self.admin.topics.internal_stats(topic)
             if cursor_of(facts, self.subscription.name) is not None:
@@ -110,7 +110,7 @@ class Restore:
                 )
             capture = self.captures.get(topic)
             at: Start = "earliest" if capture is None else Position(*capture.acks.mark)
-            with contextlib.suppress(AdminConflictError):  # a consumer has just made it
+            with contextlib.suppress(AdminConflictError):  # a consumer has just created it
                 self.admin.subscriptions.create(topic, self.subscription.name, at=at)
 
     def _goal(self, seen: Surveyed) -> Goal:

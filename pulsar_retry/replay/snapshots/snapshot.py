@@ -1,4 +1,4 @@
-"""Snapshots: what a subscription had not acknowledged, kept to come back to."""
+"""Snapshots: the unacknowledged messages of a subscription, kept to be restored later."""
 
 from __future__ import annotations
 
@@ -45,21 +45,23 @@ def _now() -> datetime:
 
 @attrs.frozen
 class Snapshot:
-    """A snapshot of a retry-enabled subscription, main and retry topic as one.
+    """A snapshot of a retry-enabled subscription, of main and retry topic together.
 
-    It holds what was not acknowledged when it was made, and everything that is published since. It
-    needs no retention: hidden subscriptions keep its messages, which count as backlog of their
-    topics, until it is deleted or has expired. Every call here removes expired ones of its topic.
+    It holds the messages that were not acknowledged when it was made, and everything that is
+    published since then. It needs no retention: hidden subscriptions keep its messages until it is
+    deleted or has expired. These messages count as backlog of their topics. Every call here removes
+    the expired snapshots of its topic.
 
-    Not atomic over partitions: each is captured at its own moment. A message of a batch that was
-    acknowledged while others of the batch were not comes again.
+    A snapshot is not atomic over partitions: each one is captured at its own moment. In a batch
+    that was partly acknowledged, the acknowledged messages come again, too.
 
-    Every method blocks, and raises `AdminError` where the REST API is not reached or refuses.
+    Every method blocks, and raises `AdminError` if the REST API is unreachable or refuses a
+    request.
 
     Attributes:
-        cluster: Where it is.
-        manifest: What it is.
-        warnings: What to know of it; only where it has just been made.
+        cluster: The cluster.
+        manifest: The description of the snapshot.
+        warnings: Facts that the user should know; only on a snapshot that `create` returns.
     """
 
     cluster: Cluster
@@ -88,17 +90,17 @@ class Snapshot:
 
     @property
     def expires(self) -> datetime:
-        """Until when it can be restored."""
+        """When it expires: until then it can be restored."""
         return self.manifest.expires
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What was written on it."""
+        """Its labels."""
         return self.manifest.labels
 
     @property
     def backlog(self) -> int:
-        """How many entries were not acknowledged, letters too; a batch is one."""
+        """How many entries were not acknowledged, including letters; a batch is one entry."""
         return self.manifest.backlog
 
     # -- making and finding -----------------------------------------------------------------------
@@ -112,18 +114,18 @@ class Snapshot:
         labels: Mapping[str, str] | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> Snapshot:
-        """Make a snapshot of *subscription*; what it does not acknowledge goes on meanwhile.
+        """Make a snapshot of *subscription*; its consumers may go on meanwhile.
 
         Args:
-            subscription: Of what.
-            name: Its name; None: made up from the time.
-            labels: At most 64 names and texts.
-            clock: Tells the time.
+            subscription: The subscription.
+            name: The name of the snapshot. None derives one from the time.
+            labels: At most 64 names with texts.
+            clock: Returns the time.
 
         Raises:
-            ConfigError: an argument is not acceptable.
-            SeekError: there is no such subscription.
-            SnapshotError: there is one of this name, or it would expire in less than an hour.
+            ConfigError: an argument is invalid.
+            SeekError: the subscription does not exist.
+            SnapshotError: the name is taken, or the snapshot would expire in less than an hour.
         """
         now = clock()
         called = made_up_name(now) if name is None else checked_name(name)
@@ -156,7 +158,7 @@ class Snapshot:
         subscription: str | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> builtins.list[Snapshot]:
-        """Return the snapshots of a topic (of one subscription to it), oldest first.
+        """Return the snapshots of a topic (of one subscription), oldest first.
 
         Raises:
             SnapshotError: there is no such topic, or a snapshot cannot be read.
@@ -177,7 +179,7 @@ class Snapshot:
         """Return one snapshot of a topic.
 
         Raises:
-            SnapshotError: there is none, or no more.
+            SnapshotError: it does not exist, or has expired.
         """
         found = {each.name: each for each in cls.list(cluster, topic, clock=clock)}
         if checked_name(name) not in found:
@@ -189,7 +191,7 @@ class Snapshot:
     def prune(
         cls, cluster: Cluster, topic: str, *, clock: Callable[[], datetime] = _now
     ) -> builtins.list[str]:
-        """Remove the expired snapshots of a topic and unfinished ones; return their names.
+        """Remove the expired and the unfinished snapshots of a topic; return their names.
 
         Raises:
             SnapshotError: there is no such topic, or a snapshot cannot be read.
@@ -207,19 +209,22 @@ class Snapshot:
         grace: Duration = GRACE,
         clock: Callable[[], datetime] = _now,
     ) -> SeekReport:
-        """Move a subscription to this snapshot, as `seek` does; any number of times.
+        """Move a subscription to this snapshot, as `seek` does. It can be repeated.
 
         Args:
-            subscription: Any subscription of the topic, also one that does not exist yet; its
-                letters are replaced by the snapshot's. None: the one that it was made of.
-            dry_run: Change nothing, tell what would be done.
+            subscription: Any subscription of the topic, even a new one. Its letters are replaced by
+                those of the snapshot. None means the subscription that the snapshot was made of.
+            dry_run: Change nothing, and report what would be done.
             grace: See `seek`.
-            clock: Tells the time.
+            clock: Returns the time.
+
+        Returns:
+            A report on what was done, or would be done.
 
         Raises:
-            ConfigError: an argument is not acceptable.
-            SnapshotError: it has expired or is gone, or is one of another topic.
-            SeekError: it could not be finished: run it again.
+            ConfigError: an argument is invalid.
+            SnapshotError: the snapshot has expired, was deleted, or is of another topic.
+            SeekError: the restore could not be finished; run it again.
         """
         wait = seconds("grace", grace)
         target = subscription or self._own()
@@ -235,11 +240,11 @@ class Snapshot:
     def update_labels(
         self, labels: Mapping[str, str], *, clock: Callable[[], datetime] = _now
     ) -> Snapshot:
-        """Replace the labels; return the snapshot as it is now.
+        """Replace the labels; return the snapshot with the new labels.
 
         Raises:
-            ConfigError: they are not acceptable.
-            SnapshotError: it is gone.
+            ConfigError: the labels are invalid.
+            SnapshotError: the snapshot does not exist any more.
         """
         marked = checked_labels(labels)
         with _store(self.cluster) as store:
@@ -254,7 +259,7 @@ class Snapshot:
             store.delete(self.manifest)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON has it; times are ISO 8601."""
+        """Return the snapshot as JSON-compatible values; times are ISO 8601."""
         return {
             "name": self.name,
             "topic": self.topic,
@@ -284,7 +289,7 @@ class Snapshot:
 
 
 def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
-    """Pin, capture, and say that it is complete; in this order nothing captured can be lost."""
+    """Pin, capture, and then mark it as complete; in this order nothing captured can be lost."""
     marks = {each.topic: each.acks.mark for each in seen}
     store.begin(manifest, marks)
     try:
@@ -294,14 +299,14 @@ def _make(store: Store, manifest: Manifest, seen: list[Surveyed]) -> Manifest:
         done = attrs.evolve(manifest, backlog=backlog, state=READY)
         store.save(done, captures)
     except BaseException:
-        with contextlib.suppress(PulsarRetryError):  # else the janitor finds it
+        with contextlib.suppress(PulsarRetryError):  # if this fails, `prune` removes it later
             store.delete(manifest)
         raise
     return done
 
 
 def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
-    """Capture a partition that is pinned."""
+    """Capture a pinned partition."""
     pin = survey_partition(admin, topic, manifest.pin)
     now = survey_partition(admin, topic, manifest.subscription)
     if pin is None or now is None or now.log.count(pin.acks.mark) < now.log.count(now.acks.mark):

@@ -1,9 +1,9 @@
-"""Where snapshots are: in hidden subscriptions, which also keep their messages from being deleted.
+"""Stores snapshots in hidden subscriptions, which also keep their messages from being deleted.
 
-Each partition of the main topic and of the retry topic has one, a *pin*, at what was acknowledged
-when the snapshot was made. Its properties hold the capture of that partition; those of the first
-pin hold the manifest besides. The first pin is made first and deleted last, so whatever was
-killed half-way is found by it.
+Each partition of the main topic and of the retry topic has one such subscription, a *pin*. It
+points to what was acknowledged when the snapshot was made. Its properties contain the capture of
+that partition; the first pin also contains the manifest. The first pin is created first and deleted
+last, so that unfinished snapshots can be found by it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pulsar_retry.replay.snapshots.chunks import LargeValues
 from pulsar_retry.replay.snapshots.value import DELETING, PIN, Capture, Manifest
 
 _MANIFEST, _CAPTURE = "manifest", "capture"
-#: A capture that is too large for a property is in the compacted topic.
+#: Stands for a capture that is too large for a property and is in the compacted topic.
 _LARGE = "large"
-#: Bytes of a capture in a property; the broker keeps properties in its metadata store.
+#: The largest capture in a property, in bytes. The broker keeps properties in its metadata store.
 MAX_PROPERTY = 32 * 1024
 
 
 @attrs.frozen
 class Store:
-    """The snapshots of a cluster. Blocking; to be used by one thread.
+    """The snapshots of a cluster. Blocks; for one thread.
 
     Attributes:
         admin: The REST API.
-        client: Opens or returns a client, where one is needed.
+        client: Returns a client, which is opened when it is needed.
         max_property: Longer captures go to the compacted topic.
     """
 
@@ -48,7 +48,7 @@ class Store:
 
         Raises:
             AdminNotFoundError: there is no such topic.
-            SnapshotError: one cannot be read.
+            SnapshotError: a snapshot cannot be read.
         """
         first = self.admin.topics.partition_names(topic)[0]
         subscriptions = self.admin.topics.stats(first, precise=False)["subscriptions"]
@@ -61,14 +61,14 @@ class Store:
         return sorted((each for each in found if each.topic == topic), key=lambda m: m.created)
 
     def begin(self, manifest: Manifest, marks: dict[str, EntryPlace]) -> None:
-        """Make the first pin, with the manifest.
+        """Create the first pin, with the manifest.
 
         Args:
-            manifest: Of the snapshot that is being made.
-            marks: What is acknowledged of each partition.
+            manifest: The manifest of the new snapshot.
+            marks: What is acknowledged in each partition.
 
         Raises:
-            SnapshotError: there is a snapshot of this name.
+            SnapshotError: there is a snapshot with this name.
         """
         first = manifest.main_topics[0]
         at, properties = Position(*marks[first]), {_MANIFEST: manifest.encode()}
@@ -79,12 +79,12 @@ class Store:
             raise SnapshotError(taken) from error
 
     def pin(self, manifest: Manifest, marks: dict[str, EntryPlace]) -> None:
-        """Make the other pins."""
+        """Create the other pins."""
         for topic in (*manifest.main_topics[1:], *manifest.retry_topics):
             self.admin.subscriptions.create(topic, manifest.pin, at=Position(*marks[topic]))
 
     def save(self, manifest: Manifest, captures: dict[str, Capture]) -> None:
-        """Write the captures down, and then that they are complete: *manifest*."""
+        """Store the captures, and then the *manifest*, which marks them as complete."""
         first, *_ = manifest.main_topics
         kept = {topic: self._kept(manifest, topic, one) for topic, one in captures.items()}
         for topic, text in kept.items():
@@ -102,7 +102,7 @@ class Store:
         """Return the captures of all partitions.
 
         Raises:
-            SnapshotError: one is not there, or cannot be read.
+            SnapshotError: a capture is missing, or cannot be read.
         """
         found = {}
         for topic in (*manifest.main_topics, *manifest.retry_topics):
@@ -119,7 +119,7 @@ class Store:
         return found
 
     def delete(self, manifest: Manifest) -> None:
-        """Remove a snapshot, finished or not. What is not there any more is no error."""
+        """Remove a snapshot, finished or not. Missing parts are no error."""
         first, *others = (*manifest.main_topics, *manifest.retry_topics)
         with contextlib.suppress(AdminNotFoundError):
             self.rewrite(attrs.evolve(manifest, state=DELETING))
@@ -131,7 +131,7 @@ class Store:
                 self.admin.subscriptions.delete(topic, manifest.pin, force=True)
 
     def prune(self, topic: str, now: datetime) -> list[Manifest]:
-        """Remove what has expired, and what was left unfinished; return it."""
+        """Remove expired and unfinished snapshots, and return them."""
         over = [each for each in self.manifests(topic) if each.is_over(now)]
         for each in over:
             self.delete(each)

@@ -1,4 +1,4 @@
-"""Snapshots as values: what is kept of one, how long, and how it is written down. Pure."""
+"""Snapshots as values: their content, their lifetime, and their stored form. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pulsar_retry.errors import ConfigError, SnapshotError
 from pulsar_retry.replay.ack_state import AckState, EntryPlace
 from pulsar_retry.wire.names import logical
 
-#: What the subscriptions that keep a snapshot's messages are called. Those with two underscores
-#: are the system's: no verb of ours shows or reads them.
+#: The prefix of the hidden subscriptions. Two underscores mark subscriptions of the system; our
+#: commands neither show nor read them.
 PIN = "__pulsar-retry-snapshot-"
 
-#: A snapshot, and each message in it, is kept so long (Pub/Sub).
+#: How long a snapshot, and each message in it, is kept (Pub/Sub).
 LIFETIME = timedelta(days=7)
-#: With less left than this, none is made (Pub/Sub).
+#: A snapshot that would expire earlier than this is not made (Pub/Sub).
 LEAST = timedelta(hours=1)
-#: A pin of a creation or a deletion that has not been finished is removed after so long.
+#: An unfinished snapshot is removed after this time.
 UNFINISHED = timedelta(hours=1)
 
 MAKING, READY, DELETING = "making", "ready", "deleting"
@@ -36,7 +36,7 @@ def checked_name(name: object) -> str:
     """Return the name of a snapshot.
 
     Raises:
-        ConfigError: it cannot be one.
+        ConfigError: the name is invalid.
     """
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
@@ -47,7 +47,8 @@ def checked_labels(labels: object) -> dict[str, str]:
     """Return the labels of a snapshot.
 
     Raises:
-        ConfigError: they are no mapping of text to text, or more than 64 (Pub/Sub).
+        ConfigError: this is not a mapping of text to text, has more than 64 labels, or one that is
+            too long (Pub/Sub).
     """
     accepted = f"at most {_MAX_LABELS} names with texts, none of them longer than 63"
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
@@ -66,7 +67,7 @@ def _is_short(text: object) -> bool:
 
 
 def numbers_of(topics: Iterable[str]) -> tuple[int, ...]:
-    """Return the numbers of partitions from their full names; -1: it is none."""
+    """Return the numbers of partitions from their full names; -1 for a topic without partitions."""
     return tuple(
         -1 if logical(topic) == topic else int(topic.rpartition("-")[2]) for topic in topics
     )
@@ -77,17 +78,17 @@ def _partition(topic: str, number: int) -> str:
 
 
 def expiry(now: datetime, oldest: datetime | None, lifetime: timedelta = LIFETIME) -> datetime:
-    """Return when a snapshot expires that is made now.
+    """Return when a snapshot that is made now expires.
 
-    That is after 7 days, less the age of its oldest message that is not acknowledged.
+    That is after 7 days, minus the age of its oldest unacknowledged message.
 
     Args:
         now: The time.
-        oldest: When that message was published; None: there is none.
-        lifetime: Less than 7 days where messages are deleted earlier.
+        oldest: When that message was published; None if there is none.
+        lifetime: Less than 7 days if messages are deleted earlier.
 
     Raises:
-        SnapshotError: this would be in less than an hour.
+        SnapshotError: it would expire in less than an hour.
     """
     expires = min(now, oldest or now) + min(lifetime, LIFETIME)
     if expires - now < LEAST:
@@ -110,7 +111,7 @@ class Capture:
 
     Attributes:
         acks: What was acknowledged.
-        last: The last entry that was there.
+        last: The last entry that existed.
         backlog: How many entries were not acknowledged.
     """
 
@@ -119,15 +120,15 @@ class Capture:
     backlog: int
 
     def encode(self) -> str:
-        """Return it as text."""
+        """Return the capture as text."""
         return f"{self.last};{self.backlog};{self.acks.encode()}"
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Read what `encode` wrote.
+        """Read the text that `encode` wrote.
 
         Raises:
-            SnapshotError: it is broken, or of another version.
+            SnapshotError: the text is broken, or has another version.
         """
         try:
             last, backlog, acks = text.split(";", 2)
@@ -138,19 +139,19 @@ class Capture:
 
 @attrs.frozen
 class Manifest:
-    """What a snapshot is, beside the captures of its partitions.
+    """The description of a snapshot, without the captures of its partitions.
 
     Attributes:
         name: Its name, unique for the main topic.
         topic: The main topic.
-        subscription: Of what it was made.
+        subscription: The subscription that it was made of.
         retry_topic: That subscription's retry topic.
-        created: When.
+        created: When it was made.
         expires: Until when it may be restored.
-        mains: The numbers of the main topic's partitions; -1: it has none.
-        retries: Those of the retry topic.
-        labels: The user's.
-        backlog: How many entries were not acknowledged, letters too.
+        mains: The numbers of the main topic's partitions; -1 if it has none.
+        retries: The same for the retry topic.
+        labels: The user's labels.
+        backlog: How many entries were not acknowledged, including letters.
         state: ``making``, ``ready`` or ``deleting``.
     """
 
@@ -182,22 +183,22 @@ class Manifest:
         return [_partition(self.retry_topic, number) for number in self.retries]
 
     def is_over(self, now: datetime) -> bool:
-        """Tell whether the janitor is to remove it."""
+        """Tell whether `prune` is to remove it."""
         if self.state == READY:
             return now >= self.expires
         return now >= self.created + UNFINISHED or self.state == DELETING
 
     def encode(self) -> str:
-        """Return it as JSON."""
+        """Return the manifest as JSON."""
         facts = attrs.asdict(self, value_serializer=_plain)
         return json.dumps({"version": _VERSION, **facts}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Read what `encode` wrote.
+        """Read the text that `encode` wrote.
 
         Raises:
-            SnapshotError: it is broken, or of another version.
+            SnapshotError: the text is broken, or has another version.
         """
         try:
             facts: dict[str, Any] = json.loads(text)
@@ -214,7 +215,7 @@ class Manifest:
 
 
 def made_up_name(now: datetime) -> str:
-    """Return a name for a snapshot that was given none."""
+    """Return a name for a snapshot without a given name."""
     return now.astimezone(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
 
 
