@@ -1,1 +1,1 @@
-"""What operators look at: depths, letters, settings of the cluster."""
+"""Tools for operators: backlogs, letters, and checks of the cluster's settings."""

@@ -1,4 +1,4 @@
-"""A dead-letter topic, opened to look into. Nothing is consumed."""
+"""Opens a dead-letter topic to read it. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pulsar_retry.wire.names import TopicName
 
 @attrs.frozen
 class LetterReader:
-    """What reads a dead-letter topic.
+    """Reads a dead-letter topic.
 
     Attributes:
-        admin: Asks the REST API.
-        client: Reads.
+        admin: The client of the REST API.
+        client: Reads the letters.
         topic: Its full name.
         partitions: The full names of its partitions.
-        through: What this subscription is done with is left out; None: nothing is.
+        through: Letters that this subscription has acknowledged are left out; None leaves out none.
     """
 
     admin: AdminClient
@@ -39,14 +39,14 @@ class LetterReader:
     through: str | None
 
     def letters(self) -> Iterator[LetterInPlace]:
-        """Yield the letters that are there now."""
+        """Yield the current letters."""
         return read_letters(self.client, self.admin, self.partitions, self.through)
 
     def letter(self, message_id: str) -> LetterInPlace:
         """Return one letter.
 
         Raises:
-            ConfigError: that is no message id.
+            ConfigError: *message_id* is not a message id.
             PulsarRetryError: there is no such letter.
         """
         found = read_one(self.client, self.partitions, message_id)
@@ -57,13 +57,13 @@ class LetterReader:
 
 @contextlib.contextmanager
 def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[LetterReader]:
-    """Give what reads a dead-letter topic.
+    """Give a reader of a dead-letter topic.
 
     Args:
-        cluster: Where it is.
-        dlq: Its name.
-        subscription: Of its own; what this one is done with is left out. None:
-            `pulsar-retry`, or the only one.
+        cluster: The cluster.
+        dlq: The name of the topic.
+        subscription: A subscription of the topic; letters that it has acknowledged are left out.
+            None means `pulsar-retry`, or the only one.
 
     Raises:
         PulsarRetryError: there is no such topic, or no such subscription.
@@ -75,6 +75,6 @@ def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[
         if subscription is not None and subscription not in names:
             has = ", ".join(names) or "none"
             raise PulsarRetryError(f"{topic} has no subscription {subscription}; it has: {has}")
-        # With several, what one is done with another one still has.
+        # With several subscriptions, a letter that one has acknowledged still waits for another.
         through = subscription or usual_subscription(names)
         yield LetterReader(admin, client, topic, admin.topics.partition_names(topic), through)

@@ -1,4 +1,4 @@
-"""What may keep retries, dead letters, redrives and seeks of a subscription from working."""
+"""Checks for problems that break retries, dead letters, redrives and seeks of a subscription."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durabl
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 
-#: The broker's own default, for roles that may not ask it.
+#: The broker's default, for roles that may not read the setting.
 _LOOKAHEAD = 50_000
-#: How many letters are looked at to tell whether many have one delay.
+#: How many letters are read to find out whether many have the same delay.
 _LOOKS = 8
-#: The broker, too, takes due times for growing where they differ by less (a tick).
+#: Like the broker, ignore differences of due times that are smaller than this (a tick).
 _TICK = timedelta(seconds=1)
 
 
 def check_up(subscription: Subscription) -> Iterator[CheckResult]:
-    """Yield what is found of a subscription, one thing after the other. Changes nothing.
+    """Check a subscription, and yield one result after the other. Changes nothing.
 
-    Raises nothing of the cluster's: what cannot be reached is a finding.
+    An error of the cluster is a result, too, and is not raised.
     """
     with subscription.cluster.admin() as admin:
         try:
@@ -130,7 +130,7 @@ def _topics(it: Subscription) -> tuple[str, ...]:
 
 
 def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    """Look for so many letters of one delay that the broker reads no further."""
+    """Check whether so many letters have the same delay that the broker does not read further."""
     name = "waiting letters"
     if not admin.topics.exists(it.retry_letter_topic):
         return
@@ -154,9 +154,9 @@ def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterato
 
 
 def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
-    """Tell whether the broker stops behind letters with these due times, in their order.
+    """Tell whether the broker stops reading after letters with these due times, in this order.
 
-    It does where all are due in future, none of them before the one ahead of it.
+    It stops if all are due in the future, and none is due before the letter ahead of it.
     """
     known = [due for due in dues if due is not None]
     if len(known) < len(dues) or not known or known[0] <= now:
@@ -173,7 +173,7 @@ def _lookahead(admin: AdminClient) -> int:
 
 
 def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:
-    """Return when some of the first letters are due; None: it has no delay, or has gone."""
+    """Return when some of the first letters are due; None for one that is gone or has no delay."""
     dues: list[datetime | None] = []
     for number in range(_LOOKS):
         try:
@@ -244,7 +244,7 @@ def _expiry(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckRe
 
 
 def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    """Look for letters under the names of other dialects, which a consumer would not read."""
+    """Look for topics with the names of other dialects, which a consumer would not read."""
     own = {it.retry_letter_topic, it.dead_letter_topic}
     topics = set(admin.namespaces.topics("/".join(_namespace(it.topic))))
     others = {

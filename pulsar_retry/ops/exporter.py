@@ -1,4 +1,4 @@
-"""What waits in retry and dead-letter topics, for Prometheus. Nothing here consumes a letter."""
+"""Exports the backlogs of retry and dead-letter topics to Prometheus. Consumes no letters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _log = logging.getLogger("pulsar_retry")
 
 @attrs.frozen
 class _Answer:
-    """What is known of a namespace.
+    """The last answer about a namespace.
 
     Attributes:
-        found: Its letter topics; None: the broker has not answered.
+        found: Its letter topics; None if the broker has not answered.
         at: When it was asked, by the monotonic clock.
     """
 
@@ -31,10 +31,10 @@ class _Answer:
 
 
 class LetterCollector(Polling, Collector):
-    """Knows how many letters wait, and since when. Thread-safe.
+    """Collects how many letters wait, and since when. Thread-safe.
 
-    The broker is asked now and then, however often Prometheus scrapes. What it does not answer for
-    is not shown: an old number would hide that.
+    The broker is asked at intervals, however often Prometheus scrapes. If the broker does not
+    answer, nothing is shown, because an old value would hide the problem.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class LetterCollector(Polling, Collector):
         namespaces: Sequence[str],
         interval: float = 15.0,
     ) -> None:
-        """Prepare; nothing is asked.
+        """Prepare the collector; nothing is asked yet.
 
         Args:
             ask: Returns the letter topics of a namespace.
-            namespaces: Which.
-            interval: Seconds between two times, more where asking takes long.
+            namespaces: The namespaces.
+            interval: Seconds between two requests; more if a request takes long.
         """
         super().__init__(self.ask, interval, "pulsar-retry-letters")
         self._ask, self._namespaces = ask, namespaces
         self._answers: dict[str, _Answer] = {}
 
     def ask(self) -> None:
-        """Ask for each namespace, once."""
+        """Ask once for each namespace."""
         for namespace in self._namespaces:
             began = time.monotonic()
             found: tuple[LetterTopic, ...] | None = None
             try:
                 found = tuple(self._ask(namespace))
-            except Exception as error:  # noqa: BLE001 - the next time it may work; until then it shows
+            except Exception as error:  # noqa: BLE001 - it may work the next time
                 _log.warning("nothing is known of %s: %s", namespace, error)
             self._answers[namespace] = _Answer(found, began)
 
@@ -70,7 +70,7 @@ class LetterCollector(Polling, Collector):
         return [family_of(spec) for spec in LETTER_METRICS]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is known."""
+        """Yield the metrics with the last values."""
         families = {family.name.removeprefix(PREFIX): family for family in self.describe()}
 
         def add(name: str, labels: Sequence[str], value: float) -> None:

@@ -1,4 +1,4 @@
-"""One thing that a check-up has looked at."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Verdict = Literal["ok", "warning", "error", "unknown"]
 
 @attrs.frozen
 class CheckResult:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        check: Its name.
-        verdict: ``ok``, ``warning``, ``error``, or ``unknown`` where it could not be found out.
+        check: The name of the check.
+        verdict: ``ok``, ``warning``, ``error``, or ``unknown`` if it could not be checked.
         text: What was found, and what to do about it.
     """
 

@@ -1,4 +1,4 @@
-"""What operators read and type: ages, times, and texts that come from anywhere."""
+"""Texts for operators: ages, times, and safe forms of foreign texts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pulsar_retry.policy.durations import with_unit
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _SHORT = 60
-#: What `moment` reads.
+#: The input that `moment` accepts.
 MOMENT = "a time such as 2026-01-31T12:00:00Z, or how long ago: 30m, 2h, 7d"
 
 
 def clean(text: str) -> str:
-    """Return *text* without what drives a terminal or misleads who reads it."""
+    """Return *text* without characters that control a terminal or mislead the reader."""
     return "".join(
         each if each in "\n\t" or unicodedata.category(each)[0] != "C" else "\ufffd"
         for each in text
@@ -29,7 +29,7 @@ def short(text: str | None, width: int = _SHORT) -> str:
 
 
 def words_of_age(age: float | None) -> str:
-    """Return an age for people, in the largest unit that fits: ``3 h``."""
+    """Return an age in the largest unit that fits, such as ``3 h``."""
     if age is None:
         return ""
     for size, unit in _UNITS:
@@ -39,10 +39,10 @@ def words_of_age(age: float | None) -> str:
 
 
 def moment(argument: str, text: str | None) -> datetime | None:
-    """Read a time, or how long ago it was; a time without a zone is UTC.
+    """Read a time, or how long ago it was. A time without a time zone is UTC.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the text is neither.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The retry and dead-letter topics of a namespace, and whose they are."""
+"""The retry and dead-letter topics of a namespace, and their owners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.replay.redriving.source import is_users, usual_subscription
 from pulsar_retry.wire.letter_topics import Kind, candidates, kind_of
 
-#: Requests under way at a time.
+#: How many requests run at a time.
 _THREADS = 16
 
 
@@ -28,17 +28,17 @@ class LetterTopic:
     Attributes:
         topic: Its full name.
         kind: ``retry`` or ``dead_letter``.
-        main_topic: The topic of the subscription that it belongs to; None: not known.
+        main_topic: The topic of the subscription that it belongs to; None if it is not known.
         subscription: That subscription.
-        backlog: How many letters wait for its subscription `pulsar-retry`, which a redrive uses;
-            without it, for the subscription with the most. Where it has no subscription, how many
-            entries are stored: as long as the retention says, or until the broker closes what it
-            writes to.
-        oldest_age_seconds: How long ago the oldest of them was published; None: there is none.
-        rate_in: Letters that arrive per second, over the last minute or so.
+        backlog: How many letters wait for its subscription `pulsar-retry`, which redrives use, or
+            else for its only subscription, or the one with the most. Without a subscription it is
+            the number of stored entries, which the retention limits.
+        oldest_age_seconds: The age of the oldest of them, from its publish time; None if there is
+            none.
+        rate_in: Letters that arrive per second, averaged over about a minute.
         rate_out: Letters that are delivered per second.
-        partitions: How many it has; 0: it is not partitioned.
-        subscriptions: Its own durable subscriptions.
+        partitions: How many partitions it has; 0 if it is not partitioned.
+        subscriptions: Its durable subscriptions.
         consumers: How many consumers they have.
     """
 
@@ -55,7 +55,7 @@ class LetterTopic:
     consumers: int
 
     def facts(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
+        """Return it as JSON-compatible values."""
         return {**attrs.asdict(self), "subscriptions": list(self.subscriptions)}
 
 
@@ -65,18 +65,18 @@ def letter_topics(
     *,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[LetterTopic]:
-    """Return the retry and dead-letter topics of a namespace, those with most letters first.
+    """Return the retry and dead-letter topics of a namespace, the largest backlog first.
 
-    Two requests list the namespace; each of these topics, and each topic that one may belong to,
-    takes one more, many at a time.
+    Two requests list the namespace. Each letter topic, and each topic that one may belong to, takes
+    one more request; many run at a time.
 
     Args:
-        admin: Asks.
+        admin: The client of the REST API.
         namespace: ``tenant/namespace``.
-        progress: Called with the requests that are done, and with all of them.
+        progress: Called with the number of finished requests and of all requests.
 
     Raises:
-        AdminError: the API was not reached, or refuses.
+        AdminError: the REST API is unreachable, or refuses a request.
     """
     topics = set(admin.namespaces.topics(namespace))
     letters = {each for each in topics if kind_of(each)}
@@ -98,7 +98,7 @@ def letter_topics(
 
 @attrs.frozen
 class _Stats:
-    """The statistics of a topic, of every partition by its name."""
+    """The statistics of a topic: those of each partition, by name."""
 
     by_name: dict[str, dict[str, Any]]
     partitioned: bool = False
@@ -110,7 +110,7 @@ class _Stats:
 
 @attrs.frozen
 class _Waiting:
-    """How many letters wait, and since when."""
+    """How many letters wait, and for how long."""
 
     count: int
     oldest_age: float | None
@@ -119,7 +119,7 @@ class _Waiting:
 def _ask(
     admin: AdminClient, topics: list[str], progress: Callable[[int, int], None]
 ) -> Iterator[tuple[str, _Stats]]:
-    """Yield the statistics of each topic that is still there, of every partition."""
+    """Yield the statistics of each topic that still exists."""
     with ThreadPoolExecutor(_THREADS) as pool:
         asked = {pool.submit(_stats, admin, each): each for each in topics}
         for number, future in enumerate(as_completed(asked), 1):
@@ -136,11 +136,11 @@ def _stats(admin: AdminClient, topic: str) -> _Stats | None:
         partitions = admin.topics.partitioned_stats(topic)["partitions"]
         return _Stats(partitions, partitioned=True)
     except AdminNotFoundError:
-        return None  # deleted meanwhile
+        return None  # it was deleted meanwhile
 
 
 def _subscriptions(stats: _Stats) -> dict[str, list[dict[str, Any]]]:
-    """Return the statistics of each durable subscription, of every partition."""
+    """Return the statistics of each durable subscription, for every partition."""
     found: dict[str, list[dict[str, Any]]] = {}
     for partition in stats.each:
         for name, each in partition["subscriptions"].items():
@@ -152,7 +152,7 @@ def _subscriptions(stats: _Stats) -> dict[str, list[dict[str, Any]]]:
 def _owner(
     possible: list[tuple[str | None, str]], subscriptions: dict[str, dict[str, Any]]
 ) -> tuple[str | None, str | None]:
-    """Return the topic and subscription that are there, else the likeliest."""
+    """Return the topic and subscription that exist, or else the most likely ones."""
     for topic, subscription in possible:
         if topic is not None and subscription in subscriptions.get(topic, {}):
             return topic, subscription
@@ -160,10 +160,10 @@ def _owner(
 
 
 def _stored(admin: AdminClient, stats: _Stats) -> _Waiting:
-    """Return what a topic without subscriptions holds."""
+    """Return what is stored in a topic without subscriptions."""
     count, published = 0, []
     for name in stats.by_name:
-        with contextlib.suppress(AdminNotFoundError):  # deleted meanwhile
+        with contextlib.suppress(AdminNotFoundError):  # it was deleted meanwhile
             facts = admin.topics.internal_stats(name)
             if not facts["numberOfEntries"]:
                 continue
@@ -204,14 +204,14 @@ def _letter_topic(
 
 
 def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
-    """Return what waits for `pulsar-retry`, else for the subscription that has the most."""
+    """Return what waits for the usual subscription, or else for the one with the most."""
     waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
     name = usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
     return _Waiting(waiting[name], _age(own[name]))
 
 
 def _age(parts: list[dict[str, Any]]) -> float | None:
-    """Return how long ago the oldest message of a backlog was published."""
+    """Return the age of the oldest message of a backlog, in seconds."""
     times = [each.get("earliestMsgPublishTimeInBacklog", 0) for each in parts]
     known = [each for each in times if each > 0]
     return round(max(0.0, time.time() - min(known) / 1000), 3) if known else None

@@ -1,4 +1,4 @@
-"""Asks a broker now and then, on a thread of its own."""
+"""Asks a broker at intervals, on a background thread."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import threading
 import time
 from collections.abc import Callable
 
-#: The broker has peace for so many times what asking took.
+#: After each request, wait at least this many times as long as the request took.
 _PEACE = 5
 
 
 class Polling:
-    """Calls what asks, until it is stopped. Thread-safe."""
+    """Calls a function at intervals, until it is stopped. Thread-safe."""
 
     def __init__(self, ask: Callable[[], object], interval: float, name: str) -> None:
-        """Prepare; nothing is asked.
+        """Prepare; nothing is asked yet.
 
         Args:
-            ask: Asks once. It does not raise.
-            interval: Seconds between two times, more where asking takes long.
-            name: The thread's.
+            ask: Asks once. It must not raise.
+            interval: Seconds between two requests; more if a request takes long.
+            name: The name of the thread.
         """
         self._poll, self._interval = ask, interval
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start to ask."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._ended.set()
 
     def _run(self) -> None:

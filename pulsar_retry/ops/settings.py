@@ -1,4 +1,4 @@
-"""What settings of brokers, namespaces and topics mean for letters. Pure."""
+"""Checks what settings of brokers, namespaces and topics mean for letters. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
-#: The releases since which that one loses no letters, of each line that was mended.
+#: The first releases in which it loses no letters, one for each release line.
 _MENDED = ((4, 0, 13), (4, 2, 4))
 _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS).delays
 
 
 def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckResult]:
-    """Judge the delayed delivery that applies to a retry topic; None: nothing is said."""
+    """Check the delayed delivery of a retry topic; *policy* is None if it is not known."""
     name = "delayed delivery"
     if policy is None:
         yield CheckResult(name, "unknown", f"the broker does not say what applies to {topic}")
@@ -46,7 +46,7 @@ def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckRes
 
 
 def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckResult]:
-    """Judge the backlog quotas that apply to topics."""
+    """Check the backlog quotas of topics."""
     if not topics:
         return
     fine = True
@@ -71,7 +71,7 @@ def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckRe
 def of_inactivity(
     topic: str, policy: Mapping[str, Any] | None, *, kept: bool
 ) -> Iterator[CheckResult]:
-    """Judge when a topic is deleted that nobody uses; *kept*: it has a subscription."""
+    """Check when an unused topic is deleted; *kept*: whether it has a subscription."""
     if policy is None or not policy.get("deleteWhileInactive"):
         return
     after = f"{policy.get('maxInactiveDurationSeconds')} s without use"
@@ -84,7 +84,7 @@ def of_inactivity(
 
 
 def of_expiry(namespace: str, minutes: int | None) -> Iterator[CheckResult]:
-    """Judge after how many minutes subscriptions of a namespace expire; None: nobody says."""
+    """Check after how many minutes unused subscriptions expire; None if it is not known."""
     name = "subscription expiry"
     if minutes is None:
         yield _hidden(name, "subscriptionExpirationTimeMinutes")
@@ -99,7 +99,7 @@ def of_expiry(namespace: str, minutes: int | None) -> Iterator[CheckResult]:
 
 
 def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[CheckResult]:
-    """Judge what only the broker's own settings tell; None: this role may not see them."""
+    """Check settings of the broker itself; None if this role must not read them."""
     if settings is None:
         yield _hidden("batches", "acknowledgmentAtBatchIndexLevelEnabled")
         yield _hidden("delay tracker", "delayedDeliveryTrackerFactoryClassName")

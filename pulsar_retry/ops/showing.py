@@ -1,4 +1,4 @@
-"""Dead letters as people and programs read them."""
+"""Dead letters in the form in which people and programs read them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pulsar_retry.wire.envelope import Envelope
 
 
 def facts_of(stored: LetterInPlace) -> dict[str, Any]:
-    """Return a letter as JSON has it, whoever wrote it and whatever is in it.
+    """Return any letter as JSON-compatible values, whichever client has written it.
 
-    The payload is under ``payload`` where it is text, under ``payload_base64`` where it is not; a
-    message without a value has neither. Times are ISO 8601, UTC.
+    A payload that is text is under ``payload``, another one under ``payload_base64``. A message
+    without a value has neither. Times are ISO 8601, UTC.
     """
     raw = stored.raw
     try:
         properties = raw.properties()
-    except UnicodeDecodeError:  # pulsar-client cannot read these at all
+    except UnicodeDecodeError:  # pulsar-client cannot read them at all
         properties = {}
     letter = DeadLetter.read(properties, None if raw.has_null_value() else raw.data())
     failure = letter.failure
@@ -51,7 +51,7 @@ def facts_of(stored: LetterInPlace) -> dict[str, Any]:
 
 
 def failure_of(stored: LetterInPlace) -> Envelope:
-    """Return what a letter says of its failure; nothing where it cannot be read."""
+    """Return what a letter says about its failure; empty if the letter cannot be read."""
     try:
         return read_envelope(stored.raw.properties())
     except UnicodeDecodeError:
@@ -59,7 +59,7 @@ def failure_of(stored: LetterInPlace) -> Envelope:
 
 
 def fits(where: Filter, stored: LetterInPlace) -> bool:
-    """Tell whether a letter is meant; what cannot be read at all fits only where all are."""
+    """Tell whether a letter matches; an unreadable one matches only without conditions."""
     if where.takes_all:
         return True
     try:

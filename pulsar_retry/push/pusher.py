@@ -143,7 +143,7 @@ class Pusher:
             raise PushNacked.of(poster.endpoint, answer, _words(signatures))
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tell the pacer how much this thread has to do; while nothing is sent nobody asks."""
+        """Measure for the pacer how busy this thread is; without requests, nothing is measured."""
         began, self._is_measuring = time.thread_time(), True
 
         def measured() -> None:

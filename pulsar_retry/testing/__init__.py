@@ -1,7 +1,7 @@
-"""What tests of applications that use this package need; shipped to users.
+"""Tools for tests of applications that use this package; they are shipped to users.
 
-`MemoryBroker` is a broker in memory with a `VirtualClock`, `Faults` and assertions; the fixtures
-for pytest come with the package. `pulsar_retry.testing.broker` gives a real Pulsar.
+`MemoryBroker` is an in-memory broker with a `VirtualClock`, `Faults` and assertions. Fixtures for
+pytest come with the package. `pulsar_retry.testing.broker` starts a real Pulsar.
 """
 
 from pulsar_retry.testing.asserting import (

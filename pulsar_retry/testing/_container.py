@@ -1,6 +1,6 @@
-"""A Pulsar in a container: the official image, or one that `docker/build.py` made.
+"""A Pulsar in a container: the official image, or an image that `docker/build.py` has made.
 
-Both images are started alike: settings come as `PULSAR_PREFIX_*` variables, which
+Both images are started in the same way: settings are `PULSAR_PREFIX_*` variables, which
 `bin/apply-config-from-env.py` writes to `conf/standalone.conf`.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PulsarContainer", "missing_for_container"]
 
 _STARTUP_TIMEOUT = 120.0  # seconds
-_STOP_TIMEOUT = 10  # seconds before Docker kills it
+_STOP_TIMEOUT = 10  # seconds until Docker kills it
 _COMMAND = (
     "bin/apply-config-from-env.py conf/standalone.conf"
     " && exec bin/pulsar standalone --no-functions-worker --no-stream-storage"
@@ -33,9 +33,9 @@ _MEMORY = "-Xmx512m -XX:MaxDirectMemorySize=512m"
 
 
 def missing_for_container(image: str) -> str:
-    """Say what is missing to run *image*, or "" when nothing is. It is pulled if need be."""
+    """Say what is missing to run *image*, or "" if nothing is. The image is pulled if necessary."""
     try:
-        # By name, because for tools that start in this repository `docker` is its folder.
+        # By name, because tools that start in this repository would find its folder `docker`.
         docker: Any = importlib.import_module("docker")
         importlib.import_module("testcontainers.core.container")
     except ImportError as error:
@@ -63,10 +63,10 @@ def missing_for_container(image: str) -> str:
 
 
 def _socket_problem() -> str:
-    """Say why the daemon's Unix socket can't be connected to; "" if it can, or is no such socket.
+    """Say why the daemon's Unix socket cannot be used; "" if it can, or is not used.
 
-    Asking docker's own client would do, but for the socket that it leaves open when that fails,
-    which a test run that turns warnings into errors does not forgive.
+    docker's own client could check this, but it leaves a socket open after a failure. A test run
+    that turns warnings into errors would fail because of that.
     """
     host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     if not host.startswith("unix://"):
@@ -81,18 +81,18 @@ def _socket_problem() -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the daemon says, without the HTTP request around it."""
+    """Return the daemon's message, without the HTTP request around it."""
     return getattr(error, "explanation", None) or str(error)
 
 
 class PulsarContainer:
-    """A context manager that starts the container, waits until Pulsar is ready, and removes it.
+    """A context manager that starts a container, waits until Pulsar is ready, and removes it.
 
-    Its ports are the same inside and outside, so that the address that the broker advertises is
-    right for clients out here: a client that was given an `http:` service URL connects to that.
+    Its ports are the same inside and outside. So the address that the broker advertises is also
+    right for clients outside: a client with an `http:` service URL connects to that address.
 
     Args:
-        image: What to start.
+        image: The image to start.
         settings: Lines of `standalone.conf` to add or replace.
     """
 
@@ -106,16 +106,16 @@ class PulsarContainer:
 
     @property
     def service_url(self) -> str:
-        """What a client connects to."""
+        """The URL for clients."""
         return f"pulsar://{self._host}:{self._broker_port}"
 
     @property
     def admin_url(self) -> str:
-        """The REST API's root."""
+        """The root URL of the REST API."""
         return f"http://{self._host}:{self._web_port}"
 
     def restart(self) -> None:
-        """Restart the container, or start it again after `kill`. URLs and data stay."""
+        """Restart the container, or start it again after `kill`. URLs and data stay the same."""
         self._container.get_wrapped_container().restart(timeout=_STOP_TIMEOUT)
         self._await_ready()
 
@@ -128,7 +128,7 @@ class PulsarContainer:
         try:
             self._host = self._container.get_container_host_ip()
             if self._host == "localhost":
-                self._host = LOOPBACK  # "localhost" may be ::1 first, where nothing listens
+                self._host = LOOPBACK  # "localhost" may mean ::1, where nothing listens
             self._await_ready()
         except BaseException:
             self._stop()
@@ -161,8 +161,8 @@ class PulsarContainer:
             **self._more,
             "brokerServicePort": self._broker_port,
             "webServicePort": self._web_port,
-            "bindAddress": "0.0.0.0",  # noqa: S104 - of the container
-            # It must mean the broker inside, too: the health check connects to it.
+            "bindAddress": "0.0.0.0",  # noqa: S104 - inside the container
+            # It must also be right inside the container: the health check connects to it.
             "advertisedAddress": LOOPBACK,
         }
 
@@ -186,7 +186,7 @@ class PulsarContainer:
 
 
 def _do_without_reaper_if_need_be() -> None:
-    """Switch Testcontainers' reaper off where its image can't be had; else nothing would start."""
+    """Switch off Testcontainers' reaper if its image is not available; nothing would start."""
     from testcontainers.core.config import testcontainers_config  # noqa: PLC0415 - optional
 
     if "TESTCONTAINERS_RYUK_DISABLED" not in os.environ:

@@ -1,4 +1,4 @@
-"""Assertions about what became of messages."""
+"""Assertions about what happened to messages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ def assert_retried(
     data: bytes | None = None,
     naming: Naming = Naming.PULSAR,
 ) -> None:
-    """Assert that a subscription's retry letters asked for exactly these delays, in this order.
+    """Assert that a subscription's retry letters have exactly these delays, in this order.
 
     Args:
         broker: The broker.
         topic: The topic.
         subscription: The subscription.
-        delays: Seconds or timedeltas, one for each retry letter; none: nothing was retried.
-        data: Look at letters of this payload alone; None: at all.
-        naming: How its retry topic is named.
+        delays: Seconds or timedeltas, one for each retry letter. An empty list asserts that nothing
+            was retried.
+        data: Check only letters with this payload; None checks all.
+        naming: How the retry topic is named.
 
     Raises:
-        AssertionError: they asked for others.
-        ConfigError: one of *delays* is no delay, there never was such a subscription, or nothing
+        AssertionError: the letters have other delays.
+        ConfigError: a value in *delays* is not a delay, the subscription never existed, or nothing
             with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
@@ -60,18 +61,19 @@ def assert_redelivered(
     delays: Sequence[Duration],
     data: bytes | None = None,
 ) -> None:
-    """Assert after which times messages were delivered again, as by negative acknowledgements.
+    """Assert after which delays messages were redelivered, as by negative acknowledgements.
 
     Args:
         broker: The broker.
         topic: The topic.
         subscription: The subscription.
-        delays: Seconds or timedeltas between one delivery and the next; none: no redelivery.
-        data: Look at messages of this payload alone; None: at all.
+        delays: Seconds or timedeltas between one delivery and the next. An empty list asserts that
+            there was no redelivery.
+        data: Check only messages with this payload; None checks all.
 
     Raises:
-        AssertionError: they were delivered after other times.
-        ConfigError: one of *delays* is no delay, there never was such a subscription, or nothing
+        AssertionError: the delays are different.
+        ConfigError: a value in *delays* is not a delay, the subscription never existed, or nothing
             with this payload was ever published.
     """
     wanted = [seconds("delays", delay) for delay in delays]
@@ -104,13 +106,13 @@ def assert_dead_lettered(
         broker: The broker.
         topic: The topic.
         subscription: The subscription.
-        data: The payloads; none: nothing was dead-lettered.
-        reason: The reason that every dead letter gives; None: any.
-        naming: How its dead-letter topic is named.
+        data: The payloads. An empty list asserts that nothing was dead-lettered.
+        reason: The reason that every dead letter must have; None accepts any.
+        naming: How the dead-letter topic is named.
 
     Raises:
-        AssertionError: it has others, or for another reason.
-        ConfigError: there never was such a subscription.
+        AssertionError: the payloads or reasons are different.
+        ConfigError: the subscription never existed.
     """
     broker.check(topic, subscription)
     letters = broker.dead_letters(topic, subscription, naming=naming)
@@ -124,12 +126,12 @@ def assert_dead_lettered(
 
 
 def reason_of(letter: Any) -> str | None:
-    """Return why a dead letter is dead; None if it does not say."""
+    """Return why a dead letter is dead; None if the letter does not give it."""
     return DeadLetter.of(letter).failure.reason
 
 
 def _check(broker: MemoryBroker, topic: str, subscription: str, data: bytes | None) -> None:
-    """Check that there is something to look at: of nothing, everything is true.
+    """Check that the subscription and the message exist, because without them any test would pass.
 
     Raises:
         ConfigError: there never was such a subscription, or such a message.
@@ -142,7 +144,7 @@ def _check(broker: MemoryBroker, topic: str, subscription: str, data: bytes | No
 
 
 def _are_close(found: Sequence[float], wanted: Sequence[float]) -> bool:
-    """Tell whether they are the same seconds; letters write milliseconds."""
+    """Tell whether the delays are equal to the millisecond, which is the precision of letters."""
     return len(found) == len(wanted) and all(
         math.isclose(a, b, abs_tol=0.001) for a, b in zip(found, wanted, strict=True)
     )

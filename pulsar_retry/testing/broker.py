@@ -1,13 +1,13 @@
-"""A real Pulsar for integration tests, from the first of three places that has one.
+"""A real Pulsar for integration tests, from the first available of three sources.
 
 1. The environment: `PULSAR_SERVICE_URL`, with `PULSAR_ADMIN_URL` (default: port 8080 of the same
-   host).
-2. A container, when testcontainers is installed, a Docker daemon answers, and the image
-   `PULSAR_IMAGE` (default: the official one) is there or can be pulled.
+host).
+2. A container, if testcontainers is installed, a Docker daemon answers, and the image
+`PULSAR_IMAGE` (default: the official one) exists or can be pulled.
 3. The standalone child process (see `pulsar_retry.standalone`).
 
-`PULSAR_RETRY_REQUIRE_CONTAINER=1` makes it an error to arrive at the third. Container and child
-process get the same settings, so a test sees no difference.
+With `PULSAR_RETRY_REQUIRE_CONTAINER=1` it is an error to use the third source. The container and
+the child process have the same settings, so that tests see no difference.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ DEFAULT_IMAGE = "apachepulsar/pulsar:4.2.4"
 
 Kind = Literal["environment", "container", "standalone"]
 
-_ENVIRONMENT_TIMEOUT = 30.0  # seconds for a broker that somebody just started
+_ENVIRONMENT_TIMEOUT = 30.0  # seconds for a broker that was just started
 _log = logging.getLogger(__name__)
 
 
 @attrs.frozen
 class BrokerChoice:
-    """Which broker tests get.
+    """The broker that tests get.
 
     Attributes:
-        kind: Where it comes from.
-        why_no_container: What a container lacks; "" when it is the choice.
+        kind: Its source.
+        why_no_container: Why it is not a container; "" if it is one.
     """
 
     kind: Kind
@@ -63,12 +63,13 @@ class RunningBroker:
     """A broker that is ready.
 
     Attributes:
-        kind: Where it comes from.
-        service_url: What a client connects to.
-        admin_url: The REST API's root, without a slash at the end.
-        restart: Stops the broker if it runs and starts it with the same data and URLs; None when
-            it is not ours to restart.
-        kill: Kills the broker as a crash would; `restart` brings it back. None as above.
+        kind: Its source.
+        service_url: The URL for clients.
+        admin_url: The root URL of the REST API, without a slash at the end.
+        restart: Stops the broker if it runs, and starts it with the same data and URLs. None for a
+            broker from the environment.
+        kill: Kills the broker like a crash; `restart` starts it again. None for a broker from the
+            environment.
     """
 
     kind: Kind
@@ -79,10 +80,10 @@ class RunningBroker:
 
 
 def find_broker() -> BrokerChoice:
-    """Say which broker `running_broker` would give. It may pull the image, but starts nothing.
+    """Return which broker `running_broker` would use. It may pull the image, but starts nothing.
 
     Raises:
-        StandaloneError: A container is required and can't be had.
+        StandaloneError: a container is required and not available.
     """
     if os.environ.get("PULSAR_SERVICE_URL"):
         return BrokerChoice("environment", "PULSAR_SERVICE_URL names a broker")
@@ -98,16 +99,16 @@ def find_broker() -> BrokerChoice:
 def running_broker(
     choice: BrokerChoice | None = None, *, settings: Mapping[str, Setting] | None = None
 ) -> Iterator[RunningBroker]:
-    """Give a broker that is ready, and stop at the end what was started for it.
+    """Give a broker that is ready. A broker that was started for this is stopped at the end.
 
     Args:
-        choice: What `find_broker` returned; None asks it.
-        settings: Lines of `standalone.conf` to add or replace. A broker that the environment names
-            is used as it is.
+        choice: The result of `find_broker`; None calls it.
+        settings: Lines of `standalone.conf` to add or replace. They do not apply to a broker from
+            the environment.
 
     Raises:
-        StandaloneError: The broker did not become ready, or a container is required and can't be
-            had.
+        StandaloneError: the broker did not become ready, or a container is required and not
+            available.
     """
     chosen = choice or find_broker()
     if chosen.kind == "environment":

@@ -1,8 +1,8 @@
-"""A clock whose hours pass in milliseconds, while nobody has anything to do.
+"""A virtual clock: hours pass in milliseconds, whenever no thread has work to do.
 
-Threads that this package makes take part: virtual time goes on only when each of them waits, so
-nothing that is to happen now is ever overtaken by something later. Whoever else waits for something
-that is due later, such as a test in `Consumer.receive`, lets the time pass up to then.
+The threads of this package take part: virtual time moves on only when all of them wait, so that
+nothing happens before an earlier event is finished. If another thread waits for a later event, such
+as a test in `Consumer.receive`, the time passes up to that event.
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ _Task = TypeVar("_Task", bound=Callable[..., object])
 #: 2026-01-01T00:00:00Z.
 _START = 1_767_225_600.0
 
-#: What `monotonic` starts with.
+#: The first value of `monotonic`.
 _ZERO = 1000.0
 
-#: Seconds between two looks at what wakes nobody: few, for each costs a switch between threads.
+#: Seconds between two looks at something that has to be polled. It is long, because each look costs
+#: a switch between threads.
 _INTERVAL = 60.0
 
 
 class VirtualClock(Clock):
-    """Time that passes when it is told to, or when somebody waits. Thread-safe.
+    """Time that passes when a test advances it, or when a thread waits. Thread-safe.
 
-    Make one by `MemoryBroker`. It starts at 2026-01-01T00:00:00Z.
+    `MemoryBroker` makes one. It starts at 2026-01-01T00:00:00Z.
     """
 
     def __init__(self, *, patience: Duration = 60.0) -> None:
         """Make a clock that stands still.
 
         Args:
-            patience: Real seconds, or a timedelta, for threads to be through with what they do.
+            patience: Real seconds, or a timedelta, that threads have to finish their work.
         """
         self._patience = seconds("patience", patience)
         self._now = _ZERO
-        self._changed = threading.Condition(threading.RLock())  # guards all below
+        self._changed = threading.Condition(threading.RLock())  # guards all attributes below
         self._due: list[tuple[float, int, Callable[[], object], Ticket | None]] = []
         self._numbers = itertools.count()
         self._busy: dict[object, str] = {}
@@ -62,20 +63,20 @@ class VirtualClock(Clock):
         return self._now - _ZERO + _START
 
     def sleep(self, seconds: float) -> None:
-        """Wait *seconds* of this clock: what a handler does that takes its time."""
+        """Wait *seconds* of this clock. Use it in handlers that are meant to take time."""
         if seconds > 0:
             self.park(Ticket(), seconds)
 
     def advance(self, duration: Duration) -> None:
-        """Let *duration* pass, and everything happen that is due meanwhile, each at its time.
+        """Let *duration* pass. Everything that becomes due happens at its time.
 
         Args:
-            duration: Seconds or a timedelta; 0: only what is due now.
+            duration: Seconds or a timedelta; 0 runs only what is due now.
 
         Raises:
-            ConfigError: *duration* is no duration.
-            RuntimeError: a handler calls this; it is to `sleep`.
-            TimeoutError: a thread was not through with its work in *patience* seconds.
+            ConfigError: *duration* is not a duration.
+            RuntimeError: a handler has called this; it must use `sleep`.
+            TimeoutError: a thread did not finish its work in *patience* seconds.
         """
         if _takes_part():
             raise RuntimeError("a handler cannot advance the clock that waits for it: use sleep()")
@@ -83,61 +84,62 @@ class VirtualClock(Clock):
         self._drive(lambda: False, limit)
 
     def settle(self) -> None:
-        """Wait until everything is done that is due now; no time passes.
+        """Wait until everything that is due now is done; no time passes.
 
         Raises:
-            RuntimeError: a handler calls this.
-            TimeoutError: as `advance`.
+            RuntimeError: a handler has called this.
+            TimeoutError: see `advance`.
         """
         self.advance(0)
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
-        """Have *call* called at the time *when*, as `monotonic` tells it. It must not wait."""
+        """Call *call* at the time *when*, in the time of `monotonic`. It must not block."""
         self._put(when, call, None)
 
     def next_due(self) -> float:
-        """Return when something is due next, as `monotonic` tells it; inf: never."""
+        """Return when the next event is due, in the time of `monotonic`; inf if there is none."""
         with self._changed:
             while self._due and (ticket := self._due[0][3]) is not None and ticket.is_over:
                 heapq.heappop(self._due)  # nobody waits for it any more
             return self._due[0][0] if self._due else math.inf
 
-    # -- for the code that runs on it (`Clock`) -------------------------------------------------
+    # -- for the code that uses the clock (`Clock`)
+    # -------------------------------------------------
 
     def lock(self) -> Any:
-        """Return a lock that may be released by another thread."""
+        """Return a lock that another thread may release."""
         return _Lock(self)
 
     def condition(self, lock: Any = None) -> threading.Condition:
-        """Return a condition whose time-outs are of this clock."""
+        """Return a condition whose time-outs use this clock."""
         return _Condition(self, lock)
 
     def event(self) -> threading.Event:
-        """Return an event whose time-outs are of this clock."""
+        """Return an event whose time-outs use this clock."""
         return _Event(self)
 
     def thread(self, **options: Any) -> threading.Thread:
-        """Return a thread for which this clock waits."""
+        """Return a thread that takes part: this clock waits for it."""
         return _Thread(self, **options)
 
     def interval(self, seconds: float) -> float:
-        """Return the seconds between two looks at something that wakes nobody."""
+        """Return the seconds between two looks at something that has to be polled."""
         return max(seconds, _INTERVAL)
 
     def begin(self, what: object) -> None:
-        """Take note that *what* is under way."""
+        """Note that *what* is busy."""
         with self._changed:
             self._busy[what] = getattr(what, "name", type(what).__name__)
 
     def end(self, what: object) -> None:
-        """Take note that it is done, or waits for something."""
+        """Note that *what* is done, or waits for something."""
         with self._changed:
             self._busy.pop(what, None)
             if not self._busy:
                 self._changed.notify_all()
 
     def counted(self, task: _Task) -> _Task:
-        """Return *task*, to be run on another's thread; it is under way from now on."""
+        """Return *task* with a wrapper for another thread; it counts as busy from now on."""
         what = object()
         self.begin(what)
 
@@ -152,10 +154,11 @@ class VirtualClock(Clock):
     # -- waiting --------------------------------------------------------------------------------
 
     def park(self, ticket: Ticket, timeout: float | None) -> bool:
-        """Wait until *ticket* is woken; tell whether it was, and not timed out."""
+        """Wait until *ticket* is woken or timed out; tell whether it was woken."""
         with self._changed:
             if not ticket.is_over and timeout is not None:
-                # Never this very moment: some wait for a rest that is too small to count.
+                # Always later than now, because some waits have a rest that is too small to move
+                # the clock.
                 due = max(self._now + timeout, math.nextafter(self._now, math.inf))
                 self._put(due, lambda: self._over(ticket, woken=False), ticket)
             if ticket.thread is not None and not ticket.is_over:
@@ -172,7 +175,7 @@ class VirtualClock(Clock):
             self._changed.notify_all()
 
     def wake(self, ticket: Ticket) -> bool:
-        """Wake who waits on *ticket*; tell whether that was still to be done."""
+        """Wake the thread that waits on *ticket*; tell whether it was still waiting."""
         return self._over(ticket, woken=True)
 
     def _over(self, ticket: Ticket, *, woken: bool) -> bool:
@@ -181,13 +184,13 @@ class VirtualClock(Clock):
                 return False
             ticket.is_over, ticket.is_woken = True, woken
             if ticket.thread is not None:
-                self.begin(ticket.thread)  # though it does not run yet
+                self.begin(ticket.thread)  # although it does not run yet
             ticket.gate.release()
             self._changed.notify_all()
             return True
 
     def _drive(self, is_over: Callable[[], bool], limit: float) -> None:
-        """Do what is due, in order, until *is_over* or the time *limit*."""
+        """Run what is due, in order, until *is_over* returns True or *limit* is reached."""
         while (call := self._next(is_over, limit)) is not None:
             try:
                 call()
@@ -197,7 +200,7 @@ class VirtualClock(Clock):
                     self._changed.notify_all()
 
     def _next(self, is_over: Callable[[], bool], limit: float) -> Callable[[], object] | None:
-        """Wait until nobody is busy, and let it be the time of what is due next; None: the end."""
+        """Wait until no thread is busy, then set the time to the next event; None at the end."""
         me = threading.current_thread()
         with self._changed:
             while not is_over():
@@ -227,8 +230,8 @@ class Ticket:
     """One wait of one thread.
 
     Attributes:
-        thread: Whose, if it takes part.
-        gate: Locked until it is over.
+        thread: The thread, if it takes part.
+        gate: Locked until the wait is over.
         is_over: Whether it was woken or timed out.
         is_woken: Whether it was woken.
     """
@@ -244,7 +247,7 @@ class Ticket:
 
 
 def _takes_part() -> _Thread | None:
-    """Return this thread if a clock waits for it."""
+    """Return the current thread if a clock waits for it."""
     thread = threading.current_thread()
     return thread if isinstance(thread, _Thread) else None
 
@@ -272,7 +275,7 @@ class _Thread(threading.Thread):
 
 
 class _Lock:
-    """Does what a `threading.Lock` does."""
+    """A lock like `threading.Lock`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -296,7 +299,7 @@ class _Lock:
                 raise RuntimeError("release unlocked lock")
             while self._waiting:
                 if self._clock.wake(self._waiting.popleft()):
-                    return  # who holds it now
+                    return  # this thread holds the lock now
             self._is_held = False
 
     def locked(self) -> bool:
@@ -310,7 +313,7 @@ class _Lock:
 
 
 class _Condition(threading.Condition):
-    """A condition that waits by the clock."""
+    """A condition that waits by the virtual clock."""
 
     def __init__(self, clock: VirtualClock, lock: Any) -> None:
         super().__init__(lock)
@@ -349,7 +352,7 @@ class _Condition(threading.Condition):
 
 
 class _Event(threading.Event):
-    """An event that waits by the clock."""
+    """An event that waits by the virtual clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a test is told of a delivery."""
+"""The record of a delivery, for tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import attrs
 
 @attrs.frozen
 class Delivered:
-    """A message that the broker has given to a consumer.
+    """A message that the broker has delivered to a consumer.
 
     Attributes:
         at: When, in seconds since 1970 by the broker's clock.
         message: The `pulsar.Message`.
-        redelivery_count: How often it had been redelivered.
+        redelivery_count: How often it had been redelivered before.
         consumer: The consumer's name.
     """
 

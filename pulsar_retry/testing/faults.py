@@ -1,4 +1,4 @@
-"""What is to go wrong in the in-memory broker, and when."""
+"""Planned faults of the in-memory broker."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.wire.names import TopicName, logical
 
-#: What becomes of a send.
+#: What happens to a send.
 Kind = Literal["fail", "lose", "crash", "refuse"]
 
 
 @attrs.define
 class Fault:
-    """One thing that goes wrong.
+    """One planned fault.
 
     Attributes:
-        kind: What.
-        topic: Where, by full name; None: anywhere.
-        error: What is raised.
-        wait: How many go well before.
-        times: How often it is still to happen.
+        kind: What happens.
+        topic: The full name of the topic; None for any topic.
+        error: The error that is raised.
+        wait: How many calls succeed before it.
+        times: How many more times it happens.
     """
 
     kind: Kind
@@ -37,10 +37,10 @@ class Fault:
 
 
 class Faults:
-    """A script of faults; `MemoryBroker.faults` is one. Thread-safe.
+    """A list of planned faults; `MemoryBroker.faults` is one. Thread-safe.
 
-    Sends and subscriptions are counted from the moment that a fault is asked for, of every client.
-    A batch is one send.
+    Sends and subscriptions of all clients are counted, from the moment in which a fault is added. A
+    batch is one send.
     """
 
     def __init__(self) -> None:
@@ -55,35 +55,37 @@ class Faults:
         times: int = 1,
         error: type[pulsar.PulsarException] = pulsar.Timeout,
     ) -> None:
-        """Refuse to store what is sent.
+        """Let a send fail; the message is not stored.
 
         Args:
-            topic: The topic, also a retry or dead-letter topic; None: any.
-            nth: Which send from now on is the first to fail.
-            times: How many fail in a row.
-            error: What is raised, one of pulsar-client's exceptions.
+            topic: The topic, which may be a retry or dead-letter topic; None for any topic.
+            nth: The number of the first send that fails, counted from now on.
+            times: How many sends fail in a row.
+            error: The error that is raised, one of pulsar-client's exceptions.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         self._add("fail", topic, nth, times, error)
 
     def lose_receipt(self, topic: str | None = None, *, nth: int = 1, times: int = 1) -> None:
-        """Store what is sent, but let its receipt get lost: the send times out.
+        """Store the message of a send, but lose its receipt: the send times out.
+
+        For the arguments, see `fail_send`.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         self._add("lose", topic, nth, times, pulsar.Timeout)
 
     def crash_after_send(self, topic: str | None = None, *, nth: int = 1) -> None:
-        """Let the client die that has sent, between the letter's storage and what comes then.
+        """Let the client die just after the broker has stored its message.
 
-        Nothing of that client reaches the broker any more, its messages go to others, and whatever
-        is called on it raises `pulsar.AlreadyClosed`.
+        After that, nothing of this client reaches the broker, its messages go to other consumers,
+        and every call on it raises `pulsar.AlreadyClosed`. For the arguments, see `fail_send`.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         self._add("crash", topic, nth, 1, pulsar.AlreadyClosed)
 
@@ -95,29 +97,29 @@ class Faults:
         times: int = 1,
         error: type[pulsar.PulsarException] = pulsar.AuthorizationError,
     ) -> None:
-        """Refuse to let consumers subscribe; arguments as those of `fail_send`.
+        """Let the broker refuse a subscription. For the arguments, see `fail_send`.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         self._add("refuse", topic, nth, times, error)
 
     def clear(self) -> None:
-        """Forget what has not happened yet."""
+        """Remove the faults that have not happened yet."""
         with self._lock:
             self._script.clear()
 
     def pending(self) -> int:
-        """Return how many faults have not happened yet, or not as often as they are to."""
+        """Return how many faults have not happened yet, or not often enough."""
         with self._lock:
             return len(self._script)
 
     def on_send(self, topic: str) -> Fault | None:
-        """Return what becomes of a send to *topic*; None: it goes well."""
+        """Return the fault of a send to *topic*; None if it succeeds."""
         return self._next(topic, refusals=False)
 
     def on_subscribe(self, topic: str) -> Fault | None:
-        """Return what becomes of a subscription of *topic*; None: it goes well."""
+        """Return the fault of a subscription to *topic*; None if it succeeds."""
         return self._next(topic, refusals=True)
 
     def _next(self, topic: str, *, refusals: bool) -> Fault | None:

@@ -48,5 +48,5 @@ class Late:
 
     @property
     def doubtful(self) -> frozenset[EntryPlace]:
-        """What may not be delivered: what was hidden, and what still may be."""
+        """Messages that may not be delivered again: those that are hidden or may become hidden."""
         return self.hidden | self.pending

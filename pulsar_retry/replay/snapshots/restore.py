@@ -114,7 +114,7 @@ class Restore:
                 self.admin.subscriptions.create(topic, self.subscription.name, at=at)
 
     def _goal(self, seen: Surveyed) -> Goal:
-        """Return the goal of a partition; what was added since is replayed as a whole."""
+        """Return the goal of a partition; a partition that was added later is replayed entirely."""
         capture = self.captures.get(seen.topic)
         if capture is None:
             return Goal(seen, Position(*seen.log.first))

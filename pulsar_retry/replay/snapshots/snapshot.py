@@ -254,7 +254,7 @@ class Snapshot:
         return Snapshot(self.cluster, manifest)
 
     def delete(self) -> None:
-        """Remove it and let the broker delete its messages; one that is gone is no error."""
+        """Remove the snapshot, so that the broker can delete its messages. It may be gone."""
         with _store(self.cluster) as store:
             store.delete(self.manifest)
 

@@ -1,1 +1,1 @@
-"""A broker in memory."""
+"""The in-memory broker."""

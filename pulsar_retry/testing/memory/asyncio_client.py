@@ -1,5 +1,5 @@
-# ruff: noqa: SLF001 - this stands on the inside of another client
-"""The client of the broker in memory for asyncio."""
+# ruff: noqa: SLF001 - this uses internals of another client
+"""The asyncio client of the in-memory broker."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pulsar_retry import asyncio as pulsar_asyncio
 from pulsar_retry.client import Client
 from pulsar_retry.testing.clock import VirtualClock
 
-#: Virtual seconds that pass between two looks at whether a subscriber has ended.
+#: Virtual seconds between two checks whether a subscriber has ended.
 _STEP = 10.0
 
 
 class AsyncMemoryClient(pulsar_asyncio.Client):
-    """A `pulsar_retry.asyncio.Client` of a broker in memory."""
+    """A `pulsar_retry.asyncio.Client` of an in-memory broker."""
 
     def __init__(self, inner: Client) -> None:
         raw = inner._client
         raw.is_eager = True
         self._begin(inner)
-        inner._client = raw  # nothing here blocks a thread that a loop might need
+        inner._client = raw  # nothing here blocks a thread of an event loop
 
     def subscriber(self, *args: Any, **kwargs: Any) -> pulsar_asyncio.Subscriber:
         """Do what `pulsar_retry.asyncio.Client.subscriber` does."""
@@ -31,7 +31,7 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
 
 
 class _Subscriber(pulsar_asyncio.Subscriber):
-    """A subscriber whose end lets time pass for whoever awaits it."""
+    """A subscriber that lets virtual time pass while a caller awaits its end."""
 
     async def _until_the_end(self) -> None:
         clock = cast("VirtualClock", self._inner._clock)

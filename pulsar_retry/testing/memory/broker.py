@@ -1,8 +1,8 @@
-"""A broker in memory, for tests of what is built on this package.
+"""An in-memory broker, for tests of code that uses this package.
 
-Its clients are real ones of ours over pulsar-client's own classes; what is replaced is the C++
-library beneath. So what a test sees of retries, dead letters, counts and delays is what the same
-code does in production, without a network, and hours of delays pass in milliseconds.
+Its clients are our real clients with pulsar-client's own Python classes; only the C++ library below
+them is replaced. So retries, dead letters, counts and delays behave as in production, without a
+network, and hours of delays pass in milliseconds.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from pulsar_retry.wire.names import Naming, TopicName
 
 _BYTES = pulsar.schema.BytesSchema()
 
-#: What `pulsar.Producer` makes a message of.
+#: The arguments from which `pulsar.Producer` makes a message.
 _PARTS = tuple(inspect.signature(pulsar.Producer._build_msg).parameters)[1:]  # noqa: SLF001
 
 
 class MemoryBroker:
-    """A broker in memory. Thread-safe; topics are made when they are first named.
+    """An in-memory broker. Thread-safe; a topic is created when it is first used.
 
     Attributes:
-        clock: Its time, which stands still until somebody waits for it.
-        faults: What is to go wrong.
+        clock: Its clock, which stands still until a thread waits for it.
+        faults: The planned faults.
         raise_errors: Whether `join` and `close` raise the first `AssertionError` of a handler (or
-            what ``pytest.fail`` raises) instead of leaving it to the retry policy alone.
+            the exception of ``pytest.fail``), in addition to the retry policy's decision.
     """
 
     def __init__(self, clock: VirtualClock | None = None, *, raise_errors: bool = False) -> None:
         """Make an empty broker.
 
         Args:
-            clock: Its time; None: one of its own.
-            raise_errors: See the attribute. Handlers in worker processes are left out.
+            clock: Its clock; None makes a new one.
+            raise_errors: See the attribute. It does not work for handlers in worker processes.
         """
         self.clock = clock or VirtualClock()
         self.raise_errors = raise_errors
@@ -61,11 +61,11 @@ class MemoryBroker:
 
     @property
     def faults(self) -> Faults:
-        """What is to go wrong."""
+        """The planned faults."""
         return self._world.faults
 
     def client(self) -> MemoryClient:
-        """Return a new client; every one is as good as a process of its own."""
+        """Return a new client; each client behaves like a separate process."""
         client = MemoryClient(self._world)
         self._clients.append(client)
         return client
@@ -73,16 +73,17 @@ class MemoryBroker:
     def asyncio_client(self) -> AsyncMemoryClient:
         """Return a new client for asyncio.
 
-        An event loop waits in real time: let virtual time pass beside it, by
-        ``await asyncio.to_thread(broker.clock.advance, 3600)``.
+        An event loop waits in real time. Let virtual time pass on another thread: ``await
+        asyncio.to_thread(broker.clock.advance, 3600)``.
         """
         return AsyncMemoryClient(self.client())
 
     def close(self) -> None:
-        """End its clients as if their processes had died. They need not have been closed.
+        """End all clients as if their processes had died. They need not be closed before.
 
         Raises:
-            AssertionError: a handler's, with `raise_errors`, if `join` has not raised it.
+            AssertionError: the error of a handler, with `raise_errors`, if `join` has not raised
+                it.
         """
         clients, self._clients = self._clients, []
         for client in clients:
@@ -92,10 +93,11 @@ class MemoryBroker:
     # -- topics ---------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, *, partitions: int = 0) -> None:
-        """Make a topic, which is only needed for one with partitions.
+        """Create a topic. This is only necessary for a topic with partitions.
 
         Raises:
-            ConfigError: *topic* is no name, or *partitions* not 0 or more.
+            ConfigError: *topic* is not a valid name, or *partitions* is not a whole number, 0 or
+                more.
         """
         if not isinstance(partitions, int) or partitions < 0:
             raise ConfigError.bad("partitions", partitions, "a whole number, 0 or more")
@@ -114,15 +116,15 @@ class MemoryBroker:
         """Publish a message without a producer, and return its id (`_pulsar.MessageId`).
 
         Args:
-            topic: The topic; of one with partitions the first partition, unless one is named.
+            topic: The topic. If it has partitions, the first one is used, unless *topic* names one.
             data: The payload.
             properties: Its properties.
             key: Its partition key.
             ordering_key: Its ordering key.
-            delay: Seconds or a timedelta for which the broker keeps it.
+            delay: Seconds or a timedelta until the broker delivers it.
 
         Raises:
-            ConfigError: an argument is not acceptable.
+            ConfigError: an argument is invalid.
         """
         content = Content(
             data=data,
@@ -136,10 +138,10 @@ class MemoryBroker:
         return entry.messages[0].message_id
 
     def messages(self, topic: str, *, schema: pulsar.schema.Schema = _BYTES) -> list[Any]:
-        """Return every message that was ever published to a topic (`pulsar.Message`).
+        """Return all messages that were ever published to a topic (`pulsar.Message`).
 
         Raises:
-            ConfigError: *topic* is no name.
+            ConfigError: *topic* is not a valid name.
         """
         with self._world.guard:
             return [
@@ -153,13 +155,13 @@ class MemoryBroker:
     def retry_letters(
         self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
     ) -> list[Any]:
-        """Return the retry letters of a subscription, the oldest first."""
+        """Return all retry letters of a subscription, the oldest first."""
         return self.messages(naming.topics(topic, subscription).retry)
 
     def dead_letters(
         self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
     ) -> list[Any]:
-        """Return the dead letters of a subscription, the oldest first."""
+        """Return all dead letters of a subscription, the oldest first."""
         return self.messages(naming.topics(topic, subscription).dead_letter)
 
     # -- subscriptions --------------------------------------------------------------------------
@@ -167,15 +169,16 @@ class MemoryBroker:
     def backlog(self, topic: str, subscription: str) -> int:
         """Return how many messages of a topic a subscription has not acknowledged.
 
-        A subscription that does not exist has none. Retry letters are in a topic of their own.
+        It is 0 for a subscription that does not exist. Retry letters do not count, because they are
+        in a separate topic.
         """
         with self._world.guard:
             return sum(each.backlog() for each in self._found(topic, subscription))
 
     def deliveries(self, topic: str, subscription: str) -> list[Delivered]:
-        """Return what was delivered to a subscription's consumers, in order.
+        """Return the deliveries to a subscription's consumers, in order.
 
-        That is what the broker has sent them; a consumer's queue may hold it still.
+        A delivery is a message that the broker has sent; it may still be in the consumer's queue.
         """
         with self._world.guard:
             return [
@@ -203,12 +206,12 @@ class MemoryBroker:
             topic: The topic.
             subscription: The subscription.
             timeout: Virtual seconds, or a timedelta, that may pass.
-            naming: How its retry topic is named.
+            naming: How the retry topic is named.
 
         Raises:
-            ConfigError: there never was such a subscription.
-            TimeoutError: something is left; or as `VirtualClock.advance`.
-            AssertionError: a handler's, with `raise_errors`.
+            ConfigError: the subscription never existed.
+            TimeoutError: messages are left; or see `VirtualClock.advance`.
+            AssertionError: the error of a handler, with `raise_errors`.
         """
         self.check(topic, subscription)
         topics = (topic, naming.topics(topic, subscription).retry)
@@ -223,10 +226,10 @@ class MemoryBroker:
             self._raise_error()
 
     def check(self, topic: str, subscription: str) -> None:
-        """Check that somebody has subscribed, so that a test of nothing does not pass.
+        """Check that the subscription existed, so that a test without messages does not pass.
 
         Raises:
-            ConfigError: there never was such a subscription, perhaps because of a typing error.
+            ConfigError: the subscription never existed; perhaps its name is misspelt.
         """
         with self._world.guard:
             known = sorted(self._world.subscribed)
@@ -250,12 +253,12 @@ class MemoryBroker:
 
 
 class MemoryClient(Client):
-    """A `pulsar_retry.Client` of a broker in memory; made by `MemoryBroker.client`."""
+    """A `pulsar_retry.Client` of an in-memory broker; `MemoryBroker.client` makes it."""
 
     _new_message = Builder
 
     def __init__(self, world: World) -> None:
-        # Instead of pulsar.Client's, which would make the raw client in C++.
+        # In place of pulsar.Client's `__init__`, which would make the raw client in C++.
         self._world = world
         self._client = RawClient(world)
         self._consumers: list[Any] = []
@@ -268,7 +271,7 @@ class MemoryClient(Client):
         return producer
 
     def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:
-        """Do what `Client.subscriber` does, and take note of the errors that tests may raise."""
+        """Do what `Client.subscriber` does, and record the errors that `raise_errors` raises."""
         subscriber = super().subscriber(*args, **kwargs)
         subscriber._options = _noting(subscriber._options, self._world.handler_errors)  # noqa: SLF001
         return subscriber
@@ -281,16 +284,17 @@ class MemoryClient(Client):
         return raw
 
     def kill(self) -> None:
-        """Let the client die as by ``kill -9``: nothing more of it gets to the broker.
+        """Let the client die as by ``kill -9``: nothing more of it reaches the broker.
 
-        Messages that it held go to others. Whatever is called on it raises `pulsar.AlreadyClosed`.
+        The messages that it had in hand go to other consumers. Every call on it raises
+        `pulsar.AlreadyClosed`.
         """
         self._timer.close()
         self._client.lose()
 
 
 def _noting(options: Options, errors: list[BaseException]) -> Options:
-    """Return *options* with a handler whose failed assertions are added to *errors*, too."""
+    """Return *options* with a handler that also adds failed assertions to *errors*."""
     handler: Any = options.handler
 
     @contextlib.contextmanager
@@ -318,7 +322,7 @@ class _Producer(pulsar.Producer):  # type: ignore[misc]  # pulsar-client is unty
     """A producer whose messages the broker in memory can read."""
 
     def _build_msg(self, *arguments: Any) -> Content:
-        # pulsar-client's own checks the arguments and encodes the content.
+        # pulsar-client's own method checks the arguments and encodes the content.
         built = super()._build_msg(*arguments)
         given = dict(zip(_PARTS, arguments, strict=True))
         after = given["deliver_after"]

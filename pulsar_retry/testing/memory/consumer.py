@@ -1,4 +1,4 @@
-"""A consumer of the in-memory broker: what `_pulsar.Consumer` is to the real one."""
+"""A consumer of the in-memory broker, in place of `_pulsar.Consumer`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Item(NamedTuple):
 
 
 class RawConsumer:
-    """Reads one or several subscriptions of the same name. Thread-safe.
+    """Reads one or several subscriptions with the same name. Thread-safe.
 
     Attributes:
         name: The consumer's name.
-        permits: How many messages the broker may still send.
+        permits: How many more messages the broker may send.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RawConsumer:
         self._queue: deque[_Item] = deque()
         self._asked: deque[Callable[..., object]] = deque()
         self._consumed = 0
-        # What is left to acknowledge of batches, as pulsar-client keeps it.
+        # The messages of batches that are not acknowledged yet, as pulsar-client keeps them.
         self._left: dict[tuple[int, int], set[int]] = {}
         self._nacked: set[tuple[int, int]] = set()
         self._is_closed = False
@@ -71,10 +71,10 @@ class RawConsumer:
     # -- for the broker -------------------------------------------------------------------------
 
     def connect(self, subscriptions: Iterable[MemorySubscription], consumer_type: Any) -> None:
-        """Begin to read.
+        """Start to read.
 
         Raises:
-            pulsar.ConsumerBusy: one of them does not let this consumer in.
+            pulsar.ConsumerBusy: a subscription does not accept this consumer.
         """
         for subscription in subscriptions:
             subscription.add(self, consumer_type)
@@ -85,7 +85,7 @@ class RawConsumer:
     def take(
         self, subscription: MemorySubscription, entry: MemoryEntry, messages: list[RawMessage]
     ) -> None:
-        """Take delivered messages into the queue."""
+        """Put delivered messages into the queue."""
         self.permits -= len(messages)
         self._left[subscription.topic.ledger, entry.number] = {
             message.message_id().batch_index() for message in messages
@@ -97,14 +97,14 @@ class RawConsumer:
             self._guard.call(self._asked.popleft(), _Result.Ok, self._taken(self._queue.popleft()))
 
     def drop(self, subscription: MemorySubscription) -> None:
-        """Forget what waits in the queue."""
+        """Remove the subscription's messages from the queue."""
         with self._arrived:
             kept = [item for item in self._queue if item.subscription is not subscription]
             self.permits += len(self._queue) - len(kept)
             self._queue = deque(kept)
 
     def lose(self) -> None:
-        """End as if the process had died: nothing more gets to the broker."""
+        """End as if the process had died: nothing more reaches the broker."""
         with self._guard:
             if self._is_closed:
                 return
@@ -121,7 +121,7 @@ class RawConsumer:
     # -- receiving ------------------------------------------------------------------------------
 
     def receive(self, timeout_millis: int | None = None) -> RawMessage:
-        """Return the next message, within some milliseconds."""
+        """Return the next message, within *timeout_millis* milliseconds."""
         end = None if timeout_millis is None else self._clock.monotonic() + timeout_millis / 1000
         if not self._size:
             self._flow(1)
@@ -148,7 +148,7 @@ class RawConsumer:
                     self._flow(1)
 
     def batch_receive(self) -> list[RawMessage]:
-        """Return messages until the policy is met."""
+        """Return messages until the batch policy is fulfilled."""
         most, size = self._batch.getMaxNumMessages(), self._batch.getMaxNumBytes()
         wait = self._batch.getTimeoutMs()
         end = self._clock.monotonic() + wait / 1000 if wait > 0 else None
@@ -162,7 +162,7 @@ class RawConsumer:
         return batch
 
     def listen(self, listener: Callable[[Any, RawMessage], object]) -> None:
-        """Call *listener* with every message, on a thread of its own."""
+        """Call *listener* with every message, on a background thread."""
 
         def run() -> None:
             try:
@@ -181,17 +181,17 @@ class RawConsumer:
         self._clock.thread(target=run, name="pulsar-listener", daemon=True).start()
 
     def pause_message_listener(self) -> None:
-        """Call the listener no more for now."""
+        """Stop calling the listener until `resume_message_listener`."""
         self._is_paused = True
 
     def resume_message_listener(self) -> None:
-        """Call it again."""
+        """Call the listener again."""
         with self._arrived:
             self._is_paused = False
             self._arrived.notify_all()
 
     def _taken(self, item: _Item) -> RawMessage:
-        """Take note that the application has a message."""
+        """Note that the application has received a message."""
         self._consumed += 1
         if self._size and self._consumed >= max(1, self._size // 2):
             more, self._consumed = self._consumed, 0
@@ -255,7 +255,7 @@ class RawConsumer:
             number = message_id.entry_id()
             entry = (subscription.topic.ledger, number)
             if entry in self._nacked:
-                return  # another message of the same batch was
+                return  # another message of the same batch was nacked before
 
             def come() -> None:
                 self._nacked.discard(entry)
@@ -270,7 +270,7 @@ class RawConsumer:
                 subscription.redeliver(self, {number})
 
     def redeliver_unacknowledged_messages(self) -> None:
-        """Have everything redelivered that is not acknowledged."""
+        """Have all unacknowledged messages redelivered."""
         with self._guard:
             self._check_open()
             for subscription in self._sources.values():
@@ -283,7 +283,7 @@ class RawConsumer:
     # -- the rest -------------------------------------------------------------------------------
 
     def seek(self, where: Any) -> None:
-        """Set the subscription to an id, or to a time in milliseconds since 1970."""
+        """Move the subscription to an id, or to a time in milliseconds since 1970."""
         with self._guard:
             self._check_open()
             for subscription in self._sources.values():
@@ -308,11 +308,11 @@ class RawConsumer:
             self.lose()
 
     def close(self) -> None:
-        """Disconnect: what is not acknowledged goes to others."""
+        """Disconnect: unacknowledged messages go to other consumers."""
         self.lose()
 
     def is_connected(self) -> bool:
-        """Tell whether it is open."""
+        """Tell whether the consumer is open."""
         return not self._is_closed
 
     def get_last_message_id(self) -> Any:
@@ -324,7 +324,7 @@ class RawConsumer:
         )
 
     def topic(self) -> str:
-        """Return the topic, as it was asked for."""
+        """Return the topic, as the caller has named it."""
         return self._topic
 
     def subscription_name(self) -> str:

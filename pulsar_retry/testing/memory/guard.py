@@ -9,7 +9,7 @@ from typing import Any
 
 
 class QuietLock:
-    """A re-entrant lock that calls nobody's code while it is held. A context manager."""
+    """A re-entrant lock that runs callbacks only after its release. A context manager."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -17,7 +17,7 @@ class QuietLock:
         self._calls: list[Callable[[], object]] = []
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have *function* called when the lock is released. Call with the lock held."""
+        """Call *function* when the lock is released. The caller must hold the lock."""
         self._calls.append(partial(function, *arguments))
 
     def __enter__(self) -> None:

@@ -1,4 +1,4 @@
-"""The asynchronous twins of pulsar-client's methods: the same, with a callback for the result."""
+"""Makes asynchronous variants of pulsar-client's methods, with a callback for the result."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import _pulsar
 
 
 def later(method: Callable[..., Any], *, gives: bool = False) -> Callable[..., None]:
-    """Return what does *method* at once and tells its last argument the end of it.
+    """Return a function that calls *method* at once and passes the result to its last argument.
 
-    That is the result alone or, where *gives*, with what *method* returns.
+    The callback gets the result code; with *gives* it also gets what *method* returns.
     """
 
     def asynchronous(self: Any, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""Messages of the in-memory broker, as pulsar-client's own look to whoever receives them."""
+"""Messages of the in-memory broker, which look like pulsar-client's own to a receiver."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Content:
         data: The payload.
         is_null: Whether it is a tombstone.
         properties: Its properties.
-        key: The partition key; "" for none.
-        ordering_key: The ordering key; "" for none.
-        event_time: Milliseconds since 1970; 0 for none.
-        deliver_at: Milliseconds since 1970; 0: at once.
+        key: The partition key; "" if there is none.
+        ordering_key: The ordering key; "" if there is none.
+        event_time: Milliseconds since 1970; 0 if there is none.
+        deliver_at: Milliseconds since 1970; 0 delivers at once.
         deliver_after: Seconds from the send.
-        sequence: The sequence id that was asked for.
+        sequence: The requested sequence id.
     """
 
     data: bytes = b""
@@ -37,7 +37,7 @@ class Content:
 
 
 class Builder:
-    """Does what `_pulsar.MessageBuilder` does, of which nobody can read what is to be delayed."""
+    """Replaces `_pulsar.MessageBuilder`, whose delays cannot be read back."""
 
     def __init__(self) -> None:
         self._parts: dict[str, Any] = {"properties": {}}
@@ -81,11 +81,11 @@ class Builder:
         return self._with("sequence", number)
 
     def deliver_at(self, moment: int) -> Self:
-        """Set when it is delivered at the earliest."""
+        """Set the earliest time of delivery."""
         return self._with("deliver_at", moment)
 
     def deliver_after(self, delay: timedelta) -> Self:
-        """Set after which time it is delivered at the earliest."""
+        """Set the shortest time until delivery."""
         return self._with("deliver_after", delay.total_seconds())
 
     def replication_clusters(self, clusters: list[str]) -> Self:  # noqa: ARG002 - there is one
@@ -103,15 +103,15 @@ class Builder:
 
 @attrs.frozen(kw_only=True)
 class StoredMessage:
-    """A message that the broker has.
+    """A message that the broker has stored.
 
     Attributes:
         content: What was sent.
         message_id: Its id.
-        topic: Its topic or partition, by full name.
+        topic: The full name of its topic or partition.
         published: Milliseconds since 1970.
         producer: The producer's name.
-        schema_version: The version of its schema; -1: bytes.
+        schema_version: The version of its schema; -1 for bytes.
     """
 
     content: Content
@@ -125,7 +125,7 @@ class StoredMessage:
 class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is untyped
     """A stored message as it is delivered.
 
-    It is one of pulsar-client's by its type alone: everything that can be asked is answered here.
+    It is pulsar-client's class only by its type; all methods are implemented here.
     """
 
     _stored: StoredMessage
@@ -134,7 +134,7 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
     @classmethod
     def of(cls, stored: StoredMessage, count: int = 0) -> RawMessage:
         """Return *stored* as delivered after *count* redeliveries."""
-        self = cls.__new__(cls)  # what it derives from cannot be made from Python
+        self = cls.__new__(cls)  # its base class cannot be instantiated from Python
         self._stored, self._count = stored, count
         return self
 
@@ -187,7 +187,7 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
         return self._stored.producer
 
     def int_schema_version(self) -> int:
-        """Return the schema's version; -1: it has none."""
+        """Return the schema's version; -1 if it has none."""
         return self._stored.schema_version
 
     def schema_version(self) -> str | bytes:
@@ -206,12 +206,12 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
 
 @attrs.define(eq=False)
 class MemoryEntry:
-    """What the broker stores, delivers and redelivers as one: a message, or a batch.
+    """The unit that the broker stores, delivers and redelivers: a message, or a batch.
 
     Attributes:
         number: Its number in the topic.
         messages: The messages.
-        due: When it is to be delivered, by the clock's `time`; 0: at once.
+        due: When it is to be delivered, by the clock's `time`; 0 means at once.
     """
 
     number: int
@@ -220,6 +220,6 @@ class MemoryEntry:
 
     @property
     def key(self) -> str:
-        """What Key_Shared goes by; what has no key has one of its own."""
+        """The key for Key_Shared; an entry without a key gets a unique one."""
         content = self.messages[0].content
         return content.ordering_key or content.key or f"\0{self.number}"

@@ -1,4 +1,4 @@
-"""A producer of the in-memory broker: what `_pulsar.Producer` is to the real one."""
+"""A producer of the in-memory broker, in place of `_pulsar.Producer`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Callback = Callable[[Any, Any], object]
 
 
 class ProducerOwner(Protocol):
-    """The client as its producers see it."""
+    """The part of the client that its producers use."""
 
     world: World
     is_eager: bool
@@ -31,7 +31,7 @@ class ProducerOwner(Protocol):
 
 
 class RawProducer:
-    """Writes to a topic, or to the partitions of one. Thread-safe."""
+    """Writes to a topic, or to the partitions of a topic. Thread-safe."""
 
     def __init__(self, client: ProducerOwner, topic: str, topics: list[Topic], conf: Any) -> None:
         self._client = client
@@ -54,7 +54,7 @@ class RawProducer:
         """Store a message and return its id.
 
         Raises:
-            pulsar.PulsarException: it was not stored, or nobody knows.
+            pulsar.PulsarException: the message was not stored, or its receipt was lost.
         """
         answer: list[tuple[Any, Any]] = []
         answered = self._world.clock.event()
@@ -72,7 +72,7 @@ class RawProducer:
         return message_id
 
     def send_async(self, content: Content, callback: _Callback) -> None:
-        """Store a message, now or with others, and call *callback* with the result and its id."""
+        """Store a message, alone or in a batch, and call *callback* with the result and its id."""
         with self._world.guard:
             if self._is_closed:
                 self._world.guard.call(callback, _Result.AlreadyClosed, None)
@@ -92,7 +92,7 @@ class RawProducer:
                 clock.call_at(clock.monotonic() + self._pause, self.flush)
 
     def flush(self) -> None:
-        """Store what waits for others."""
+        """Store the messages of unfinished batches."""
         with self._world.guard:
             for index in list(self._batches):
                 self._flush(index)
@@ -138,7 +138,7 @@ class RawProducer:
     # -- the rest -------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Store what waits for others, and end."""
+        """Store the messages of unfinished batches, and end."""
         self.flush()
         self._is_closed = True
 
@@ -148,7 +148,7 @@ class RawProducer:
         self._batches.clear()
 
     def is_connected(self) -> bool:
-        """Tell whether it is open."""
+        """Tell whether the producer is open."""
         return not self._is_closed
 
     def topic(self) -> str:
@@ -160,7 +160,7 @@ class RawProducer:
         return str(self._name)
 
     def last_sequence_id(self) -> int:
-        """Return the number of the last message; -1: there was none."""
+        """Return the sequence id of the last message; -1 if there was none."""
         return int(self._sequence)
 
     close_async = later(close)

@@ -1,4 +1,4 @@
-"""A client of the in-memory broker: what `_pulsar.Client` is to the real one."""
+"""A client of the in-memory broker, in place of `_pulsar.Client`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RawClient:
     """Makes producers, consumers and readers. Thread-safe.
 
     Attributes:
-        world: The broker.
-        is_eager: Whether its producers send at once what could wait for a batch: nobody lets
-            virtual time pass while an event loop waits.
+        world: The state of the broker.
+        is_eager: Whether its producers send at once instead of waiting for a batch. An event loop
+            needs this, because no thread lets virtual time pass while the loop waits.
     """
 
     def __init__(self, world: World) -> None:
@@ -40,7 +40,7 @@ class RawClient:
     # -- making ---------------------------------------------------------------------------------
 
     def create_producer(self, topic: str, conf: Any) -> RawProducer:
-        """Make a producer; the topic is made if there is none."""
+        """Make a producer; the topic is created if it does not exist."""
         with self.world.guard:
             self._check_open()
             producer = RawProducer(self, _full(topic), self.world.partitions(topic), conf)
@@ -48,7 +48,7 @@ class RawClient:
             return producer
 
     def subscribe(self, topic: str, subscription: str, conf: Any) -> RawConsumer:
-        """Subscribe to a topic; it is made if there is none."""
+        """Subscribe to a topic; it is created if it does not exist."""
         return self._subscribe(_full(topic), self.world.partitions(topic), subscription, conf)
 
     def subscribe_topics(self, topics: Sequence[str], subscription: str, conf: Any) -> RawConsumer:
@@ -59,7 +59,7 @@ class RawClient:
         return self._subscribe(name, list(found.values()), subscription, conf)
 
     def subscribe_pattern(self, pattern: str, subscription: str, conf: Any) -> RawConsumer:
-        """Subscribe to the topics that match now; later ones are not found."""
+        """Subscribe to the topics that match now; topics that are created later are not found."""
         wanted = re.compile(re.sub(r"^(non-)?persistent://", "", pattern))
         with self.world.guard:
             found = [
@@ -105,7 +105,7 @@ class RawClient:
             return reader
 
     def create_table_view(self, *_: Any) -> NoReturn:
-        """Refuse.
+        """Raise an error: there are no table views.
 
         Raises:
             NotImplementedError: always.
@@ -115,7 +115,7 @@ class RawClient:
     # -- asking ---------------------------------------------------------------------------------
 
     def get_topic_partitions(self, topic: str) -> list[str]:
-        """Return the names of the partitions, or the topic's."""
+        """Return the names of the partitions, or of the topic itself."""
         with self.world.guard:
             self._check_open()
             return self.world.partition_names(topic)
@@ -124,7 +124,7 @@ class RawClient:
         """Return a schema of a topic.
 
         Raises:
-            pulsar.TopicNotFound: it has none.
+            pulsar.TopicNotFound: there is no such schema.
         """
         with self.world.guard:
             found = self.world.topics.get(_full(topic))
@@ -138,7 +138,7 @@ class RawClient:
         """Close everything.
 
         Raises:
-            pulsar.AlreadyClosed: it is closed.
+            pulsar.AlreadyClosed: the client is closed.
         """
         self._check_open()
         self._end("close")
@@ -148,7 +148,7 @@ class RawClient:
         self.lose()
 
     def lose(self) -> None:
-        """End as if the process had died: nothing more gets to the broker."""
+        """End as if the process had died: nothing more reaches the broker."""
         self._end("lose")
 
     def _end(self, how: str) -> None:

@@ -1,4 +1,4 @@
-"""A reader of the in-memory broker: what `_pulsar.Reader` is to the real one."""
+"""A reader of the in-memory broker, in place of `_pulsar.Reader`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Result = _pulsar.Result
 
 
 class ReaderWorld(Protocol):
-    """The broker as its readers see it."""
+    """The part of the broker that its readers use."""
 
     clock: VirtualClock
     guard: QuietLock
@@ -27,7 +27,7 @@ class ReaderWorld(Protocol):
 
 
 class RawReader:
-    """Reads a topic from a position of its own, and acknowledges nothing. Thread-safe."""
+    """Reads a topic from its own position, and acknowledges nothing. Thread-safe."""
 
     def __init__(self, world: ReaderWorld, topic: Topic, start: Any, conf: Any) -> None:
         self._world = world
@@ -40,7 +40,7 @@ class RawReader:
         world.readers.append(self)
 
     def _behind(self, where: Any) -> tuple[int, int]:
-        """Return the entry, and the message in it, to read next."""
+        """Return the numbers of the next entry, and of the next message in it."""
         topic = self._topic
         if isinstance(where, int):
             return topic.position_at(where), 0
@@ -53,7 +53,7 @@ class RawReader:
         return number, index + 1
 
     def _peek(self) -> tuple[RawMessage, tuple[int, int]] | None:
-        """Return the next message, and where it goes on behind it."""
+        """Return the next message, and the position after it."""
         number, index = self._position
         while number < len(self._topic.entries):
             messages = self._topic.entries[number].messages
@@ -63,7 +63,7 @@ class RawReader:
         return None
 
     def stored(self) -> None:
-        """Look again: there is more."""
+        """Note that a message was stored: answer waiting reads."""
         with self._changed:
             self._changed.notify_all()
         self._answer()
@@ -75,7 +75,7 @@ class RawReader:
         self._answer()
 
     def _answer(self) -> None:
-        """Call whoever has asked, as far as there is something to say."""
+        """Call the waiting callbacks for which there are messages."""
         while True:
             with self._changed:
                 found = self._peek()
@@ -90,7 +90,7 @@ class RawReader:
             callback(result, message)
 
     def read_next(self, timeout_millis: int | None = None) -> RawMessage:
-        """Return the next message, within some milliseconds."""
+        """Return the next message, within *timeout_millis* milliseconds."""
         clock = self._world.clock
         end = None if timeout_millis is None else clock.monotonic() + timeout_millis / 1000
         with self._changed:
@@ -110,7 +110,7 @@ class RawReader:
         return self._peek() is not None
 
     def seek(self, where: Any) -> None:
-        """Go on at an id, or at a time in milliseconds since 1970."""
+        """Continue at an id, or at a time in milliseconds since 1970."""
         self._check_open()
         with self._changed:
             self._position = self._behind(where)
@@ -118,7 +118,7 @@ class RawReader:
         self._answer()
 
     def close(self) -> None:
-        """End."""
+        """Close the reader."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -130,7 +130,7 @@ class RawReader:
     lose = close
 
     def is_connected(self) -> bool:
-        """Tell whether it is open."""
+        """Tell whether the reader is open."""
         return not self._is_closed
 
     def topic(self) -> str:

@@ -1,4 +1,4 @@
-"""A topic, its subscriptions, and which consumer gets what."""
+"""A topic, its subscriptions, and the dispatch of messages to consumers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHARED = {Type.Shared, Type.KeyShared}
 
 @attrs.frozen
 class PendingDelivery:
-    """A message that was given to a consumer.
+    """A message that was delivered to a consumer.
 
     Attributes:
         at: When, in seconds since 1970.
-        message: The `pulsar.Message`'s raw one.
+        message: The raw message.
         consumer: The consumer's name.
     """
 
@@ -34,7 +34,7 @@ class PendingDelivery:
 
 
 class Connected(Protocol):
-    """A consumer as its subscriptions see it."""
+    """The part of a consumer that its subscriptions use."""
 
     name: str
     permits: int
@@ -42,21 +42,21 @@ class Connected(Protocol):
     def take(
         self, subscription: MemorySubscription, entry: MemoryEntry, messages: list[RawMessage]
     ) -> None:
-        """Take delivered messages into the queue."""
+        """Put delivered messages into the queue."""
 
     def drop(self, subscription: MemorySubscription) -> None:
-        """Forget what waits in the queue."""
+        """Remove the subscription's messages from the queue."""
 
 
 class MemorySubscription:
-    """One subscription of one topic. To be used under the broker's lock.
+    """One subscription of one topic. Use it only with the broker's lock held.
 
     Attributes:
         topic: The topic.
         name: Its name.
-        type: The type that its consumers have.
-        consumers: Those, in the order in which they came.
-        deliveries: Everything that was delivered.
+        type: The type of its consumers.
+        consumers: The consumers, in the order in which they connected.
+        deliveries: All deliveries.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MemorySubscription:
         self._set(start)
 
     def _set(self, position: int) -> None:
-        """Begin at *position*: what is before is acknowledged, what is behind is not."""
+        """Move to *position*: earlier entries are acknowledged, later ones are not."""
         self._begin = position
         self._next = position
         self._done: set[int] = set()
@@ -91,7 +91,7 @@ class MemorySubscription:
         return self.type in _SHARED
 
     def left(self) -> list[MemoryEntry]:
-        """Return what is not acknowledged."""
+        """Return the entries that are not acknowledged."""
         return [e for e in self.topic.entries[self._begin :] if not self._is_done(e.number)]
 
     def _is_done(self, number: int) -> bool:
@@ -102,7 +102,7 @@ class MemorySubscription:
         return sum(len(e.messages) - len(self._done_in.get(e.number, ())) for e in self.left())
 
     def is_held(self, number: int, consumer: Connected) -> bool:
-        """Tell whether *consumer* has an entry and has not acknowledged it."""
+        """Tell whether *consumer* has received an entry and has not acknowledged it."""
         return self._pending.get(number) is consumer
 
     # -- consumers ------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class MemorySubscription:
         """Connect a consumer.
 
         Raises:
-            pulsar.ConsumerBusy: not beside those that are there.
+            pulsar.ConsumerBusy: the connected consumers do not allow another one of this type.
         """
         if self.consumers and (self.type != consumer_type or consumer_type == Type.Exclusive):
             raise error_of(_pulsar.Result.ConsumerBusy)
@@ -119,15 +119,15 @@ class MemorySubscription:
         self.consumers.append(consumer)
 
     def remove(self, consumer: Connected) -> None:
-        """Disconnect a consumer: what it holds goes to others."""
+        """Disconnect a consumer: the messages that it holds go to others."""
         was_active = self.consumers[:1] == [consumer]
         self.consumers.remove(consumer)
         held = [number for number, holder in self._pending.items() if holder is consumer]
         for number in held:
             del self._pending[number]
-            self._replay.add(number)  # which counts as no redelivery
+            self._replay.add(number)  # this does not count as a redelivery
         if not self.consumers:
-            self._counts.clear()  # the broker's memory of them ends with the last consumer
+            self._counts.clear()  # the broker forgets the counts with the last consumer
         if not self.is_shared and was_active:
             self._next = self._begin
             self._replay.clear()
@@ -139,13 +139,13 @@ class MemorySubscription:
         """Acknowledge an entry."""
         if not self._is_done(number):
             self._done.add(number)
-        while self._begin in self._done:  # so that what is done costs nothing any more
+        while self._begin in self._done:  # so that finished entries cost nothing any more
             self._done.discard(self._begin)
             self._begin += 1
         for known in (self._done_in, self._pending, self._counts):
             known.pop(number, None)
         self._replay.discard(number)
-        self.dispatch()  # a key may be free
+        self.dispatch()  # a key may be free now
 
     def acknowledge_index(self, number: int, index: int) -> None:
         """Acknowledge one message of a batch."""
@@ -160,7 +160,7 @@ class MemorySubscription:
             self.acknowledge(earlier)
 
     def redeliver(self, consumer: Connected, numbers: set[int] | None = None) -> None:
-        """Deliver again what *consumer* holds, or of that these entries alone."""
+        """Deliver again what *consumer* holds, or only the entries *numbers* of it."""
         if not self.is_shared:
             consumer.drop(self)
             self._pending.clear()
@@ -177,7 +177,7 @@ class MemorySubscription:
         self.dispatch()
 
     def seek(self, position: int) -> None:
-        """Set the subscription to *position*."""
+        """Move the subscription to *position*."""
         self._set(position)
         for consumer in self.consumers:
             consumer.drop(self)
@@ -186,10 +186,10 @@ class MemorySubscription:
     # -- dispatching ----------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Deliver what can be delivered."""
+        """Deliver all messages that can be delivered."""
         self._is_asked = True
         if self._is_dispatching:
-            return  # a consumer takes messages at once, and has room for more: see below
+            return  # a consumer that takes messages asks for more: the loop below does it
         self._is_dispatching = True
         try:
             while self._is_asked and self.consumers:
@@ -210,7 +210,7 @@ class MemorySubscription:
                 self._deliver(entry, active)
 
     def _dispatch_shared(self) -> None:
-        """What is redelivered comes first; of a key, nothing passes what came before it."""
+        """Deliver redeliveries first; no message overtakes an earlier one of its key."""
         blocked: set[str] = set()
         for number in sorted(self._replay):
             self._try(self.topic.entries[number], blocked)
@@ -223,7 +223,7 @@ class MemorySubscription:
             elif not self._is_done(entry.number):
                 if not self._has_room():
                     return
-                # A message whose key waits is taken later, and others pass it.
+                # A message whose key is blocked is delivered later, and others overtake it.
                 self._replay.add(entry.number)
                 self._try(entry, blocked)
             self._next += 1
@@ -241,7 +241,7 @@ class MemorySubscription:
             self._deliver(entry, consumer)
 
     def _choose(self, entry: MemoryEntry, blocked: set[str]) -> Connected | None:
-        """Return who is to get *entry*; None: nobody can now."""
+        """Return the consumer for *entry*; None if none can take it now."""
         if self.type == Type.KeyShared:
             return self._choose_by_key(entry.key, blocked)
         for _ in self.consumers:
@@ -253,7 +253,7 @@ class MemorySubscription:
     def _choose_by_key(self, key: str, blocked: set[str]) -> Connected | None:
         consumer = self.consumers[zlib.crc32(key.encode()) % len(self.consumers)]
         holders = [c for n, c in self._pending.items() if self.topic.entries[n].key == key]
-        # Who had the key before must be through with it.
+        # A consumer that had the key before must have finished its messages.
         is_drained = all(holder is consumer for holder in holders)
         if key in blocked or consumer.permits <= 0 or not is_drained:
             blocked.add(key)
@@ -294,11 +294,11 @@ class Topic:
 
     Attributes:
         name: Its full name.
-        ledger: The number of its ledger, by which ids tell the topic.
-        partition: Which partition it is; -1: none.
-        entries: What it stores.
-        subscriptions: By name.
-        schemas: The schemas that were published with, by version.
+        ledger: The number of its ledger, which identifies the topic in message ids.
+        partition: The number of the partition; -1 if it is none.
+        entries: The stored entries.
+        subscriptions: The subscriptions by name.
+        schemas: The schemas of published messages, by version.
     """
 
     name: str
@@ -340,7 +340,7 @@ class Topic:
         return self.entries[-1].messages[-1].message_id
 
     def position(self, message_id: Any) -> int:
-        """Return the number of the entry of an id, which may be earliest or latest."""
+        """Return the entry number of an id, which may be earliest or latest."""
         if message_id == _pulsar.MessageId.earliest:
             return 0
         if message_id == _pulsar.MessageId.latest or message_id.ledger_id() > self.ledger:
@@ -355,7 +355,7 @@ class Topic:
         return len(self.entries)
 
     def _version(self, schema: Any) -> int:
-        """Return the number of *schema* in this topic; it becomes the newest if it is new."""
+        """Return the version of *schema* in this topic; a new schema is added."""
         if schema is None or schema.schema_type() in {
             _pulsar.SchemaType.BYTES,
             _pulsar.SchemaType.NONE,

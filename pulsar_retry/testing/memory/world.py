@@ -15,16 +15,16 @@ from pulsar_retry.wire.names import TopicName
 
 
 class World:
-    """Topics and subscriptions, and what all of their clients share.
+    """The topics and subscriptions, and what all clients share.
 
     Attributes:
-        clock: Tells the time.
-        guard: The lock of everything.
-        faults: What is to go wrong.
+        clock: The clock.
+        guard: The lock for the whole state.
+        faults: The planned faults.
         topics: Topics without partitions, and partitions, by full name.
-        readers: Who is told of new messages beside the subscriptions.
-        handler_errors: What assertions of handlers have raised.
-        subscribed: The topic, or partition, and name of every subscription that there ever was.
+        readers: Readers, which are notified of new messages.
+        handler_errors: Errors of failed assertions in handlers.
+        subscribed: The topic (or partition) and the name of every subscription that ever existed.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -40,24 +40,24 @@ class World:
         self._names = itertools.count()
 
     def new_name(self, stem: str) -> str:
-        """Return a name that nobody has."""
+        """Return an unused name."""
         return f"{stem}-{next(self._names)}"
 
     def create(self, topic: str, partitions: int) -> None:
-        """Make a topic; 0 *partitions*: without."""
+        """Create a topic; with 0 *partitions* it is not partitioned."""
         with self.guard:
             if partitions:
                 self._partitioned[str(TopicName.parse(topic))] = partitions
             self.partitions(topic)
 
     def partition_names(self, topic: str) -> list[str]:
-        """Return the names of the partitions of a topic, or its own."""
+        """Return the names of a topic's partitions, or its own name."""
         name = str(TopicName.parse(topic))
         count = self._partitioned.get(name, 0)
         return [f"{name}-partition-{each}" for each in range(count)] or [name]
 
     def partitions(self, topic: str) -> list[Topic]:
-        """Return the partitions of a topic, or itself; it is made if there is none."""
+        """Return the partitions of a topic, or the topic itself; it is created if necessary."""
         names = self.partition_names(topic)
         with self.guard:
             for number, name in enumerate(names):
@@ -67,7 +67,7 @@ class World:
             return [self.topics[name] for name in names]
 
     def subscription(self, topic: Topic, name: str, *, earliest: bool) -> MemorySubscription:
-        """Return a subscription; it is made if there is none. Call with the lock held."""
+        """Return a subscription, which is created if necessary. The caller must hold the lock."""
         self.subscribed.add((topic.name, name))
         if name not in topic.subscriptions:
             start = 0 if earliest else len(topic.entries)
