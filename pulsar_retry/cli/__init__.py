@@ -1,7 +1,8 @@
 """The `pulsar-retry` command.
 
-Each public module in this package is a verb: its name is the verb's, and its `command` is a click
-command or group. A verb is imported when it is asked for, so a slow import in one delays no other.
+Each public module in this package is a verb: the module has the verb's name, and its `command` is a
+click command or group. A verb is imported only when it is used, so that a slow import in one verb
+does not delay the others.
 
 Exit codes: 0 ok, 1 the job failed, 2 wrong usage.
 """
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     Args:
-        arguments: What follows the command's name; None: what this process was started with.
+        arguments: The arguments after the command's name. None means those of this process.
     """
     try:
         from pulsar_retry.cli._common.root import run  # noqa: PLC0415 - click is optional

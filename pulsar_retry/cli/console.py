@@ -92,7 +92,7 @@ def command(
     access = Access(host, token=_token(access_token_file), allow_hosts=allow_hosts)
     desk = LetterBrowser(cluster, namespaces)
     console = Console(desk, Jobs(cluster), Depths(desk.topics, desk.namespaces, every), access)
-    # `kill` and service managers are to stop it as cleanly as Ctrl-C does.
+    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))

@@ -1,4 +1,4 @@
-"""`pulsar-retry dlq`: look into dead-letter topics. Nothing here consumes a letter."""
+"""`pulsar-retry dlq`: read dead-letter topics. Nothing here consumes a letter."""
 
 from __future__ import annotations
 

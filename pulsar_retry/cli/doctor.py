@@ -1,4 +1,4 @@
-"""`pulsar-retry doctor`: what may keep a subscription's letters from working."""
+"""`pulsar-retry doctor`: finds problems with a subscription's letters."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ _PRESETS: dict[str, Callable[[], RetryPolicy]] = {
     "tdmq": RetryPolicy.tdmq,
 }
 
-#: What a schedule is made of.
+#: The settings that determine a schedule.
 _SETTINGS = ("max_attempts", "max_age", "backoff", "jitter")
 
-#: Who can say a value here: the options as a call does, the preset as a subscriber does.
+#: The origins of values here: options take the place of a call, the preset that of a subscriber.
 _ORIGINS = {"call": "option", "subscriber": "preset"}
 
 
@@ -101,7 +101,7 @@ def _facts(settings: Sequence[Setting], schedule: Schedule) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it, which knows no infinity."""
+    """Return a JSON-compatible value; JSON has no infinity."""
     return value if isinstance(value, int | float) and value != math.inf else str(value)
 
 
@@ -155,7 +155,7 @@ def _span(times: tuple[float, float]) -> str:
 
 
 def _words(duration: float) -> str:
-    """Return a duration for people: ``1 h 45 min 46 s``."""
+    """Return a duration in words, such as ``1 h 45 min 46 s``."""
     milliseconds = round(duration * 1000)
     parts = []
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):

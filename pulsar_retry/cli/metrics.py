@@ -1,4 +1,4 @@
-"""`pulsar-retry metrics`: what waits in retry and dead-letter topics, for Prometheus."""
+"""`pulsar-retry metrics`: the backlogs of retry and dead-letter topics, for Prometheus."""
 
 from __future__ import annotations
 

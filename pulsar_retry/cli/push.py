@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Options that have another name than the arguments which they become.
+#: Options whose name differs from that of their argument.
 _NAMES = {
     "client_email": "--service-account",
     "email": "--service-account",
@@ -41,7 +41,7 @@ _NAMES = {
     "secret": "--hmac-secret-file",
     "wrapped=False": "--unwrapped",
 }
-#: Of the retry policy, the parts that are options.
+#: The settings of the retry policy that are options.
 _POLICY = ("max_attempts", "max_age", "backoff", "jitter")
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _NAMING = click.Choice([each.value for each in Naming])
@@ -221,7 +221,7 @@ def serve(**options: Any) -> None:
 def _serve(options: _Options) -> None:
     try:
         from pulsar_retry.push.serving import Orders, Server, checked_token  # noqa: PLC0415 - for --help's sake
-    except ModuleNotFoundError as error:  # it says what to install
+    except ModuleNotFoundError as error:  # the message says what to install
         raise click.ClickException(str(error)) from error
     account, signature = _signers(options)
     host, port = address(options.listen)
@@ -292,7 +292,7 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
 
 
 def _check(options: _Options) -> None:
-    """Refuse what could not work."""
+    """Refuse options that contradict each other."""
     if options.paused and options.control_token_file is None:
         raise ConfigError("--paused: expected --control-token-file beside it, for POST /resume")
     if options.audience is not None and options.service_account is None:
@@ -309,7 +309,7 @@ def _latency_limit(text: str) -> float:
 
 
 def _endpoint(options: _Options) -> str:
-    """Return the URL of the command line, of its file, or else of the environment."""
+    """Return the URL from the command line, from its file, or else from the environment."""
     source = click.get_current_context().get_parameter_source("endpoint")
     by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
     if by_option and options.endpoint_file is not None:
@@ -357,7 +357,7 @@ def _signers(options: _Options) -> tuple[ServiceAccount | None, Hmac | None]:
 def _secret(
     name: str, path: Path | None, accepted: str = "a file that holds a secret"
 ) -> str | None:
-    """Return what a file holds; the error shows nothing of it."""
+    """Return the content of a file; the error does not show the content."""
     if path is None:
         return None
     try:
@@ -379,7 +379,7 @@ def _trust(path: Path | None) -> ssl.SSLContext | None:
         raise ConfigError.bad("ca_file", f"{path} ({type(error).__name__})", accepted) from None
 
 
-# -- saying ---------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------
 
 
 def _ready(told: dict[str, Any], options: _Options) -> None:

@@ -1,4 +1,4 @@
-"""`pulsar-retry redrive`: dead letters back to work."""
+"""`pulsar-retry redrive`: publishes dead letters again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]
 
-#: The options that say what is to be done, and not how.
+#: The options that say what to redrive, and not how.
 _WHAT = (
     *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
     *("reason", "error", "fingerprint", "key", "properties", "since", "until"),
@@ -147,7 +147,7 @@ def command(
 
 
 def _job_key() -> str:
-    """Return what is equal for the same command, also where it says a time as so long ago."""
+    """Return a key that is the same for the same command, also for times like "2h" ago."""
     said = click.get_current_context().params
     what = {name: value for name, value in said.items() if name in _WHAT}
     return json.dumps(what, sort_keys=True, default=str)
@@ -167,7 +167,7 @@ def _carried_out(job: Redrive, what: str, total: int | None) -> Redriven:
 
 @contextlib.contextmanager
 def _interruptible(job: Redrive) -> Iterator[None]:
-    """Have the first Ctrl-C, or SIGTERM, cancel the job; the second ends the process."""
+    """Let the first Ctrl-C or SIGTERM cancel the job; the second ends the process."""
     previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
     def cancel(_number: int, _frame: object) -> None:

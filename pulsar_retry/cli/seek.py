@@ -1,4 +1,4 @@
-"""`pulsar-retry seek`: a subscription, with its letters, to a time, a message or a snapshot."""
+"""`pulsar-retry seek`: moves a subscription, with its letters, to a time, message or snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pulsar-retry snapshot`: keep what a subscription has not acknowledged, and come back to it."""
+"""`pulsar-retry snapshot`: keeps what a subscription has not acknowledged, and restores it."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _key_and_value(text: str) -> tuple[str, str]:
 
 
 def _fill_cache(*, verify: bool, as_json: bool, silent: bool) -> None:
-    """Bring the cache to what the lock file says, and tell where it is."""
+    """Download the jars that the cache lacks, and print where the cache is."""
     jars = jars_for()
     store = JarStore(progress=progress_on())
     for jar in store.verify(jars) if verify else ():
@@ -115,7 +115,7 @@ def _fill_cache(*, verify: bool, as_json: bool, silent: bool) -> None:
 
 def _serve(broker: Standalone, *, as_json: bool, temporary: bool) -> None:
     """Run *broker* until a signal ends us or it ends by itself."""
-    # `kill` and service managers are to stop it as cleanly as Ctrl-C does.
+    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with broker:
         try:

@@ -1,4 +1,4 @@
-"""The web console: dead letters for people who would rather look than type.
+"""The web console: shows and redrives dead letters in a browser.
 
 `pulsar-retry console` serves it; it needs the extra ``console``.
 """

@@ -1,4 +1,4 @@
-"""Who may look: names of hosts, a token, sessions, and forms that are our own."""
+"""Access to the console: host names, a token, sessions, and a check of forms."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pulsar_retry._throttle import Throttle
 from pulsar_retry.errors import ConfigError
 
 COOKIE = "pulsar-retry-console"
-#: Characters of a token: fewer can be guessed.
+#: The shortest token, in characters: shorter ones can be guessed.
 _FEWEST = 16
-#: Seconds after which one has to log in again, and sessions at a time.
+#: How long a session lasts, in seconds, and how many sessions there may be.
 _LASTS, _MOST_SESSIONS = 12 * 3600.0, 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches what listens on an address."""
+    """Tell whether an address to listen on is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(header: str) -> str:
-    """Return the name in a ``Host`` header, without the port, in small letters."""
+    """Return the name in a ``Host`` header in lower case, without the port."""
     text = header.strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -38,24 +38,24 @@ def host_of(header: str) -> str:
 
 
 class Access:
-    """Decides whom the console serves. Thread-safe.
+    """Decides whose requests the console serves. Thread-safe.
 
-    On loopback, requests have to name a host that is loopback: a page elsewhere whose name is made
-    to lead here, DNS rebinding, reads nothing. Beyond loopback everybody has to bring a token.
+    On loopback, requests must have a loopback host name. So a foreign page cannot read anything by
+    DNS rebinding, which makes its own name lead here. Beyond loopback, every request needs a token.
     """
 
     def __init__(
         self, host: str, *, token: str | None = None, allow_hosts: Sequence[str] = ()
     ) -> None:
-        """Decide for a console.
+        """Make the access rules of a console.
 
         Args:
             host: The address that it listens on.
-            token: What one logs in with; None: nobody has to.
+            token: The token to log in with; None allows access without a login.
             allow_hosts: Names by which it is reached through a proxy.
 
         Raises:
-            ConfigError: there has to be a token, or it can be guessed.
+            ConfigError: a token is required and missing, or it is too short.
         """
         local = is_loopback(host)
         if token is None and (allow_hosts or not local):
@@ -71,7 +71,7 @@ class Access:
         self._hosts: frozenset[str] | None = None
         if local or allow_hosts:
             self._hosts = _LOOPBACK | {host.lower()} | {host_of(each) for each in allow_hosts}
-        #: What every form has to bring; a page elsewhere cannot read it.
+        #: The token in every form; a foreign page cannot read it.
         self.form_token = secrets.token_urlsafe(32)
         self._sessions: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -79,11 +79,11 @@ class Access:
 
     @property
     def needs_login(self) -> bool:
-        """Whether one has to log in."""
+        """Whether a login is required."""
         return self._token is not None
 
     def knows_host(self, headers: Sequence[str]) -> bool:
-        """Tell whether a request, by its ``Host`` headers, is meant for us."""
+        """Tell whether a request's ``Host`` headers name this console."""
         if len(headers) != 1:
             return False
         return self._hosts is None or host_of(headers[0]) in self._hosts
@@ -94,7 +94,7 @@ class Access:
         Args:
             host: The ``Host`` header.
             origin: The ``Origin`` header, which every browser sends with a form.
-            fetch_site: The ``Sec-Fetch-Site`` header, of the browsers that send it.
+            fetch_site: The ``Sec-Fetch-Site`` header, which some browsers send.
         """
         if origin is None or fetch_site not in {None, "same-origin"}:
             return False
@@ -105,14 +105,14 @@ class Access:
         return parts.scheme in {"http", "https"} and parts.netloc.lower() == host.strip().lower()
 
     def is_our_form(self, form_token: str) -> bool:
-        """Tell whether a form brings what ours have."""
+        """Tell whether a form has the token of our forms."""
         return _equal(form_token, self.form_token.encode())
 
     def is_admitted(self, cookie: str | None, authorization: str | None, address: str = "") -> bool:
-        """Tell whether a request comes from somebody who has logged in, or brings the token.
+        """Tell whether a request has a valid session or the token.
 
         Raises:
-            TooManyTriesError: *address*, the client's, has brought too many wrong tokens.
+            TooManyTriesError: the client *address* has sent too many wrong tokens.
         """
         if self._token is None:
             return True
@@ -124,10 +124,10 @@ class Access:
         return kind.lower() == "bearer" and self._is_token(token, address)
 
     def log_in(self, token: str, address: str = "") -> str | None:
-        """Return the cookie of a new session; None: the token is another one.
+        """Return the cookie of a new session; None if the token is wrong.
 
         Raises:
-            TooManyTriesError: *address*, the client's, has brought too many wrong tokens.
+            TooManyTriesError: the client *address* has sent too many wrong tokens.
         """
         if not self._is_token(token, address):
             return None
@@ -154,5 +154,5 @@ class Access:
 
 
 def _equal(said: str, wanted: bytes) -> bool:
-    """Compare in a time that tells nothing."""
+    """Compare in constant time."""
     return hmac.compare_digest(said.encode("utf-8", "replace"), wanted)

@@ -40,7 +40,7 @@ from pulsar_retry.wire.letter_topics import kind_of
 __all__ = ["Console"]
 
 _POST = ["POST"]
-#: Bytes and fields of a form.
+#: The limits for a form, in bytes and fields.
 _MOST, _FIELDS = 16 * 1024, 40
 _FILTER = ("reason", "error", "fingerprint", "key", "since", "until")
 
@@ -50,13 +50,13 @@ _Handler = Callable[[Request, _Form], Response]
 
 @attrs.frozen
 class Console:
-    """The pages, and what they are made of.
+    """The pages, and the objects that they use.
 
     Attributes:
-        desk: Reads.
-        jobs: Redrives.
-        depths: Knows the past.
-        access: Knows who may look.
+        desk: Reads letters.
+        jobs: Runs redrives.
+        depths: Knows earlier backlogs.
+        access: Decides about access.
     """
 
     desk: LetterBrowser
@@ -102,7 +102,7 @@ class Console:
             self.depths.stop()
             await run_in_threadpool(self.jobs.close)
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def _topics(self, request: Request) -> Response:
         namespace = request.query_params.get("namespace") or self.desk.namespaces[0]
@@ -194,7 +194,7 @@ class Console:
                 "login.html", request, status=403, fault="The token is another one."
             )
         answer = _to("/")
-        # Behind a proxy that speaks TLS it is the browser that knows.
+        # Behind a proxy with TLS, only the browser knows the scheme.
         secure = request.headers.get("origin", "").startswith("https:")
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
         return answer
@@ -208,7 +208,7 @@ class Console:
     # -- forms and faults -------------------------------------------------------------------------
 
     def _taking(self, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
-        """Return what reads a form of ours, and hands it on."""
+        """Return an endpoint that reads one of our forms, and passes it to *handler*."""
 
         async def take(request: Request) -> Response:
             form = await _form(request)
@@ -238,19 +238,19 @@ async def _form(request: Request) -> _Form:
     return dict(pairs)
 
 
-#: The status of each kind of fault; a kind before those that it is one of.
+#: The status of each kind of error; subclasses come before their base classes.
 _STATUS = (
     (ConfigError, 400),
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),
     (AdminError, 502),
     (UnreachableError, 502),
-    (PulsarRetryError, 404),  # there is no such topic, or letter
+    (PulsarRetryError, 404),  # the topic or letter does not exist
 )
 
 
 def _told(error: Exception) -> tuple[int, str]:
-    """Return the status and the text of a fault."""
+    """Return the status and the text of an error."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail
     for kind, status in _STATUS:
@@ -260,7 +260,7 @@ def _told(error: Exception) -> tuple[int, str]:
 
 
 def _payload(facts: dict[str, Any]) -> bytes | None:
-    """Return the bytes that `facts_of` tells; None: a null value."""
+    """Return the payload from `facts_of`; None for a null value."""
     if "payload" in facts:
         return str(facts["payload"]).encode()
     if "payload_base64" in facts:

@@ -1,4 +1,4 @@
-"""Depth over time as the points of a line. Pure."""
+"""A backlog over time as the points of a line. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 
-#: When, in seconds of any clock, and how many letters waited.
+#: A time, in seconds of any clock, and the number of letters that waited.
 Sample = tuple[float, int]
 
 
@@ -15,11 +15,11 @@ class Chart:
     """A line to draw.
 
     Attributes:
-        points: As ``points`` of an SVG polyline has them.
-        width: Of the drawing.
-        height: Likewise.
-        least: The fewest letters.
-        most: The most letters.
+        points: The ``points`` of an SVG polyline.
+        width: The width of the drawing.
+        height: The height of the drawing.
+        least: The lowest number of letters.
+        most: The highest number of letters.
         seconds: The time that it covers.
     """
 
@@ -32,10 +32,10 @@ class Chart:
 
 
 def chart(samples: Sequence[Sample], width: int, height: int) -> Chart | None:
-    """Return the line through *samples*, the oldest first; None: a line needs two.
+    """Return the line through *samples*, the oldest first; None if there are fewer than two.
 
-    The bottom is no letters at all, the top the most: a line says how bad it is, and not only
-    whether that changes. A depth holds until the next sample.
+    The bottom stands for 0 letters and the top for the highest number, so that the line shows the
+    size of the backlog, not only its changes. A value holds until the next sample.
     """
     if len(samples) < 2:  # noqa: PLR2004 - two ends
         return None

@@ -1,4 +1,4 @@
-"""How many letters waited when: asked for now and then, and kept in memory."""
+"""The backlogs over time: the broker is asked at intervals, and the answers are kept in memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pulsar_retry.ops.polling import Polling
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Samples of a topic: at 15 s apart, two hours.
+#: How many samples of a topic are kept: at intervals of 15 s, two hours.
 MOST = 480
 
 
 class Depths(Polling):
-    """The depths of the letter topics of some namespaces. Thread-safe.
+    """The backlogs of the letter topics of some namespaces. Thread-safe.
 
-    They are gone when the process ends: for more than a glance there is the broker's monitoring.
+    They are lost when the process ends. Use the broker's monitoring for long periods.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class Depths(Polling):
         namespaces: Sequence[str],
         interval: float = 15.0,
     ) -> None:
-        """Prepare; nothing is asked.
+        """Prepare; nothing is asked yet.
 
         Args:
             ask: Returns the letter topics of a namespace.
-            namespaces: Which.
-            interval: Seconds between two samples, more where asking takes long.
+            namespaces: The namespaces.
+            interval: Seconds between two samples; more if a request takes long.
         """
         super().__init__(self._try, interval, "pulsar-retry-depths")
         self._ask, self._namespaces = ask, namespaces
@@ -43,12 +43,12 @@ class Depths(Polling):
         self._lock = threading.Lock()
 
     def of(self, topic: str) -> list[Sample]:
-        """Return what is known of a topic, the oldest first."""
+        """Return the samples of a topic, the oldest first."""
         with self._lock:
             return list(self._samples.get(topic, ()))
 
     def sample(self) -> None:
-        """Ask once; a topic that is gone is forgotten."""
+        """Ask once; samples of topics that do not exist any more are removed."""
         found = [each for namespace in self._namespaces for each in self._ask(namespace)]
         now = time.time()
         with self._lock:
@@ -62,5 +62,5 @@ class Depths(Polling):
     def _try(self) -> None:
         try:
             self.sample()
-        except Exception as error:  # noqa: BLE001 - the next time it may work
+        except Exception as error:  # noqa: BLE001 - it may work the next time
             _log.debug("the depths are not known: %s", error)

@@ -1,4 +1,4 @@
-"""What the pages tell: read from the cluster when they are asked for. Nothing is consumed."""
+"""Reads the data of the pages from the cluster, at each request. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.report import Group, Groups
 from pulsar_retry.wire.names import TopicName
 
-#: Letters that a page looks at, and those that it lists.
+#: How many letters a page reads, and how many it lists.
 LOOKS_AT, _LISTS = 10_000, 50
-#: Topics that are read at a time; the others wait.
+#: How many topics are read at a time; other requests wait.
 _READERS = 2
 
 
 @attrs.frozen
 class Contents:
-    """What is in a topic.
+    """The letters of a topic, for a page.
 
     Attributes:
         groups: Its letters by reason and place, the largest group first.
-        letters: The first of them, as `facts_of` has them.
-        count: How many fit.
-        looked_at: How many were looked at.
-        has_more: Whether there are more that were not.
+        letters: The first of them, in the form of `facts_of`.
+        count: How many match.
+        looked_at: How many were read.
+        has_more: Whether there are more letters that were not read.
     """
 
     groups: tuple[Group, ...]
@@ -47,18 +47,18 @@ class LetterBrowser:
     """Reads the letter topics of some namespaces, and of no others. Thread-safe.
 
     Attributes:
-        namespaces: Which.
+        namespaces: The namespaces.
     """
 
     def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
         """Prepare; nothing is opened.
 
         Args:
-            cluster: Where they are.
-            namespaces: As ``tenant/namespace``.
+            cluster: The cluster.
+            namespaces: The namespaces, as ``tenant/namespace``.
 
         Raises:
-            ConfigError: there is none, or one has another form.
+            ConfigError: there is no namespace, or one has another form.
         """
         for each in namespaces:
             parts = each.split("/")
@@ -74,7 +74,7 @@ class LetterBrowser:
         """Return the retry and dead-letter topics of a namespace.
 
         Raises:
-            ConfigError: it is none of ours.
+            ConfigError: the namespace is not one of ours.
         """
         if namespace not in self.namespaces:
             raise ConfigError.bad("namespace", namespace, f"one of {', '.join(self.namespaces)}")
@@ -85,7 +85,7 @@ class LetterBrowser:
         """Return the full name of a topic.
 
         Raises:
-            ConfigError: it is in none of our namespaces.
+            ConfigError: the topic is not in one of our namespaces.
         """
         name = TopicName.parse(topic)
         if f"{name.tenant}/{name.namespace}" not in self.namespaces:
@@ -94,7 +94,7 @@ class LetterBrowser:
         return str(name)
 
     def contents(self, topic: str, where: Filter) -> Contents:
-        """Return what is in a topic, as far as a page shows it."""
+        """Return the letters of a topic, within the limits of a page."""
         groups, count, number = Groups(), 0, 0
         letters: list[dict[str, Any]] = []
         with self._readers, look_into(self._cluster, self.checked(topic), None) as found:
@@ -110,10 +110,10 @@ class LetterBrowser:
         return Contents(groups.all(), letters, count, number, has_more)
 
     def letter(self, topic: str, message_id: str) -> dict[str, Any]:
-        """Return one letter as `facts_of` has it.
+        """Return one letter in the form of `facts_of`.
 
         Raises:
-            ConfigError: that is no message id.
+            ConfigError: *message_id* is not a message id.
             PulsarRetryError: there is no such letter.
         """
         with look_into(self._cluster, self.checked(topic), None) as found:

@@ -1,4 +1,4 @@
-"""What every request passes, and what every answer says to the browser."""
+"""Checks of every request, and security headers of every answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.access import COOKIE, Access
 
-#: Nothing but our own style sheet and icon is loaded, no script runs, and nobody frames us.
+#: Pages load only our own style sheet and icon, run no script, and cannot be shown in a frame.
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
@@ -21,18 +21,18 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # With no-referrer browsers hide the origin of our own forms, too.
+    # With "no-referrer", browsers also hide the origin of our own forms.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-#: What one may see before one has logged in.
+#: Paths that need no login.
 _OPEN = frozenset({"/login", "/style.css", "/icon.svg"})
 _READING = frozenset({"GET", "HEAD"})
 
 
 def address_of(scope: Scope) -> str:
-    """Return the IP address of a request's client; behind a proxy it is the proxy's."""
+    """Return the IP address of a request's client; behind a proxy it is that of the proxy."""
     return str((scope.get("client") or ("",))[0])
 
 
@@ -42,17 +42,17 @@ def retry_after(error: TooManyTriesError) -> dict[str, str]:
 
 
 class AccessMiddleware:
-    """Middleware that refuses what `Access` refuses, before a page is even looked for."""
+    """Middleware that refuses what `Access` refuses, before the request is routed."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or hand it on."""
+        """Refuse a request, or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # there are no web sockets here
+        if scope["type"] != "http":  # there are no web sockets
             return
 
         async def send_with_headers(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Redrives that the console carries out: first a dry run, then, confirmed, the redrive itself."""
+"""Redrives from the console: first a dry run, then, after a confirmation, the redrive itself."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from pulsar_retry.wire.letter_topics import kind_of
 State = Literal["running", "done", "incomplete", "cancelled", "failed"]
 
 _TO = ("retry", "origin")
-#: Jobs that are remembered, and those that run at a time.
+#: How many jobs are kept, and how many run at a time.
 _KEPT, _AT_ONCE = 50, 4
-#: Seconds in which what is under way is settled at the end.
+#: Seconds that each job has at the end to settle its letters.
 _PATIENCE = 40.0
 
 
 @attrs.frozen(kw_only=True)
 class RedriveRequest:
-    """What somebody asks for in the form, as it was typed; empty: not said."""
+    """The fields of the redrive form, as they were typed; an empty field is not set."""
 
     source: str
     to: str = "retry"
@@ -48,23 +48,23 @@ class RedriveRequest:
 
     @classmethod
     def of(cls, form: Mapping[str, str], source: str) -> RedriveRequest:
-        """Read them from a form; what it has besides is left out."""
+        """Read the fields from a form; other fields are ignored."""
         names = {each.name for each in attrs.fields(cls)} - {"source"}
         return cls(source=source, **{name: form[name].strip() for name in names & set(form)})
 
     def where(self) -> Filter:
-        """Return which letters are meant.
+        """Return the filter for letters.
 
         Raises:
-            ConfigError: a time is none.
+            ConfigError: a time is invalid.
         """
         return where_of(attrs.asdict(self))
 
     def redrive(self, cluster: Cluster, *, dry_run: bool) -> Redrive:
-        """Return what carries them out; nothing is opened.
+        """Return the redrive for these fields; nothing is opened.
 
         Raises:
-            ConfigError: one of them is not acceptable.
+            ConfigError: a field is invalid.
         """
         if self.to not in _TO:
             raise ConfigError.bad("to", self.to, " or ".join(_TO))
@@ -84,16 +84,16 @@ class RedriveRequest:
         )
 
     def _job_key(self) -> str:
-        """Return what is equal for the same wanted, also where a time is said as so long ago."""
+        """Return a key that is the same for the same fields, also for times like "2h" ago."""
         what = attrs.asdict(self, filter=attrs.filters.exclude("rate"))
         return json.dumps(what, sort_keys=True)
 
 
 def where_of(said: Mapping[str, str]) -> Filter:
-    """Return which letters are meant; what is empty is not asked for.
+    """Return the filter for letters; empty fields are ignored.
 
     Raises:
-        ConfigError: a time is none.
+        ConfigError: a time is invalid.
     """
 
     def one(name: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def _number(name: str, text: str, kind: Callable[[str], float]) -> int | None:
     if not text:
         return None
     try:
-        # Redrive checks the rest; its limit is an int, its rate either.
+        # `Redrive` checks the rest: its limit is an int, and its rate an int or a float.
         return kind(text)  # type: ignore[return-value]
     except ValueError:
         raise ConfigError.bad(name, text, "a number") from None
@@ -122,12 +122,12 @@ def _number(name: str, text: str, kind: Callable[[str], float]) -> int | None:
 
 @attrs.frozen
 class JobProgress:
-    """How far a job is.
+    """The progress of a job.
 
     Attributes:
-        state: ``running``, ``done``, ``incomplete`` where something that was meant stays,
+        state: ``running``, ``done``, ``incomplete`` if letters that should be redriven are left,
             ``cancelled`` or ``failed``. A dry run is never incomplete.
-        result: What came of it so far.
+        result: The result so far.
         error: Why it failed.
     """
 
@@ -143,13 +143,13 @@ def _state(done: Redriven) -> State:
 
 
 class Job:
-    """A dry run or a redrive, on a thread of its own. Thread-safe.
+    """A dry run or a redrive, on a background thread. Thread-safe.
 
     Attributes:
-        id: Nobody guesses it.
-        wanted: What was asked for.
-        dry_run: Whether it only looks.
-        progress: How far it is.
+        id: An id that cannot be guessed.
+        wanted: The request.
+        dry_run: Whether it is a dry run.
+        progress: The progress.
     """
 
     def __init__(self, wanted: RedriveRequest, redrive: Redrive, *, dry_run: bool) -> None:
@@ -157,11 +157,11 @@ class Job:
         self.wanted, self.dry_run = wanted, dry_run
         self.progress = JobProgress()
         self._redrive = redrive
-        # A redrive may be killed at any time: no exit waits for it for ever.
+        # A daemon thread: a redrive may be killed at any time, so an exit need not wait for it.
         self.thread = threading.Thread(target=self._run, name="pulsar-retry-redrive", daemon=True)
 
     def cancel(self) -> None:
-        """Settle what is under way, and end."""
+        """Settle the letters in flight, and end."""
         self._redrive.cancel()
 
     def _run(self) -> None:
@@ -197,7 +197,7 @@ class Jobs:
         """Start a dry run.
 
         Raises:
-            ConfigError: a wish is not acceptable, or too much is under way.
+            ConfigError: a field is invalid, or too many jobs are running.
         """
         job = Job(wanted, wanted.redrive(self._cluster, dry_run=True), dry_run=True)
         with self._lock:
@@ -205,16 +205,17 @@ class Jobs:
         return job
 
     def confirm(self, plan: str) -> Job:
-        """Start the redrive that a dry run has shown; twice the same one is one.
+        """Start the redrive of a finished dry run. A second call returns the same job.
 
         Raises:
-            ConfigError: there is no such dry run, or it has not ended well.
+            ConfigError: there is no such dry run, it has not succeeded, or too many jobs are
+                running.
         """
         with self._lock:
             looked = self._jobs.get(plan)
             if looked is None or not looked.dry_run or looked.progress.state != "done":
                 raise ConfigError("plan: expected a dry run that is done; make a new one")
-            if plan in self._confirmed:  # a second click, or the page once more
+            if plan in self._confirmed:  # a second click, or a reload of the page
                 return self._jobs[self._confirmed[plan]]
             redrive = looked.wanted.redrive(self._cluster, dry_run=False)
             job = Job(looked.wanted, redrive, dry_run=False)
@@ -223,7 +224,7 @@ class Jobs:
         return job
 
     def get(self, job_id: str) -> Job | None:
-        """Return a job; None: there is none, or it is long ago."""
+        """Return a job; None if it does not exist any more."""
         with self._lock:
             return self._jobs.get(job_id)
 
@@ -233,7 +234,7 @@ class Jobs:
             return [each for each in reversed(self._jobs.values()) if not each.dry_run]
 
     def close(self) -> None:
-        """Cancel what is under way, and wait until it is settled."""
+        """Cancel the running jobs, and wait until they have settled their letters."""
         with self._lock:
             running = [each for each in self._jobs.values() if each.progress.state == "running"]
         for each in running:
@@ -248,7 +249,7 @@ class Jobs:
         ended = [each for each in self._jobs if each not in running]
         for each in ended[: max(0, len(self._jobs) - _KEPT + 1)]:
             del self._jobs[each]
-            # A plan is as old as what it led to, or older.
+            # A plan is at least as old as its redrive.
             self._confirmed = {p: j for p, j in self._confirmed.items() if each not in {p, j}}
         self._jobs[job.id] = job
         job.thread.start()

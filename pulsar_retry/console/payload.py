@@ -1,4 +1,4 @@
-"""A payload as people read it: text, JSON or hex. Pure."""
+"""A payload in a readable form: text, JSON or hex. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pulsar_retry.ops.formatting import clean
 Form = Literal["text", "json", "hex"]
 FORMS: tuple[Form, ...] = ("text", "json", "hex")
 
-#: Bytes that are shown.
+#: How many bytes are shown.
 MOST = 64 * 1024
 _WIDTH = 16
-#: A string, a bracket or comma or colon, white space, or whatever else a value is made of.
+#: A string; a bracket, comma or colon; white space; or another value.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|\s+|[^\s{}\[\],:"]+')
 
 
 @attrs.frozen
 class Shown:
-    """A payload to be looked at.
+    """A payload in a readable form.
 
     Attributes:
-        form: How it is shown.
-        content: What is shown.
-        size: Bytes of the whole payload.
-        left_out: Bytes at its end that are not shown.
+        form: The form.
+        content: The text to show.
+        size: The size of the whole payload, in bytes.
+        left_out: How many bytes at the end are not shown.
     """
 
     form: Form
@@ -39,14 +39,14 @@ class Shown:
 
 
 def displayed(payload: bytes, asked: str | None = None) -> Shown:
-    """Return a payload as it was asked for; where that cannot be, as what it is.
+    """Return a payload in the requested form, or else in the form that fits.
 
-    Objects and lists are JSON, what else is UTF-8 is text, and all else is hex. JSON is shown only
-    whole: a long one is text.
+    By default objects and lists are JSON, other UTF-8 is text, and everything else is hex. JSON is
+    never cut: if it is too long, it is shown as text.
 
     Args:
         payload: The bytes.
-        asked: ``text``, ``json`` or ``hex``; all else: as what it is.
+        asked: ``text``, ``json`` or ``hex``; anything else chooses the form by the content.
     """
     if asked not in {"hex", "text"} and len(payload) <= MOST:
         laid_out = as_json(payload, any_value=asked == "json")
@@ -68,14 +68,14 @@ def is_text(payload: bytes) -> bool:
 
 
 def as_json(payload: bytes, *, any_value: bool = True) -> str | None:
-    """Return JSON with line breaks and indents, every token as it was sent; None: it is none.
+    """Return JSON with line breaks and indents, with every token unchanged; None if it is not JSON.
 
-    Keys that come twice, long numbers and escapes stay as they are: whoever looks for the reason of
-    a failure has to see them.
+    Duplicate keys, long numbers and escapes are not changed, because they may be the reason of a
+    failure.
 
     Args:
         payload: The bytes.
-        any_value: Take numbers, strings, true, false and null, too.
+        any_value: Accept numbers, strings, true, false and null, too.
     """
     try:
         text = payload.decode()
@@ -88,7 +88,7 @@ def as_json(payload: bytes, *, any_value: bool = True) -> str | None:
 
 
 def as_hex(payload: bytes) -> str:
-    """Return lines of 16 bytes: the offset, each byte, and what of it is ASCII."""
+    """Return lines of 16 bytes: the offset, the bytes, and the same bytes as ASCII."""
     lines = []
     for offset in range(0, len(payload), _WIDTH):
         row = payload[offset : offset + _WIDTH]
@@ -98,7 +98,7 @@ def as_hex(payload: bytes) -> str:
 
 
 def _decoded(payload: bytes) -> str:
-    """Return text; a character that was cut at the end, and what is none, is a replacement."""
+    """Return text; invalid bytes, and a character that was cut at the end, are replaced."""
     return payload.decode(errors="replace")
 
 
@@ -122,5 +122,5 @@ def _laid_out(text: str) -> Iterator[str]:
 
 
 def _new_line(depth: int) -> str:
-    # Whoever nests a thousand levels deep gets no kilobytes of blanks on each line.
+    # The limit keeps lines short for JSON with thousands of levels.
     return "\n" + "  " * min(depth, 40)

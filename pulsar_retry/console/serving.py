@@ -1,4 +1,4 @@
-"""The console on a port, until a signal."""
+"""Serves the console on a port until a signal."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import uvicorn
 from pulsar_retry.console.app import Console
 from pulsar_retry.errors import PulsarRetryError
 
-#: Seconds in which requests that are under way have to end.
+#: Seconds that running requests have to end.
 _PATIENCE = 5
 
 
 def serve_console(console: Console, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve, on the calling thread, which has to be the main one, until SIGINT or SIGTERM.
+    """Serve the console on the main thread until SIGINT or SIGTERM.
 
     Args:
-        console: What.
+        console: The console.
         host: The address to listen on.
-        port: The port; 0: a free one.
-        ready: Called with the console's address once it listens.
+        port: The port; 0 chooses a free one.
+        ready: Called with the console's URL when it listens.
 
     Raises:
-        PulsarRetryError: it cannot listen there.
+        PulsarRetryError: it cannot listen on this address and port.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""Pages: a template with values, escaped."""
+"""Renders pages from templates, with escaped values."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ class Views:
         """Return a page.
 
         Args:
-            template: Its name.
-            request: What asks for it.
+            template: The name of the template.
+            request: The request.
             status: The HTTP status.
-            values: What the template shows.
+            values: The values for the template.
         """
         text = self._environment.get_template(template).render(path=request.url.path, **values)
-        # A lone surrogate can be in what somebody typed into an address.
+        # The URL that a user typed may contain a lone surrogate.
         return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
 def link(path: str, said: Mapping[str, object] | None = None, **parameters: object) -> str:
-    """Return an address on this console; what is empty is left out.
+    """Return a URL path on this console with a query; empty parameters are left out.
 
     Args:
         path: The page.
         said: Parameters.
-        parameters: More of them, which win.
+        parameters: More parameters, which override the others.
     """
     meant = {**(said or {}), **parameters}
     pairs = {name: str(value) for name, value in meant.items() if value not in {None, ""}}

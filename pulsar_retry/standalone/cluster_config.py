@@ -1,6 +1,6 @@
 """The configuration of each process of a cluster on one machine. Pure: values in, lines out.
 
-`docker/compose.yaml` starts the same cluster in containers; a test holds the two together.
+`docker/compose.yaml` starts the same cluster in containers; a test compares the two.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 
 CLUSTER_NAME = "local"
 
-#: Takes a client's certificate for who the client is.
+#: Authenticates a client by its certificate.
 TLS_PROVIDER = "org.apache.pulsar.broker.authentication.AuthenticationProviderTls"
 
-#: What every bookie gets, with what `BROKER_SETTINGS` says to the embedded one.
+#: The settings of every bookie, including those of `BROKER_SETTINGS` for the embedded bookie.
 _BOOKIE_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         **{key: BROKER_SETTINGS[key] for key in BROKER_SETTINGS if key.startswith("journal")},
@@ -43,7 +43,7 @@ _BOOKIE_SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "nettyMaxFrameSizeBytes": BROKER_SETTINGS["nettyMaxFrameSizeBytes"],
         "logSizeLimit": BROKER_SETTINGS["logSizeLimit"],
         "entryLogFilePreallocationEnabled": False,
-        # The other storage keeps caches outside the heap that are made for servers.
+        # The other storage has caches outside the heap whose size is made for servers.
         "ledgerStorageClass": "org.apache.bookkeeper.bookie.SortedLedgerStorage",
         "skipListSizeLimit": 16 << 20,
         "httpServerEnabled": False,
@@ -51,20 +51,21 @@ _BOOKIE_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     }
 )
 
-#: What every broker of a cluster gets beside, or instead of, `BROKER_SETTINGS`.
+#: The settings of every broker of a cluster: `BROKER_SETTINGS` with additions and changes.
 CLUSTER_BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         **BROKER_SETTINGS,
         "clusterName": CLUSTER_NAME,
-        # Each entry is on both bookies, and one that has it is enough: with the other one gone, a
-        # ledger that is open goes on, instead of looking for a third bookie that is not there.
+        # Each entry is written to both bookies, and one of them is enough. If the other one is
+        # missing, an open ledger continues, instead of looking for a third bookie that does not
+        # exist.
         "managedLedgerDefaultEnsembleSize": 2,
         "managedLedgerDefaultWriteQuorum": 2,
         "managedLedgerDefaultAckQuorum": 1,
         "bookkeeper_delayEnsembleChange": True,
-        # A broker that was killed is missed after this time, and its topics go to another one.
+        # After this time a killed broker is noticed, and its topics move to another one.
         "metadataStoreSessionTimeoutMillis": 3000,
-        # Topics are spread over the brokers, and stay where they are until a test moves them.
+        # Topics are distributed over the brokers, and stay there until a test moves them.
         "loadBalancerEnabled": True,
         "loadBalancerSheddingEnabled": False,
         "loadBalancerAutoBundleSplitEnabled": False,
@@ -72,7 +73,7 @@ CLUSTER_BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     }
 )
 
-#: ZooKeeper's: half a second is what sessions are counted in, so that short ones are possible.
+#: The settings of ZooKeeper. Its tick of half a second allows short sessions.
 _METADATA_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "tickTime": 500,
@@ -85,13 +86,13 @@ _METADATA_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 @attrs.frozen
 class Program:
-    """What a JVM of a cluster runs, and how large it may get.
+    """The program of a JVM in a cluster, with its limits.
 
     Attributes:
         main: The class.
-        arguments: What comes before the name of the configuration file.
-        heap: As for `-Xmx`.
-        direct_memory: The limit on memory outside the heap, likewise.
+        arguments: The arguments before the name of the configuration file.
+        heap: The heap limit, as for `-Xmx`.
+        direct_memory: The limit on memory outside the heap, in the same form.
         properties: System properties.
     """
 
@@ -110,7 +111,7 @@ BOOKIE = Program(
     ("--conf",),
     "192m",
     "128m",
-    # Without them a bookie knows no "metadata-store:" URL.
+    # Without them a bookie does not understand "metadata-store:" URLs.
     (
         f"bookkeeper.metadata.bookie.drivers={_DRIVERS}.PulsarMetadataBookieDriver",
         f"bookkeeper.metadata.client.drivers={_DRIVERS}.PulsarMetadataClientDriver",
@@ -121,13 +122,14 @@ BROKER = Program("org.apache.pulsar.PulsarBrokerStarter", ("--broker-conf",), "3
 
 @attrs.frozen(kw_only=True)
 class TlsFiles:
-    """What brokers need to serve TLS: PEM files.
+    """The PEM files with which brokers serve TLS.
 
     Attributes:
         certificate: The brokers' certificate, which must name ``127.0.0.1`` or ``localhost``.
         key: Its private key, unencrypted, in PKCS #8.
-        trusted: The certificates that clients' certificates are checked with. Clients need none;
-            one whose certificate is trusted is, with *auth*, the role that it has as common name.
+        trusted: The certificates with which clients' certificates are checked. Clients need no
+            certificate. With *auth*, a client with a trusted certificate has its common name as
+            role.
     """
 
     certificate: Path = attrs.field(converter=Path)
@@ -146,7 +148,7 @@ def metadata_settings(port: int, data: PurePath) -> dict[str, Setting]:
 
 
 def setup_arguments(metadata_port: int, brokers: list[tuple[int, int]]) -> list[str]:
-    """Return what the one-time set-up of the metadata is told; *brokers* are pairs of ports."""
+    """Return the arguments of the metadata's one-time set-up; *brokers* are pairs of ports."""
     store = f"zk:{LOOPBACK}:{metadata_port}"
     service = ",".join(f"{LOOPBACK}:{port}" for port, _ in brokers)
     web = ",".join(f"{LOOPBACK}:{port}" for _, port in brokers)
@@ -170,7 +172,7 @@ def bookie_settings(
         "listeningInterface": loopback,
         "journalDirectory": str(data / "journal"),
         "ledgerDirectories": str(data / "ledgers"),
-        # No path at its end: with one, "cluster not initialized".
+        # It must not end with a path; with one, the error is "cluster not initialized".
         "metadataServiceUri": f"metadata-store:zk:{LOOPBACK}:{metadata_port}",
     }
 
@@ -189,7 +191,7 @@ def broker_settings(port: int, web_port: int, metadata_port: int) -> dict[str, S
 
 
 def tls_settings(files: TlsFiles, port: int, web_port: int) -> dict[str, Setting]:
-    """Return what a broker needs to serve TLS, on ports of its own."""
+    """Return the settings with which a broker serves TLS, on additional ports."""
     return {
         "brokerServicePortTls": port,
         "webServicePortTls": web_port,

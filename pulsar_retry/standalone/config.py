@@ -1,4 +1,4 @@
-"""The `standalone.conf` of a broker for first runs and tests, and what each setting is for."""
+"""The `standalone.conf` of a broker for first runs and tests, with the reason of each setting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Setting = str | int | float | bool
 
 ADMIN_ROLE = "admin"
 
-#: What every broker that we run gets, in a child process or in a container.
+#: The settings of every broker that we run, in a child process or in a container.
 BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
     {
         "clusterName": "standalone",
@@ -33,34 +33,35 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
         "managedLedgerDefaultEnsembleSize": 1,
         "managedLedgerDefaultWriteQuorum": 1,
         "managedLedgerDefaultAckQuorum": 1,
-        # Delays are what this package is about: be exact to a tenth of a second (default: 1 s).
+        # Delays are important for this package: be exact to a tenth of a second (default: 1 s).
         "delayedDeliveryEnabled": True,
         "delayedDeliveryTickTimeMillis": 100,
-        # Acknowledging one message of a batch holds, also over a redelivery.
+        # An acknowledgement of one message of a batch survives a redelivery.
         "acknowledgmentAtBatchIndexLevelEnabled": True,
         "systemTopicEnabled": True,
         "topicLevelPoliciesEnabled": True,
         "allowAutoTopicCreation": True,
         "transactionCoordinatorEnabled": False,
-        # Topics without a subscription or a producer stay: tests look at them afterwards.
+        # Topics without a subscription or a producer are kept: tests read them afterwards.
         "brokerDeleteInactiveTopicsEnabled": False,
         "forceDeleteNamespaceAllowed": True,
         "forceDeleteTenantAllowed": True,
-        # There is one broker: nothing to balance, and bundles that move disturb.
+        # There is only one broker, so there is nothing to balance.
         "loadBalancerEnabled": False,
         "brokerShutdownTimeoutMs": 5000,
-        # The bookie's frames must hold a chunk of maxMessageSize (5 MiB) with its headers. With
-        # the default it resets the connection, and the broker makes new ledgers for ever.
+        # The bookie's frames must have room for a chunk of maxMessageSize (5 MiB) with its headers.
+        # With the default, the bookie resets the connection, and the broker makes new ledgers for
+        # ever.
         "nettyMaxFrameSizeBytes": 5_253_120,
-        # A process that is killed loses nothing without fsync, only a machine that crashes does.
+        # Without fsync a killed process loses nothing; only a crash of the machine does.
         "journalSyncData": False,
-        # Small files: the defaults are made for servers (2 GB a journal, 1 GB an entry log).
+        # Small files: the defaults are made for servers (journals of 2 GB, entry logs of 1 GB).
         "journalMaxSizeMB": 64,
         "journalPreAllocSizeMB": 4,
         "journalMaxBackups": 0,
         "logSizeLimit": 64 << 20,
         "entryLogFilePreallocationEnabled": False,
-        # On a nearly full disk the bookie would turn read-only, and every send would hang.
+        # Otherwise, on a nearly full disk, the bookie becomes read-only, and every send hangs.
         "diskUsageThreshold": 0.999,
         "diskUsageWarnThreshold": 0.998,
         "diskUsageLwmThreshold": 0.998,
@@ -69,7 +70,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = MappingProxyType(
 
 _KEY = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
-# Set by arguments, so not by `settings`, which would contradict them.
+# Arguments set these keys, so `settings` must not.
 _ARGUMENTS = {
     "brokerServicePort": "the argument 'broker_port'",
     "webServicePort": "the argument 'web_port'",
@@ -79,10 +80,10 @@ _ARGUMENTS = {
 
 
 def own_settings(broker_port: int, web_port: int) -> dict[str, Setting]:
-    """Return what makes a broker ours alone: its ports, and the bookie's, on loopback.
+    """Return the settings of one broker: its ports, and the loopback device for the bookie.
 
-    BookKeeper could be spoken to inside the JVM without a port, but its local transport fails to
-    read large entries back from disk.
+    BookKeeper also has a transport inside the JVM, without a port, but this transport fails to read
+    large entries back from disk.
     """
     return {
         "bindAddress": LOOPBACK,
@@ -95,7 +96,7 @@ def own_settings(broker_port: int, web_port: int) -> dict[str, Setting]:
 
 
 def auth_settings(secret: bytes, admin_token: str) -> dict[str, Setting]:
-    """Return what turns token authentication and authorisation on, for the given key."""
+    """Return the settings that switch on token authentication and authorisation with this key."""
     package = "org.apache.pulsar"
     return {
         "authenticationEnabled": True,
@@ -109,21 +110,21 @@ def auth_settings(secret: bytes, admin_token: str) -> dict[str, Setting]:
 
 
 def format_conf(settings: Mapping[str, Setting]) -> str:
-    """Return *settings* as Pulsar reads them. Each key stands once: the bookie joins doubles."""
+    """Return *settings* in Pulsar's format. Each key occurs once: the bookie joins duplicates."""
     return "".join(f"{key}={setting_text(value)}\n" for key, value in settings.items())
 
 
 def check_settings(
     settings: Mapping[str, object] | None, arguments: Mapping[str, str] = _ARGUMENTS
 ) -> dict[str, Setting]:
-    """Return a copy of what a user asks for.
+    """Return a copy of the user's settings, after a check.
 
     Args:
-        settings: It.
-        arguments: What sets a key that is no matter of *settings*.
+        settings: The user's settings.
+        arguments: Keys that *settings* must not contain, with what sets them.
 
     Raises:
-        ConfigError: A key or value can't stand in the file, or an argument sets it.
+        ConfigError: A key or value is not possible in the file, or an argument sets the key.
     """
     checked: dict[str, Setting] = {}
     for key, value in (settings or {}).items():
@@ -139,5 +140,5 @@ def check_settings(
 
 
 def setting_text(value: Setting) -> str:
-    """Return *value* as Pulsar writes it."""
+    """Return *value* in Pulsar's format."""
     return str(value).lower() if isinstance(value, bool) else str(value)

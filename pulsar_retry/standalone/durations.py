@@ -23,5 +23,5 @@ def checked_seconds(name: str, duration: float | timedelta) -> float:
 
 
 def seconds(duration: float | timedelta | None) -> float | None:
-    """Return the seconds of a duration; None: there is none."""
+    """Return the seconds of a duration; None for None."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration

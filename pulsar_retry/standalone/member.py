@@ -19,18 +19,18 @@ from pulsar_retry.standalone.jvm.java import Java
 
 __all__ = ["BookieMember", "BrokerMember", "Member", "Runtime", "run_jvm"]
 
-#: Seconds that a killed process's ports may stay taken: the system still tears it down.
+#: Seconds that the ports of a killed process may stay in use, until the system has removed it.
 _RELEASE_PATIENCE = 10.0
 
 
 @attrs.frozen
 class Runtime:
-    """What all members of a cluster are started with.
+    """What all members of a cluster have in common.
 
     Attributes:
         java: The Java runtime.
         jars: The class path.
-        root: The folder that has a folder for each member; removed if this process dies.
+        root: The folder with a folder for each member. It is removed if this process dies.
         startup_timeout: Seconds that a start may take.
     """
 
@@ -42,14 +42,13 @@ class Runtime:
 
 @attrs.define(eq=False)
 class Member:
-    """A process of a cluster: it can be stopped, killed and started again with its data.
+    """A process of a cluster. It can be stopped, killed and started again with its data.
 
-    Calls for one member have to follow one another; different members may be handled by different
-    threads.
+    Calls for one member must not overlap. Different threads may use different members.
 
     Attributes:
-        name: Such as ``bookie-1``.
-        port: Where it listens, on loopback.
+        name: The name, such as ``bookie-1``.
+        port: The port on loopback.
     """
 
     name: str
@@ -64,54 +63,54 @@ class Member:
         """The process id.
 
         Raises:
-            StandaloneError: It was not started.
+            StandaloneError: The process was not started.
         """
         return self._started().pid
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there; it may not be ready."""
+        """Whether the process exists; it may not be ready yet."""
         return self._process is not None and self._process.exit_code() is None
 
     @property
     def log_path(self) -> Path:
-        """What it logs."""
+        """The path of its log."""
         return self._folder().log
 
     def start(self) -> None:
-        """Start it and return when it is ready; nothing is done where it runs.
+        """Start the process and return when it is ready. Nothing is done if it runs.
 
         Raises:
-            StandaloneError: Its port is taken, or it did not become ready; then the message ends
-                with the last lines of its log.
+            StandaloneError: The port is in use, or the process did not become ready. In the last
+                case the message ends with the last lines of its log.
         """
         self.launch()
         self.await_ready()
 
     def stop(self) -> None:
-        """Ask it to end, wait for that, and kill it should it take too long. Twice is fine."""
+        """Ask the process to end, wait, and kill it if that takes too long. Twice is no error."""
         if self._process is not None:
             self._process.stop()
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, as a crash would. Twice is fine."""
+        """Kill the process with SIGKILL, like a crash. It may be called twice."""
         if self._process is not None:
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it with the same data and port.
+        """Stop the process if it runs, and start it with the same data and port.
 
         Raises:
-            StandaloneError: As `start`.
+            StandaloneError: See `start`.
         """
         self.stop()
         self.start()
 
     def launch(self) -> None:
-        """Start it and do not wait until it is ready.
+        """Start the process without waiting until it is ready.
 
         Raises:
-            StandaloneError: Its port is taken, or the process can't be started.
+            StandaloneError: The port is in use, or the process cannot be started.
         """
         if self.is_running:
             return
@@ -122,10 +121,10 @@ class Member:
         self._process = run_jvm(self._runtime, folder, self._program, str(folder.conf))
 
     def await_ready(self) -> None:
-        """Wait until it is ready.
+        """Wait until the process is ready.
 
         Raises:
-            StandaloneError: It ended, or is not ready in time.
+            StandaloneError: The process has ended, or is not ready in time.
         """
         process, timeout = self._started(), self._runtime.startup_timeout
         ready = health.wait_until(
@@ -156,9 +155,9 @@ class BrokerMember(Member):
     """A broker.
 
     Attributes:
-        web_port: Where its REST API listens.
-        tls_port: Where clients connect with TLS; None: nowhere.
-        web_tls_port: Where its REST API listens with TLS; None: nowhere.
+        web_port: The port of its REST API.
+        tls_port: The port for clients with TLS; None without TLS.
+        web_tls_port: The port of its REST API with TLS; None without TLS.
     """
 
     web_port: int = attrs.field(kw_only=True)
@@ -168,7 +167,7 @@ class BrokerMember(Member):
 
     @property
     def service_url(self) -> str:
-        """What a client connects to; it finds the other brokers from there."""
+        """The URL for clients, who find the other brokers through it."""
         return f"pulsar://{ports.LOOPBACK}:{self.port}"
 
     @property
@@ -177,21 +176,22 @@ class BrokerMember(Member):
         return f"http://{ports.LOOPBACK}:{self.web_port}"
 
     def _is_ready(self) -> bool:
-        # An answer alone could come from another process that took the port a moment before.
+        # An answer alone is not enough: it could come from another process that has just taken the
+        # port.
         return self._folder().broker_serves() and health.is_ready(self.admin_url, self._token)
 
 
 @attrs.define(eq=False)
 class BookieMember(Member):
-    """A bookie. What a kill tore in its journal is cut away when it starts again."""
+    """A bookie. At its start, an entry that a kill left incomplete is cut from its journal."""
 
     _mends: bool = attrs.field(default=True, kw_only=True)
 
     def launch(self) -> None:
-        """Start it and do not wait until it is ready.
+        """Start the process without waiting until it is ready.
 
         Raises:
-            StandaloneError: As for other members; also when its journal can't be read.
+            StandaloneError: See `Member.launch`; also if the journal cannot be read.
         """
         if self._mends and not self.is_running:
             data = self._folder().path / "data"
@@ -202,10 +202,10 @@ class BookieMember(Member):
 def run_jvm(
     runtime: Runtime, folder: Folder, program: Program, *arguments: str
 ) -> jvm.GuardedProcess:
-    """Start a JVM in *folder*, which ends with this process at the latest.
+    """Start a JVM in *folder*, which ends together with this process at the latest.
 
     Raises:
-        StandaloneError: It can't be started.
+        StandaloneError: The JVM cannot be started.
     """
     java = runtime.java
     options = jvm.java_options(java, program.heap, program.direct_memory, fast_start=True)

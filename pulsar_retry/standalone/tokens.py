@@ -1,7 +1,7 @@
-"""Makes the secret key and the tokens that Pulsar's token authentication understands.
+"""Makes the secret key and the tokens for Pulsar's token authentication.
 
-A token is a JSON Web Token signed with HMAC-SHA-256 (RFC 7515, algorithm HS256): three lines of
-the standard library, which is why there is no JWT library among the dependencies.
+A token is a JSON Web Token signed with HMAC-SHA-256 (RFC 7515, algorithm HS256). This takes three
+lines with the standard library, so the package does not depend on a JWT library here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECRET_BYTES = 32
 
 
 def load_secret(path: Path) -> bytes:
-    """Return the key kept in *path*; make one, readable by its owner only, when there is none."""
+    """Return the key in *path*. If there is none, create one that only its owner can read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -33,13 +33,13 @@ def load_secret(path: Path) -> bytes:
 
 
 def sign_token(secret: bytes, role: str, lifetime: float | None = None) -> str:
-    """Return a token that makes its bearer *role*.
+    """Return a token for *role*.
 
     Args:
         secret: The broker's key.
-        role: Pulsar's name for who the bearer is.
-        lifetime: Seconds until it expires; may be negative, for a token that has expired. None:
-            it never does.
+        role: Pulsar's name for the user of the token.
+        lifetime: Seconds until it expires; None for never. It may be negative, for an expired
+            token.
     """
     claims: dict[str, str | int] = {"sub": role}
     if lifetime is not None:

@@ -1,1 +1,1 @@
-"""What several commands share: options, output, and reaching the cluster."""
+"""Common code of several commands: options, output, and the connection to the cluster."""

@@ -1,4 +1,4 @@
-"""The options that every verb has which talks to a cluster, and what they make."""
+"""The connection options of all verbs that use a cluster, and the `Cluster` that they make."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CONNECTION", "cluster_options", "json_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: What a configuration file may hold.
+#: The keys of a configuration file.
 _KEYS = (
     "service_url",
     "admin_url",
@@ -29,7 +29,7 @@ _KEYS = (
     "tls_allow_insecure",
 )
 
-#: What the help of a group says about the connection.
+#: The text about the connection in the help of a group.
 CONNECTION = (
     "The connection is given by options, by the environment (PULSAR_SERVICE_URL, PULSAR_ADMIN_URL, "
     "PULSAR_TOKEN, PULSAR_TOKEN_FILE, PULSAR_TLS_TRUST_CERTS_FILE, PULSAR_TLS_ALLOW_INSECURE), or "
@@ -38,7 +38,7 @@ CONNECTION = (
 
 
 def cluster_options(command: _Command) -> _Command:
-    """Give a command the options of a connection; it gets them as one, `cluster`."""
+    """Give a command the connection options; the command gets them as one argument, `cluster`."""
 
     def with_cluster(**options: Any) -> Any:
         given = _one_token({key: options.pop(key) for key in _KEYS})
@@ -98,12 +98,12 @@ _OPTIONS = (
     ),
 )
 
-#: What every verb has that prints data.
+#: The option of all verbs that print data.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _one_token(given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a token of the environment where an option gives one in the other way."""
+    """Leave out a token from the environment if an option gives one in the other way."""
     source = click.get_current_context().get_parameter_source
     for name, other in (("token", "token_file"), ("token_file", "token")):
         by_option = given[other] is not None and source(other) is ParameterSource.COMMANDLINE
@@ -115,13 +115,13 @@ def _one_token(given: dict[str, Any]) -> dict[str, Any]:
 def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
     said = {key: value for key, value in given.items() if value is not None}
     if {"token", "token_file"} & set(said):
-        # A token that is said replaces the one of the file, whichever way it is kept there.
+        # A given token replaces the token or the token file of the configuration file.
         base = {k: v for k, v in _read(config_file).items() if k not in {"token", "token_file"}}
     else:
         base = _read(config_file)
     arguments = base | said
     service_url = arguments.pop("service_url", None)
-    if arguments.get("tls_allow_insecure"):  # that is known: no warning with each request
+    if arguments.get("tls_allow_insecure"):  # the user knows it: no warning for each request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     return Cluster(**arguments) if service_url is None else Cluster(service_url, **arguments)
 

@@ -1,4 +1,4 @@
-"""Dead letters in a file: JSON Lines, CSV or Parquet."""
+"""Writes dead letters to a file: JSON Lines, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pulsar_retry.replay.reading import LetterInPlace
 
 __all__ = ["Export"]
 
-#: Rows of a Parquet file that are written at a time.
+#: How many rows of a Parquet file are written at a time.
 _ROWS = 1_000
-#: What stands for standard output.
+#: The name that stands for standard output.
 _STDOUT = "-"
 
 _TIMES = ("published", "event_time", "failed")
@@ -42,11 +42,11 @@ class Export:
         """Check what can be checked before anything is read.
 
         Args:
-            output: The file; its ending tells the format. None or ``-``: standard output.
-            force: Whether a file that exists is replaced.
+            output: The file; its extension sets the format. None or ``-`` means standard output.
+            force: Whether an existing file is replaced.
 
         Raises:
-            ConfigError: the file exists, or its format needs what is not installed.
+            ConfigError: the file exists, or its format needs a package that is not installed.
         """
         self._output = None if output == _STDOUT else output
         self._force = force
@@ -61,10 +61,10 @@ class Export:
         limit: int | None,
         tell: Callable[[float, float | None], None],
     ) -> int:
-        """Write *letters*, *limit* at most, and return how many there are.
+        """Write *letters*, at most *limit*, and return how many were written.
 
         Raises:
-            ConfigError: the file has come into existence meanwhile.
+            ConfigError: the file was created by somebody else meanwhile.
             PulsarRetryError: the file cannot be written.
         """
         counted = _counted(islice(letters, limit), limit, tell)
@@ -159,8 +159,8 @@ def _check_is_new(target: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def _complete(target: Path, *, force: bool) -> Iterator[Path]:
-    """Give a file beside *target* that becomes it when everything is written."""
-    if target.exists() and not target.is_file():  # a pipe or a device, which nothing may replace
+    """Give a temporary file beside *target*, which replaces *target* when it is complete."""
+    if target.exists() and not target.is_file():  # a pipe or a device, which must not be replaced
         yield target
         return
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

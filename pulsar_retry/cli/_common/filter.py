@@ -1,4 +1,4 @@
-"""The options that say which dead letters are meant."""
+"""The options that select dead letters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPTIONS = (
 
 
 def filter_options(command: _Command) -> _Command:
-    """Give a command the options of a filter; it gets them as one, `where`."""
+    """Give a command the filter options; the command gets them as one argument, `where`."""
 
     def with_filter(**options: Any) -> Any:
         where = Filter(

@@ -1,4 +1,4 @@
-"""Dead letters as `dlq` prints them."""
+"""The text forms of dead letters that `dlq` prints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def line(facts: dict[str, Any]) -> str:
 
 
 def full(facts: dict[str, Any]) -> str:
-    """Return a letter with everything that is known of it."""
+    """Return a letter with everything that is known about it."""
     plain = {name: each for name, each in facts.items() if name not in _APART}
     lines = [f"{name:<18} {clean(str(each))}" for name, each in plain.items() if each is not None]
     for name, text in facts["properties"].items():

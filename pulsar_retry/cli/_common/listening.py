@@ -1,4 +1,4 @@
-"""Where a verb listens."""
+"""The address that a verb listens on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def address(text: str) -> tuple[str, int]:
     """Return the host and the port of ``--listen``.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the text is not an address with a port.
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > _LAST_PORT:

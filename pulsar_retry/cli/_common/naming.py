@@ -1,4 +1,4 @@
-"""What is wrong with an argument, in the words of the command line."""
+"""Errors about arguments, with the names of the command line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WISH = re.compile(r"\b(\w+)=(True|False)\b")
 def by_options(
     error: ConfigError, command: click.Command, others: Mapping[str, str]
 ) -> ConfigError:
-    """Return *error* with the names of options in place of those of Python's arguments.
+    """Return *error* with the names of options in place of Python's argument names.
 
     Args:
         error: The error.
-        command: Whose options are named.
-        others: More options, by what the error calls them, such as ``wrapped=False``.
+        command: The command with the options.
+        others: More options, by their names in the error, such as ``wrapped=False``.
     """
     options: dict[str, str] = {}
     for each in command.params:

@@ -1,4 +1,4 @@
-"""What verbs print: tables and bars on a terminal, plain lines and JSON elsewhere."""
+"""The output of verbs: tables and bars on a terminal, plain lines and JSON elsewhere."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["ask", "check_can_ask", "clean", "progress", "show_json", "table", "w
 
 
 def show_json(facts: Any, *, lines: bool = False) -> None:
-    """Print *facts*; *lines*: on one line."""
+    """Print *facts* as JSON; with *lines* on one line."""
     click.echo(json.dumps(facts, ensure_ascii=False, indent=None if lines else 2))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table; elsewhere than on a terminal its columns are aligned with spaces alone.
+    """Print a table. Outside a terminal, its columns are aligned only with spaces.
 
-    Columns whose name begins with ``#`` hold numbers.
+    Columns whose name begins with ``#`` contain numbers.
     """
     texts = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
     names = [name.lstrip("#") for name in columns]
@@ -53,9 +53,9 @@ def _plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[float, float | None], None]]:
-    """Give what shows how much is done, and of how much, on standard error.
+    """Give a function that shows the progress on standard error: what is done, and the total.
 
-    It shows nothing where that is no terminal.
+    It shows nothing if standard error is not a terminal.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
@@ -68,19 +68,19 @@ def progress(what: str) -> Iterator[Callable[[float, float | None], None]]:
 
 
 def check_can_ask(*, yes: bool) -> None:
-    """See that somebody can be asked, unless that is not needed.
+    """Check that there is a terminal to ask on, unless *yes* is set.
 
     Raises:
-        ConfigError: there is nobody.
+        ConfigError: there is no terminal.
     """
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("this changes something and there is no terminal to ask: say --yes")
 
 
 def ask(question: str) -> None:
-    """Ask whether to go on.
+    """Ask whether to continue.
 
     Raises:
-        click.Abort: no.
+        click.Abort: the answer is no.
     """
     click.confirm(question, abort=True, err=True)

@@ -53,10 +53,10 @@ def _root() -> None:
 def run(arguments: Sequence[str] | None) -> int:
     """Run the command line and return the exit code.
 
-    An error becomes one line on standard error, with ``--json`` one of JSON.
+    An error becomes one line on standard error, or one line of JSON with ``--json``.
     """
     try:
-        # Without standalone_mode click returns what it would exit with, or the verb's own result.
+        # Without standalone_mode, click returns its exit code, or the verb's own result.
         code = _root.main(arguments, prog_name="pulsar-retry", standalone_mode=False)
     except click.Abort:  # Ctrl-C
         click.echo("aborted", err=True)
@@ -64,8 +64,8 @@ def run(arguments: Sequence[str] | None) -> int:
     except (click.ClickException, PulsarRetryError, PulsarException) as error:
         return _tell(error, as_json="--json" in (arguments or sys.argv[1:]))
     except BrokenPipeError:
-        # The reader of our output went away (`… | head`). What is still buffered for it must not
-        # fail once more when the interpreter flushes at exit.
+        # The reader of our output has ended (`… | head`). The buffered rest must not fail again
+        # when the interpreter flushes it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILED
     return code if isinstance(code, int) else 0
@@ -84,7 +84,7 @@ def _tell(error: Exception, *, as_json: bool) -> int:
         facts = {"error": text, "kind": type(error).__name__, "exit_code": code}
         click.echo(json.dumps(facts, ensure_ascii=False), err=True)
     elif isinstance(error, click.ClickException):
-        error.show()  # with the usage
+        error.show()  # together with the usage
     else:
         click.echo(f"error: {text}", err=True)
     return code

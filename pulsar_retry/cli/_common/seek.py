@@ -1,4 +1,4 @@
-"""What `seek` and `snapshot restore` have in common: their options, and what they print."""
+"""The common part of `seek` and `snapshot restore`: their options and their output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["carry_out", "grace_option", "letter_options", "subscription_of"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-#: The words for what becomes of letters.
+#: What happens to letters, in words.
 _LETTERS = {
     "replayed": "acknowledged: their messages are delivered again",
     "purged": "acknowledged: their messages are purged",
@@ -59,7 +59,7 @@ def letter_options(command: _Command) -> _Command:
 def subscription_of(
     cluster: Cluster, topic: str, subscription: str, naming: str, retry_letter_topic: str | None
 ) -> Subscription:
-    """Name the subscription that a command is about."""
+    """Return the subscription that a command is about."""
     return Subscription(
         cluster, topic, subscription, naming=naming, retry_letter_topic=retry_letter_topic
     )
@@ -74,15 +74,15 @@ def carry_out(
     as_json: bool,
     can_look: bool = True,
 ) -> None:
-    """Look, ask unless that is not wanted, and move.
+    """Do a dry run, ask unless *yes* is set, and move.
 
     Args:
-        move: Moves, or with True only looks; the number is the grace in seconds.
-        grace: As it was typed.
-        dry_run: Only look.
+        move: Moves, or with True only reports what it would do. The number is the grace in seconds.
+        grace: The option as it was typed.
+        dry_run: Do only the dry run.
         yes: Do not ask.
         as_json: Print JSON.
-        can_look: Whether there is anything to look at before.
+        can_look: Whether a dry run is possible before the question.
     """
     wait = seconds_of_text("--grace", grace)
     check_can_ask(yes=yes or dry_run)
@@ -98,7 +98,7 @@ def carry_out(
 
 
 def _show(report: SeekReport, *, err: bool = False) -> None:
-    """Print what is, or would be, done."""
+    """Print what was done, or would be done."""
     for warning in report.warnings:
         click.echo(f"warning: {clean(warning)}", err=True)
     done = "would be" if report.dry_run else "is"

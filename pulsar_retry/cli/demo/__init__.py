@@ -27,8 +27,8 @@ from pulsar_retry.testing.broker import running_broker
 __all__ = ["command"]
 
 _SAMPLES = 3
-#: Seconds without any progress after which what is missing is taken for lost. The longest wait
-#: that is right is a delay level, or a redelivery after a failure.
+#: Seconds without progress after which missing records count as lost. The longest normal wait is a
+#: delay level, or a redelivery after a failure.
 PATIENCE = 10.0
 _LOOK_EVERY = 0.1  # seconds
 
@@ -86,7 +86,7 @@ def command(
     In the end results and dead letters are read back from the broker. The exit code is 0 only if
     each published record is among exactly one of them, and 1 otherwise.
     """
-    # `kill` is to end it as cleanly as Ctrl-C does.
+    # `kill` must end it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = Storyteller(stderr=as_json_)
     report.title("pulsar-retry demo: dirty data, retries by delay level, and a dead-letter topic")
@@ -127,7 +127,7 @@ def _load(limit: int | None) -> list[airports.Record]:
 
 @contextlib.contextmanager
 def _broker(service_url: str | None, report: Storyteller) -> Iterator[str]:
-    """Give the URL of the user's broker, or of one that runs as long as the demo does."""
+    """Give the URL of the user's broker, or of a broker that runs only for the demo."""
     if service_url:
         report.step("broker", service_url)
         yield service_url
@@ -145,7 +145,7 @@ def _readable_errors(url: str) -> Iterator[None]:
     """Turn the client's exceptions into one line for the user."""
     try:
         yield
-    except pulsar.Interrupted:  # Ctrl-C while the client waited for the broker
+    except pulsar.Interrupted:  # Ctrl-C while the client was waiting for the broker
         raise KeyboardInterrupt from None
     except pulsar.PulsarException as error:
         raise click.ClickException(f"{url}: {error}") from error
@@ -158,10 +158,10 @@ def _connect(url: str, token: str | None, tls_trust_certs: str | None) -> pr.Cli
             authentication=pulsar.AuthenticationToken(token) if token else None,
             tls_trust_certs_file_path=tls_trust_certs,
             operation_timeout_seconds=10,
-            # The C++ client logs to standard output, in the midst of our story.
+            # The C++ client would log to standard output, between our lines.
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Error, os.devnull),
         )
-    except ValueError as error:  # no URL; nothing was opened
+    except ValueError as error:  # not a URL; nothing was opened
         raise click.BadParameter(str(error), param_hint="--service-url") from error
 
 
@@ -188,15 +188,15 @@ def _process(
 
 
 def _consume(stage: Stage, total: int, workers: int, report: Storyteller) -> None:
-    """Let the workers work until all is settled, or nothing has happened for `PATIENCE`."""
+    """Let the workers run until all is settled, or nothing has happened for `PATIENCE`."""
     tally, stop = WorkCount(), threading.Event()
     with ThreadPoolExecutor(workers, "demo") as pool, report.progress(total) as show:
-        try:  # from the first worker on: Ctrl-C must not leave the pool waiting for it
+        try:  # `try` before the first worker: after Ctrl-C the pool must not wait for it
             jobs = [pool.submit(pipeline.work, stage, tally, stop) for _ in range(workers)]
             while tally.settled < total and tally.idle < PATIENCE:
                 show(tally)
                 if any(job.done() for job in jobs):
-                    break  # one has raised
+                    break  # a worker has raised an error
                 time.sleep(_LOOK_EVERY)
             show(tally)
         finally:
@@ -224,7 +224,7 @@ def _facts(url: str, stage: Stage, account: Account, seconds: float) -> dict[str
 
 
 def _keep(report: Storyteller, stage: Stage, *, wait: bool) -> None:
-    """Say what is kept, and, if *wait*, keep the broker that is ours until Ctrl-C."""
+    """Say what is kept; with *wait*, keep our own broker until Ctrl-C."""
     report.step("kept", f"{stage.topic}, {stage.processed_topic}")
     report.more(f"and {stage.dead_letter_topic}")
     if wait:

@@ -1,9 +1,9 @@
-"""The demo's account: what became of each published record, by what the broker has. Pure.
+"""The demo's account: where each published record ended, according to the broker. Pure.
 
-A record counts once, under its key, where it ended: processed, if there is a result of it, or
-dead, if there is a dead letter. Pulsar delivers at least once, so a result or a dead letter may
-be there twice; such copies are reported and are no fault. A fault is a record that ended nowhere,
-in both places, or that nobody published.
+A record counts once, by its key: as processed if there is a result, or as dead if there is a dead
+letter. Pulsar delivers at least once, so there may be several copies of a result or a dead letter.
+Copies are reported, but are not an error. These are errors: a record that ended nowhere, a record
+that ended in both places, and a record that was never published.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pulsar_retry import RetryProperties
 
 __all__ = ["Account", "DeadRecord", "reckon"]
 
-#: The reason of a dead letter that carries none: its retries are used up.
+#: The reason of a dead letter without a reason property: its retries are used up.
 RETRIES_EXHAUSTED = "retries-exhausted"
 
 
 class Message(Protocol):
-    """What is read of a `pulsar.Message`."""
+    """The part of a `pulsar.Message` that is read."""
 
     def partition_key(self) -> str:
         """Return the key."""
@@ -38,7 +38,7 @@ class Message(Protocol):
         ...
 
     def redelivery_count(self) -> int:
-        """Return how often the broker redelivered it."""
+        """Return how often the broker has redelivered it."""
         ...
 
 
@@ -58,7 +58,7 @@ class DeadRecord:
 
     @classmethod
     def of(cls, message: Message) -> DeadRecord:
-        """Take what counts of a message."""
+        """Read the relevant parts of a message."""
         properties = dict(message.properties())
         return cls(message.partition_key(), message.data().decode(errors="replace"), properties)
 
@@ -69,19 +69,19 @@ class DeadRecord:
 
     @property
     def reconsume_times(self) -> int:
-        """Its count; one more than there were retries when these were used up."""
+        """Its count; if the retries are used up, it is one more than the number of retries."""
         return RetryProperties.read(self.properties).reconsume_times
 
 
 @attrs.frozen
 class Account:
-    """What became of the published records.
+    """Where the published records ended.
 
     Attributes:
-        published: The keys that have the broker's receipt.
-        processed: Key to the number of its retries, of the records that have a result.
-        dead: Key to dead letter.
-        copies: Results and dead letters beyond a key's first.
+        published: The keys for which there is a receipt.
+        processed: The number of retries, by key, of the records that have a result.
+        dead: The dead letters by key.
+        copies: Results and dead letters beyond the first of each key.
         retries: How often a record may be retried.
     """
 
@@ -98,27 +98,27 @@ class Account:
 
     @property
     def in_both(self) -> list[str]:
-        """The records that were processed and are dead all the same."""
+        """The records that have both a result and a dead letter."""
         return sorted(self.processed.keys() & self.dead.keys())
 
     @property
     def unknown(self) -> list[str]:
-        """The records that nobody published."""
+        """The records that were never published."""
         return sorted((self.processed.keys() | self.dead.keys()) - self.published)
 
     @property
     def is_balanced(self) -> bool:
-        """Whether each published record ended in exactly one place, and there is no other."""
+        """Whether each published record ended in exactly one place, and no other record exists."""
         return not (self.missing or self.in_both or self.unknown)
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many records are dead for which reason, the most frequent first."""
+        """How many records are dead for each reason, the most frequent first."""
         return dict(Counter(letter.reason for letter in self.dead.values()).most_common())
 
     @property
     def retried(self) -> dict[int, int]:
-        """How many records came to which attempt, of those from the second on."""
+        """How many records reached each attempt, from the second attempt on."""
         made = [*self.processed.values()]
         made += [min(letter.reconsume_times, self.retries) for letter in self.dead.values()]
         return {
@@ -143,7 +143,7 @@ def reckon(
     *,
     retries: int,
 ) -> Account:
-    """Return the account of what was published and of what the broker has."""
+    """Return the account of the published keys and of the broker's messages."""
     processed: dict[str, int] = {}
     dead: dict[str, DeadRecord] = {}
     read = 0
@@ -158,7 +158,7 @@ def reckon(
 
 
 def account_as_json(account: Account, samples: int) -> dict[str, Any]:
-    """Return the account as what `--json` prints."""
+    """Return the account in the form that `--json` prints."""
     return {
         "ok": account.is_balanced,
         "published": len(account.published),

@@ -1,9 +1,9 @@
-"""The demo's input: US airports as `vega_datasets` ships them, with the dirt that is in them.
+"""The demo's input: the US airports of `vega_datasets`, including their errors.
 
-Every value is text, numbers too. Some airports have no city and no state (``NA``), some are in
-other countries, some codes are no airport codes, and in the Pacific territories longitudes and
-latitudes have lost their sign, which puts Guam into the open sea. Nothing here was made up but
-the time-outs of the enrichment, and those are the same in every run.
+Every value is text, also numbers. Some airports have no city and no state (``NA``), some are in
+other countries, and some codes are not airport codes. In the Pacific territories longitudes and
+latitudes have lost their sign, which puts Guam into the open sea. Only the time-outs of the
+enrichment are invented; they are the same in every run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import attrs
 
 __all__ = ["Airport", "InvalidRecordError", "load", "read", "time_zone", "timeouts_of"]
 
-#: A row of the data set as it is: column to text.
+#: A row of the data set, unchanged: from columns to texts.
 Record = dict[str, str]
 
 _CODE_LENGTH = 3
@@ -26,16 +26,16 @@ _MISSING = ("", "NA")
 _EASTERN = {"GU", "CQ"}  # Guam, Northern Mariana Islands
 _SOUTHERN = {"AS"}  # American Samoa
 
-#: How many of the records need how many attempts: below the first bound none ever succeeds.
+#: The share of records by the number of time-outs; below the first bound no attempt succeeds.
 _BOUNDS = (0.006, 0.02, 0.06, 0.20)
 _TIMEOUTS = (1_000_000, 3, 2, 1, 0)
 
 
 class InvalidRecordError(ValueError):
-    """A record that no retry can make valid.
+    """A record that stays invalid with every retry.
 
     Attributes:
-        reason: A short, stable name of what is wrong, which becomes the dead letter's reason.
+        reason: A short, stable name for the problem, which becomes the dead letter's reason.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -73,7 +73,7 @@ def read(payload: bytes) -> Airport:
     """Return the airport in a message's *payload*.
 
     Raises:
-        InvalidRecordError: it is not a valid one.
+        InvalidRecordError: the record is invalid.
     """
     record: dict[str, Any] = json.loads(payload)
     code, name, state = record["iata"], record["name"], record["state"]
@@ -100,7 +100,7 @@ def _degrees(record: dict[str, Any], column: str) -> float:
 
 
 def _is_possible(state: str, latitude: float, longitude: float) -> bool:
-    """Tell whether a place of *state* may be there. Not-a-number is nowhere."""
+    """Tell whether a place in *state* may have this position. Not-a-number is never possible."""
     if not (-90 <= latitude <= 90 and -180 <= longitude <= 180):  # noqa: PLR2004 - the globe
         return False
     return not (
@@ -111,13 +111,13 @@ def _is_possible(state: str, latitude: float, longitude: float) -> bool:
 
 
 def time_zone(airport: Airport, attempt: int) -> int:
-    """Ask a flaky service for an airport's offset from UTC in hours.
+    """Ask an unreliable service for an airport's offset from UTC in hours.
 
-    There is no service: the answer is the nautical time zone. Whether it times out hangs on the
-    airport's code and on the *attempt* alone, so every run is the same.
+    There is no real service: the answer is the nautical time zone. Whether it times out depends
+    only on the airport's code and on the *attempt*, so every run is the same.
 
     Raises:
-        TimeoutError: the service did not answer in time. It may the next time.
+        TimeoutError: the service did not answer in time. The next attempt may succeed.
     """
     if attempt <= timeouts_of(airport.code):
         raise TimeoutError(f"no time zone for {airport.code}: attempt {attempt} timed out")

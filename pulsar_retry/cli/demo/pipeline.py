@@ -1,7 +1,7 @@
-"""What the demo does with Pulsar: the part to copy from.
+"""The demo's use of Pulsar: the part to copy from.
 
-One topic of airports, a consumer with retries on it, a topic of results. The dead-letter topic
-and the retry topic come from `enable_retry`.
+There is one topic of airports, a consumer with retries, and a topic of results. `enable_retry`
+creates the dead-letter topic and the retry topic.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ __all__ = [
 ]
 
 SUBSCRIPTION = "demo"
-#: N: an airport is delivered N + 1 times at most, then it is a dead letter.
+#: N: after at most N + 1 deliveries an airport becomes a dead letter.
 RETRIES = 3
-#: Short, for a demo. A broker may deliver earlier by its delayedDeliveryTickTimeMillis, 1000 unless
-#: it is set (100 in our standalone), so there these may be no delays at all.
+#: Short, for a demo. A broker may deliver up to its delayedDeliveryTickTimeMillis earlier (default:
+#: 1000, in our standalone: 100), so with the default there may be no delay at all.
 DELAY_LEVELS = "200ms 400ms 800ms"
 
-#: What one delivery of an airport leads to.
+#: The result of one delivery of an airport.
 Fate = Literal["processed", "retried", "dead"]
 
-_POLL = 200  # milliseconds after which an idle worker looks whether it is to stop
-_READ_TIMEOUT = 10_000  # milliseconds for a message that is known to be there
+_POLL = 200  # milliseconds after which an idle worker checks whether it must stop
+_READ_TIMEOUT = 10_000  # milliseconds for a message that is known to exist
 
 
 @attrs.frozen
 class Stage:
-    """The demo's topics, and what is open on them.
+    """The demo's topics, with a consumer and a producer.
 
     Attributes:
-        topic: Where the airports are published.
-        processed_topic: Where the results go.
-        dead_letter_topic: Where the airports go that can't be processed.
+        topic: The topic of the airports.
+        processed_topic: The topic of the results.
+        dead_letter_topic: The topic of airports that cannot be processed.
         consumer: Reads the airports and their retries.
         results: Publishes the results.
     """
@@ -68,19 +68,20 @@ class Stage:
 
 @contextlib.contextmanager
 def open_stage(client: pr.Client, topic: str, *, keep: bool) -> Iterator[Stage]:
-    """Open what the demo needs; at the end remove its subscriptions unless *keep*.
+    """Open what the demo needs; at the end remove its subscriptions unless *keep* is set.
 
-    A broker removes topics without subscriptions after a while, unless it is told not to.
+    By default a broker removes topics without subscriptions after a while.
     """
     stage = Stage(
         topic=topic,
         processed_topic=f"{topic}-processed",
         dead_letter_topic=pr.Naming.PULSAR.topics(topic, SUBSCRIPTION).dead_letter,
         consumer=_subscribe_with_retries(client, topic),
-        # Each result is sent, and has its receipt, before its airport is acknowledged.
+        # Each result has its receipt before its airport is acknowledged.
         results=client.create_producer(f"{topic}-processed", batching_enabled=False),
     )
-    # A broker keeps messages for subscriptions, so this one has to exist before the first result.
+    # A broker keeps messages only for subscriptions, so this one must exist before the first
+    # result.
     _subscribe(client, stage.processed_topic).close()
     try:
         yield stage
@@ -101,7 +102,7 @@ def _subscribe_with_retries(client: pr.Client, topic: str) -> pr.Consumer:
         delay_levels=DELAY_LEVELS,
         dead_letter_policy=pr.DeadLetterPolicy(
             max_redeliver_count=RETRIES,
-            # Else the broker may drop dead letters before anybody has subscribed to them.
+            # Otherwise the broker may delete dead letters before there is a subscription.
             initial_subscription_name=SUBSCRIPTION,
         ),
     )
@@ -116,7 +117,7 @@ def publish(client: pr.Client, topic: str, records: Sequence[airports.Record]) -
     """Publish *records* as JSON, keyed by their code, and return the keys.
 
     Raises:
-        pulsar.PulsarException: there is no receipt for one of them.
+        pulsar.PulsarException: there is no receipt for a record.
     """
     keys: set[str] = set()
     producer = client.create_producer(topic, block_if_queue_full=True)
@@ -141,10 +142,11 @@ def _receipt(keys: set[str], key: str) -> Callable[[pulsar.Result, Any], None]:
 class WorkCount:
     """What the workers have done so far. Thread-safe.
 
-    It is for the eyes, and tells when all is done. The account at the end does not rely on it.
+    It is for the display, and tells when everything is done. The account at the end does not use
+    it.
 
     Attributes:
-        counts: How many deliveries led to what.
+        counts: The number of deliveries by result.
     """
 
     def __init__(self) -> None:
@@ -154,7 +156,7 @@ class WorkCount:
         self._lock = threading.Lock()
 
     def add(self, fate: Fate, key: str) -> None:
-        """Count what one delivery of the airport *key* led to."""
+        """Count the result of one delivery of the airport *key*."""
         with self._lock:
             self._changed = time.monotonic()
             self.counts[fate] += 1
@@ -163,17 +165,17 @@ class WorkCount:
 
     @property
     def settled(self) -> int:
-        """How many airports are processed or dead, each counted once."""
+        """How many airports are processed or dead; each counts once."""
         return len(self._settled)
 
     @property
     def idle(self) -> float:
-        """Seconds since something happened."""
+        """Seconds since the last result."""
         return time.monotonic() - self._changed
 
 
 def work(stage: Stage, tally: WorkCount, stop: threading.Event) -> None:
-    """Receive and settle airports until *stop*. Any number of threads may do so at once."""
+    """Receive and settle airports until *stop* is set. Any number of threads may call it."""
     while not stop.is_set():
         try:
             message = stage.consumer.receive(timeout_millis=_POLL)
@@ -182,23 +184,23 @@ def work(stage: Stage, tally: WorkCount, stop: threading.Event) -> None:
         try:
             tally.add(settle(stage, message), message.partition_key())
         except pr.SettleError:
-            pass  # nothing is lost: the consumer has the message redelivered
+            pass  # nothing is lost: the message is redelivered
         except pulsar.PulsarException:
             stage.consumer.negative_acknowledge(message, delay=1)
 
 
 def settle(stage: Stage, message: pulsar.Message) -> Fate:
-    """Process one airport, or hand it on to where its failure belongs."""
+    """Process one airport, or hand it off after a failure."""
     retries = pr.RetryProperties.of(message).reconsume_times
     try:
         airport = airports.read(message.data())
         offset = airports.time_zone(airport, pr.attempt_of(message))
     except airports.InvalidRecordError as error:
-        # No retry can help.
+        # A retry cannot help.
         stage.consumer.dead_letter(message, reason=error.reason, error=error)
         return "dead"
     except TimeoutError as error:
-        # A retry may help: at the next level, N times, and then it is a dead letter.
+        # A retry may help: up to N times, each at the next level. After that it is a dead letter.
         stage.consumer.reconsume_later(message, properties={"why": str(error)})
         return "retried" if retries < RETRIES else "dead"
     result = json.dumps({**attrs.asdict(airport), "utc_offset": offset}).encode()
@@ -208,7 +210,7 @@ def settle(stage: Stage, message: pulsar.Message) -> Fate:
 
 
 def read_all(client: pr.Client, topic: str) -> Iterator[pulsar.Message]:
-    """Yield all messages that *topic* holds for the demo's subscription, and leave them there."""
+    """Yield all messages that *topic* keeps for the demo's subscription; acknowledge none."""
     with _subscribe(client, topic) as consumer:
         last = consumer.get_last_message_id()
         read = None if last.entry_id() < 0 else last  # an empty topic's last entry is -1

@@ -1,4 +1,4 @@
-"""What the demo shows: its story step by step, live progress, and the table at the end."""
+"""The demo's output: its steps, live progress, and the table at the end."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pulsar_retry.cli.demo.pipeline import DELAY_LEVELS, WorkCount
 
 __all__ = ["Storyteller"]
 
-_LINE_EVERY = 1.0  # seconds between lines where there is no terminal
+_LINE_EVERY = 1.0  # seconds between lines outside a terminal
 _SHOWN_KEYS = 10
 
 
 class Storyteller:
-    """Tells the story. On a terminal with colours and a bar, elsewhere in plain lines."""
+    """Prints the steps of the demo: with colours and a bar on a terminal, else in plain lines."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         self._console = Console(stderr=stderr, highlight=False, soft_wrap=True)
 
     def title(self, text: str) -> None:
-        """Begin the story."""
+        """Print the title."""
         self._console.print(f"[bold]{escape(text)}[/]")
 
     def step(self, name: str, text: str) -> None:
-        """Say what comes next, or what was done."""
+        """Print what comes next, or what was done."""
         self._console.print(f"[bold cyan]{name:<10}[/] {escape(text)}")
 
     def more(self, text: str) -> None:
@@ -41,7 +41,7 @@ class Storyteller:
 
     @contextlib.contextmanager
     def progress(self, total: int) -> Iterator[Callable[[WorkCount], None]]:
-        """Give what shows how far the workers are; call it a few times a second."""
+        """Give a function that shows the progress of the workers; call it a few times a second."""
         if not self._console.is_terminal:
             yield self._lines(total)
             return
@@ -69,7 +69,7 @@ class Storyteller:
         return show
 
     def table(self, account: Account, seconds: float) -> None:
-        """Print what became of the records, which took *seconds*."""
+        """Print where the records ended, and the throughput over *seconds*."""
         table = Table(box=box.SIMPLE, show_header=False)
         table.add_column(min_width=44)
         table.add_column(justify="right")
@@ -90,7 +90,7 @@ class Storyteller:
         self._console.print(table)
 
     def samples(self, letters: list[DeadRecord]) -> None:
-        """Print dead letters with everything that they carry."""
+        """Print dead letters with all of their properties."""
         for number, letter in enumerate(letters, 1):
             title = f"dead letter {number} of {len(letters)}: {letter.reason}"
             self._console.print(f"[bold]{escape(title)}[/]")
@@ -100,7 +100,7 @@ class Storyteller:
             self._console.print()
 
     def verdict(self, account: Account) -> None:
-        """Say whether the account is balanced, and what is wrong if it is not."""
+        """Print whether the account is balanced, and what is wrong if it is not."""
         if account.is_balanced:
             sums = f"{len(account.processed)} processed + {len(account.dead)} dead-lettered"
             text = f"{sums} = {len(account.published)} published: each accounted for by its key"

@@ -1,4 +1,4 @@
-"""The folder of one broker: where its configuration, data and logs are."""
+"""The folder of one broker, with its configuration, data and logs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["Folder", "check_folder"]
 
 _TAIL_LINES = 30
 _TAIL_BYTES = 20_000
-# Printed by the broker when its own ports are bound and it serves. An answer over HTTP alone could
-# come from another broker, which took the ports a moment before ours failed to.
+# The broker logs this when it has bound its ports. An HTTP answer alone is not enough: it could
+# come from another broker that has taken the ports just before ours.
 _SERVES = b"messaging service is ready"
 _PORT_TAKEN = (b"BindException", b"Address already in use")
 
 
 def check_folder(data_dir: str | Path | None) -> Path | None:
-    """Return the absolute path of the folder that a user wants to keep data in.
+    """Return the absolute path of the folder in which a user wants to keep data.
 
     Raises:
-        ConfigError: It holds something, and not a broker's data.
+        ConfigError: It is not empty, and does not contain a broker's data.
     """
     if data_dir is None:
         return None
@@ -46,7 +46,7 @@ def check_folder(data_dir: str | Path | None) -> Path | None:
 
 @attrs.frozen
 class Folder:
-    """The paths in a broker's folder, and the files that are written and read there.
+    """The paths in a broker's folder, and the files in it.
 
     Attributes:
         path: The folder itself.
@@ -58,10 +58,10 @@ class Folder:
 
     @classmethod
     def open(cls, path: Path | None) -> Self:
-        """Make the folder, or complete one that is there; None makes a temporary one.
+        """Create the folder, or complete an existing one; None creates a temporary one.
 
         Raises:
-            StandaloneError: It can't be made.
+            StandaloneError: It cannot be created.
         """
         try:
             root = path or Path(tempfile.mkdtemp(prefix="pulsar-standalone-"))
@@ -75,10 +75,10 @@ class Folder:
 
     @contextlib.contextmanager
     def unused(self) -> Iterator[None]:
-        """Keep others away while its files are changed, and let go for the guard of our own JVM.
+        """Lock the folder while its files are changed, and unlock it for the guard of our own JVM.
 
         Raises:
-            StandaloneError: A broker runs here.
+            StandaloneError: A broker uses the folder.
         """
         with self.lock.open("a+") as file:
             try:
@@ -90,7 +90,7 @@ class Folder:
                 ) from None
             try:
                 yield
-            finally:  # also for a copy of the file that a forked child may have
+            finally:  # also releases a copy in a forked child
                 fcntl.flock(file, fcntl.LOCK_UN)
 
     def remove(self) -> None:
@@ -110,12 +110,12 @@ class Folder:
 
     @property
     def log(self) -> Path:
-        """What Pulsar logs."""
+        """The log of Pulsar."""
         return self.path / "logs" / "pulsar.log"
 
     @property
     def output(self) -> Path:
-        """What the JVM itself prints."""
+        """The output of the JVM itself."""
         return self.path / "logs" / "jvm.out"
 
     @property
@@ -124,7 +124,7 @@ class Folder:
         return self.path / "conf" / "standalone.conf"
 
     def write_conf(self, settings: Mapping[str, Setting]) -> None:
-        """Write the configuration, and begin new logs."""
+        """Write the configuration, and start new logs."""
         self.conf.write_text(format_conf(settings), "utf-8")
         for log in (self.log, self.output):
             log.unlink(missing_ok=True)
@@ -135,9 +135,9 @@ class Folder:
         """Write the JVM's argument file, which also keeps the class path out of `ps`.
 
         Args:
-            options: The JVM's.
+            options: The options of the JVM.
             jars: The class path.
-            program: The class to run and its arguments.
+            program: The class to run, and its arguments.
         """
         logging = self.path / "conf" / "log4j2.xml"
         logging.write_bytes((resources.files(__package__) / "log4j2.xml").read_bytes())
@@ -153,16 +153,16 @@ class Folder:
         return file
 
     def broker_serves(self) -> bool:
-        """Tell whether the log says that the broker has its ports and serves."""
+        """Tell whether the broker has its ports and is ready, according to the log."""
         return _SERVES in _read(self.log)
 
     def port_was_taken(self) -> bool:
-        """Tell whether the log says that another process has a port."""
+        """Tell whether another process uses a port, according to the log."""
         logged = _read(self.log)
         return any(sign in logged for sign in _PORT_TAKEN)
 
     def tail(self) -> str:
-        """Return the last lines of what the JVM printed and Pulsar logged."""
+        """Return the last lines of the JVM's output and of Pulsar's log."""
         return "\n".join(
             f"--- {log} ---\n{text}" for log in (self.output, self.log) if (text := _tail(log))
         )
@@ -181,6 +181,6 @@ def _tail(path: Path) -> str:
 
 
 def _quoted(argument: str) -> str:
-    """Quote a line of an argument file, as `java` wants it."""
+    """Quote a line of an argument file in the form that `java` needs."""
     escaped = argument.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"\n'

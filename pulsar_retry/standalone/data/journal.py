@@ -1,20 +1,20 @@
-"""The end of a bookie's journal after a crash: an entry that was half written is cut away.
+"""Repairs the end of a bookie's journal after a crash: an incomplete entry is cut off.
 
-A journal file is allocated ahead, full of zeros, and written from its start to its end. A bookie
-that is killed while it writes leaves a last record that ends in zeros instead of what was to come.
-Its length is there, a checksum of the record is not part of the format, and so BookKeeper takes it
-for whole when it starts again: it stores the torn entry, whose digest its clients then refuse for
-ever, and the topic can't be loaded any more. A bookie acknowledges what has been written, so nobody
-was told that a torn entry is safe, and cutting it away loses nothing.
+A journal file is allocated in advance, full of zeros, and written from its start to its end. If a
+bookie is killed while it writes, the last record ends with zeros in place of its data. The length
+of the record is there, and the format has no checksum of a record. So at the next start BookKeeper
+takes the record as complete and stores the torn entry. Its clients refuse the digest of this entry
+for ever, and the topic cannot be loaded any more. A bookie acknowledges only what has been written.
+So a torn entry was never acknowledged, and to cut it off loses nothing.
 
-Only the last record of the newest file can be torn: the bookie writes one file after the other, in
-one thread, and each start begins a new file.
+Only the last record of the newest file can be torn, because the bookie writes one file after the
+other in one thread, and each start begins a new file.
 
 The format is that of BookKeeper 4.17 (its `JournalChannel`, `Journal`, `BookieImpl`,
 `DigestManager`): "BKLG", a version and zeros up to 512 bytes; then records, each with its length in
-4 bytes, and padding. A record is a ledger id, an entry id, the last confirmed entry, the ledger's
-length, the digest of all but itself, and the data; all numbers are big-endian. Records of the
-bookie itself have a negative entry id.
+4 bytes, and padding. A record has a ledger id, an entry id, the last confirmed entry, the ledger's
+length, the digest of everything but itself, and the data. All numbers are big-endian. Records of
+the bookie itself have a negative entry id.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ _HEADER_BYTES = 512
 _HEADS = tuple(b"BKLG" + version.to_bytes(4, "big") for version in (5, 6))
 _INT = struct.Struct(">i")
 _MARK = struct.Struct(">qq")
-#: Stands for a length, and is followed by the length of the padding.
+#: A special value in place of a record's length; the length of the padding follows.
 _PADDING = -0x100
-#: What its first bytes are with zeros behind them. Replay fails on other negative lengths.
+#: The same value when only its first bytes were written. Replay fails on other negative lengths.
 _TORN_PADDING = (-0x1000000, -0x10000)
-#: Records of the bookie that it writes again (a ledger's key, before the first entry), or that only
-#: spare clients a look (what is confirmed). A fence is neither, and is the same when it is torn.
+#: The bookie's own records that may be cut off: it writes them again (a ledger's key, before the
+#: first entry), or they only save clients a request (the last confirmed entry). A fence must be
+#: kept, and is the same when it is torn.
 _REPLACEABLE = (-0x1000, -0x8000)
 _IDS_BYTES, _ENTRY_HEAD_BYTES = 16, 32
 _CRC32_BYTES, _CRC32C_BYTES = 8, 4
@@ -53,37 +54,38 @@ _CRC32C_POLYNOMIAL = 0x82F63B78
 
 
 def find_tear(journal: bytes | mmap.mmap, start: int = 0) -> int | None:
-    """Return where the torn record at the end of a journal file begins; None: there is none.
+    """Return the start of the torn record at the end of a journal file; None if there is none.
 
     Args:
         journal: The file.
-        start: Where replay will begin; 0: with the first record.
+        start: Where replay will begin; 0 for the first record.
     """
     if len(journal) < _HEADER_BYTES or journal[:8] not in _HEADS:
         return None
     last, end = _last_record(journal, start or _HEADER_BYTES)
     if last == end or not _is_torn(journal[last + _INT.size : end]):
         return None
-    # With something behind it, it was not the last one to be written, and this no tear.
+    # If data follows it, it was not the last record, so it is not torn.
     return None if journal[end:].strip(b"\0") else last
 
 
 def mend(journals: Path, ledgers: Path, *, name: str) -> None:
-    """Cut a torn record away, so that the bookie can start; nobody else may use the folders.
+    """Cut off a torn record, so that the bookie can start; nobody else may use the folders.
 
-    It walks from record to record over what the bookie is about to replay, and reads only the last.
+    It goes from record to record through the part that the bookie will replay, and reads only the
+    last record.
 
     Args:
-        journals: The folder of its journal.
-        ledgers: The folder of its ledgers.
-        name: Whose they are, for the log: a warning tells what was cut away.
+        journals: The folder of the journal.
+        ledgers: The folder of the ledgers.
+        name: The name of the bookie for the log: a warning reports what was cut off.
 
     Raises:
-        StandaloneError: The files can't be read or written.
+        StandaloneError: The files cannot be read or written.
     """
     try:
         _mend(journals, ledgers, name)
-    except (OSError, ValueError) as error:  # a file's name has to be a number
+    except (OSError, ValueError) as error:  # the name of a file must be a number
         raise StandaloneError(f"cannot read the journal of {name}: {error}") from error
 
 
@@ -108,12 +110,12 @@ def _mend(journals: Path, ledgers: Path, name: str) -> None:
 
 
 def can_judge(settings: Mapping[str, Setting]) -> bool:
-    """Tell whether a broker with these settings has digests that a torn entry is known by."""
+    """Tell whether a broker with these settings has digests by which a torn entry is recognised."""
     return settings.get("managedLedgerDigestType", "CRC32C") in ("CRC32C", "CRC32")
 
 
 def crc32c(parts: Iterable[bytes]) -> int:
-    """Return the CRC-32C (Castagnoli) of *parts* together. Slow: 0.1 s a megabyte."""
+    """Return the CRC-32C (Castagnoli) of all *parts* together. Slow: 0.1 s for each megabyte."""
     table = _crc32c_table()
     crc = 0xFFFFFFFF
     for part in parts:
@@ -123,18 +125,18 @@ def crc32c(parts: Iterable[bytes]) -> int:
 
 
 def _replay_start(mark: Path, journal: int) -> int:
-    """Return where in the journal file replay will begin; 0: with its first record."""
+    """Return where replay will begin in the journal file; 0 for the first record."""
     try:
         number, offset = _MARK.unpack(mark.read_bytes())
-    except (OSError, struct.error):  # the bookie, too, begins with the first one then
+    except (OSError, struct.error):  # the bookie also begins with the first record then
         return 0
     return max(offset, 0) if number == journal else 0
 
 
 def _last_record(journal: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """Return begin and end of the last record that replay will read; the same if there is none.
+    """Return start and end of the last record that replay will read; equal if there is none.
 
-    Padding is only written behind whole records, so it ends the search for what is torn before it.
+    Padding is only written after complete records, so earlier records cannot be torn.
     """
     last = at
     while at + _INT.size <= len(journal):
@@ -147,14 +149,14 @@ def _last_record(journal: bytes | mmap.mmap, at: int) -> tuple[int, int]:
         elif length <= 0:
             break
         elif at + _INT.size + length > len(journal):
-            return at, at  # replay finds that by itself
+            return at, at  # replay detects this by itself
         else:
             last, at = at, at + _INT.size + length
     return last, at
 
 
 def _is_torn(record: bytes) -> bool:
-    """Tell whether what should be the last bytes of a record are still zeros."""
+    """Tell whether the end of a record still consists of zeros from the allocation."""
     if not record.endswith(b"\0") and record:
         return False
     entry = int.from_bytes(record[8:_IDS_BYTES], "big", signed=True)

@@ -1,1 +1,1 @@
-"""Pulsar's jars: fetched once, and kept."""
+"""Pulsar's jars: downloaded once, and kept."""

@@ -1,4 +1,4 @@
-"""Downloads one file of known size and SHA-256: resumes, tries again, and checks what came."""
+"""Downloads one file of known size and SHA-256: it resumes, tries again, and checks the result."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _ATTEMPTS = 5
 _TIMEOUT = 30.0  # seconds without a byte
 _CHUNK = 1 << 16
 _RANGE_NOT_SATISFIABLE = 416
-# Answers that another try may change; any other error status is final.
+# Statuses after which another try may succeed; every other error status is final.
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class CancelledError(Exception):
-    """The download was given up because its result is no longer wanted."""
+    """The download was cancelled because its result is not needed any more."""
 
 
 class _TransientError(Exception):
-    """This try failed; another may do better."""
+    """This try has failed; another one may succeed."""
 
 
 @attrs.frozen
 class Download:
-    """What to fetch, and what it has to be.
+    """A file to download, with its expected properties.
 
     Attributes:
         url: An `https:`, `http:` or `file:` URL.
         size: The expected size in bytes.
         sha256: The expected SHA-256, as lower-case hexadecimal digits.
-        backoff: Seconds before the second try; doubles with each further one.
-        progress: Called with the file's size so far, in bytes, whenever that changes. It goes
-            back when a try has to start over.
+        backoff: Seconds before the second try; it doubles with each further try.
+        progress: Called with the current size of the file, in bytes, whenever it changes. It goes
+            back if a try has to start again.
         cancelled: Set by another thread to end the download early.
     """
 
@@ -59,11 +59,11 @@ class Download:
 
 
 def fetch(download: Download, file: BufferedRandom) -> None:
-    """Bring *file* (open for appending and reading) to the whole content, keeping what it has.
+    """Complete *file* (open for appending and reading), and keep what it has already.
 
     Raises:
         CancelledError: `download.cancelled` was set.
-        StandaloneError: The file could not be had, or is not what it should be.
+        StandaloneError: The file could not be downloaded, or has the wrong content.
         OSError: *file* could not be written.
     """
     for attempt in range(1, _ATTEMPTS + 1):
@@ -81,13 +81,13 @@ def fetch(download: Download, file: BufferedRandom) -> None:
 
 
 def _attempt(download: Download, file: BufferedRandom) -> None:
-    """Make one try: fetch what is missing from *file*, then check the whole."""
+    """Make one try: download what is missing in *file*, then check all of it."""
     start = file.seek(0, os.SEEK_END)
     if start > download.size:
         start = file.truncate(0)
     if start < download.size:
         with _open(download, start) as response:
-            # A server that knows no ranges answers 200 and begins again; so does `file:`.
+            # A server without support for ranges answers 200 with the whole file; so does `file:`.
             if start and response.status != http.HTTPStatus.PARTIAL_CONTENT:
                 start = file.truncate(0)
             _check_length(download, start, response)
@@ -136,7 +136,7 @@ def _copy(
 
 
 def _check_length(download: Download, start: int, response: http.client.HTTPResponse) -> None:
-    """Refuse at once what announces another size: a proxy's log-in page, say."""
+    """Refuse a response with another size at once, for example the log-in page of a proxy."""
     announced = response.headers.get("Content-Length", "")
     if announced.isdecimal() and start + int(announced) != download.size:
         raise _error(
@@ -147,7 +147,7 @@ def _check_length(download: Download, start: int, response: http.client.HTTPResp
 
 
 def _check_content(download: Download, file: BufferedRandom, *, resumed: bool) -> None:
-    """Compare the SHA-256. Bytes left by an earlier process get one more chance, from scratch."""
+    """Check the SHA-256. Bytes from an earlier process get one more try, from the start."""
     file.flush()
     file.seek(0)
     found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -165,7 +165,7 @@ def _check_content(download: Download, file: BufferedRandom, *, resumed: bool) -
 
 
 def _status_error(download: Download, error: urllib.error.HTTPError) -> Exception:
-    """Tell a passing failure from a final one, by the status."""
+    """Return a transient or a final error, according to the status."""
     status = f"HTTP {error.code} {error.reason}"
     if error.code in _TRANSIENT_STATUS:
         return _TransientError(status)
@@ -176,7 +176,7 @@ def _status_error(download: Download, error: urllib.error.HTTPError) -> Exceptio
 
 
 def _connection_error(download: Download, error: urllib.error.URLError) -> Exception:
-    """Tell a passing failure from a final one, by the reason."""
+    """Return a transient or a final error, according to the reason."""
     if isinstance(error.reason, ssl.SSLCertVerificationError):
         hint = "set SSL_CERT_FILE to a file with the certificate authority of your network"
         return _error(download, str(error.reason), hint)

@@ -1,8 +1,8 @@
-"""The lock file: which jars make up the standalone Pulsar, and what each must be.
+"""The lock file: the jars of the standalone Pulsar, with their exact sizes and checksums.
 
-`jars.lock` is made from `pom.xml` by `python tools/lock_jars.py` (needs Maven) and holds one jar a
-line: coordinates, platform, size in bytes, SHA-256. A jar's path is not in it, because the Maven
-repository layout derives it from the coordinates.
+`python tools/lock_jars.py` makes `jars.lock` from `pom.xml` (this needs Maven). Each line describes
+one jar: coordinates, platform, size in bytes, SHA-256. The path of a jar is not in it, because it
+follows from the coordinates by the layout of Maven repositories.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def current_platform() -> str:
     """Return this machine's platform, `<os>-<machine>`.
 
     Raises:
-        StandaloneError: RocksDB and Netty have no native library for it in the lock file.
+        StandaloneError: The lock file has no native libraries of RocksDB and Netty for it.
     """
     system = _OSES.get(sys.platform)
     machine = _MACHINES.get(platform.machine().lower())
@@ -87,7 +87,7 @@ def parse_lock(text: str) -> Iterator[Jar]:
 
 
 def format_lock(jars: Iterable[Jar], pom_sha256: str) -> str:
-    """Return the text of a lock file, sorted so that a new version is a small diff."""
+    """Return the text of a lock file, sorted so that a new version gives a small diff."""
     header = (
         "# The jars of the standalone Pulsar: coordinates, platform, size in bytes, SHA-256.\n"
         "# Made by `python tools/lock_jars.py`; change pom.xml, not this file.\n"

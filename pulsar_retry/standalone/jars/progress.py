@@ -1,4 +1,4 @@
-"""Shows how a download goes: a bar on a terminal, plain lines elsewhere, or nothing."""
+"""Shows the progress of a download: a bar on a terminal, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MEGABYTE = 1_000_000
 
 
 class Progress(Protocol):
-    """What a download tells. `advance` is called from several threads at once."""
+    """Receives the progress of a download. `advance` is called from several threads at once."""
 
     def start(self, files: int, size: int) -> None:
-        """Begin: *files* are to be fetched, *size* bytes in all."""
+        """Begin: *files* are to be downloaded, *size* bytes in total."""
 
     def advance(self, amount: int) -> None:
-        """Note *amount* more bytes; it is negative when a file has to start over."""
+        """Add *amount* bytes; it is negative if a file has to start again."""
 
     def finish(self) -> None:
-        """End, well or not."""
+        """End, with or without success."""
 
 
 class Silent:
@@ -42,7 +42,7 @@ class Silent:
 
 
 class Lines:
-    """A plain line for every tenth of the way: for logs and for terminals without rich."""
+    """A plain line for every tenth of the download: for logs, and for terminals without rich."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,12 +50,12 @@ class Lines:
         self._size = self._position = self._tenths = 0
 
     def start(self, files: int, size: int) -> None:
-        """Say how much is to come."""
+        """Print how much will be downloaded."""
         self._size, self._position, self._tenths = size, 0, 0
         self._say(f"downloading Pulsar: {files} files, {size / _MEGABYTE:.0f} MB")
 
     def advance(self, amount: int) -> None:
-        """Print a line when another tenth is full."""
+        """Print a line when another tenth is complete."""
         with self._lock:
             self._position += amount
             tenths = self._position * 10 // self._size
@@ -65,7 +65,7 @@ class Lines:
                 self._say(f"downloading Pulsar: {tenths}0 % ({done:.0f} of {size:.0f} MB)")
 
     def finish(self) -> None:
-        """Say nothing more: the last line was the last tenth."""
+        """Do nothing: the last tenth has had its line."""
 
     def _say(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
@@ -94,13 +94,13 @@ class Bar:
 
 
 def progress_on(stream: TextIO | None = None) -> Progress:
-    """Return what suits *stream* (default: standard error): a bar on a terminal, else lines."""
+    """Return the kind for *stream* (default: standard error): a bar on a terminal, else lines."""
     out = stream or sys.stderr
     if out.isatty():
         try:
             return Bar(_rich_bar(out))
         except ImportError:
-            pass  # rich comes with the extra "cli"; lines do without
+            pass  # rich comes with the extra "cli"; lines work without it
     return Lines(out)
 
 

@@ -1,9 +1,9 @@
-"""The per-user cache of jars: finds what is missing, fetches it in parallel, checks what is there.
+"""The jar cache of each user: finds missing jars, downloads them in parallel, and checks them.
 
-The cache is `$XDG_CACHE_HOME/pulsar-retry/maven` (default `~/.cache/…`), laid out as a Maven
-repository. A jar is written to `<name>.part` under a file lock and renamed when its SHA-256 is
-right, so any number of processes may download at once and none ever sees half a jar. What a killed
-process left in a `.part` file is resumed.
+The cache is `$XDG_CACHE_HOME/pulsar-retry/maven` (default `~/.cache/…`), with the layout of a Maven
+repository. A jar is written to `<name>.part` with a file lock, and renamed when its SHA-256 is
+right. So any number of processes may download at the same time, and none of them ever sees an
+incomplete jar. A `.part` file of a killed process is resumed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 MIRROR_VARIABLE = "PULSAR_RETRY_MAVEN_MIRROR"
 
 _WORKERS = 8
-_LOCK_POLL = 0.1  # seconds between looks at a lock that another process holds
+_LOCK_POLL = 0.1  # seconds between two tries to get the lock of another process
 
 
 def default_cache() -> Path:
-    """Return this package's cache folder for this user; it need not exist."""
+    """Return this package's cache folder for this user; it may not exist yet."""
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG specification: a relative path is to be ignored.
+    # According to the XDG specification, a relative path is ignored.
     root = configured if configured.is_absolute() else Path.home() / ".cache"
     return root / "pulsar-retry"
 
 
 class JarStore:
-    """The cache of jars, and the way to fill it. Any thread and process may use it.
+    """The cache of jars, which it can fill. Any thread and process may use it.
 
     Args:
-        directory: Where the jars are kept; None: `maven` in `default_cache()`.
-        mirror: The URL of a Maven repository (`https:`, `http:` or `file:`); None:
-            `PULSAR_RETRY_MAVEN_MIRROR`, else Maven Central.
-        progress: Told how a download goes; None: nothing is shown.
-        backoff: Seconds before the second try at a file; doubles with each further one.
+        directory: The folder of the jars; None means `maven` in `default_cache()`.
+        mirror: The URL of a Maven repository (`https:`, `http:` or `file:`). None means
+            `PULSAR_RETRY_MAVEN_MIRROR`, or else Maven Central.
+        progress: Shows the progress of a download; None shows nothing.
+        backoff: Seconds before the second try for a file; it doubles with each further try.
 
     Raises:
         ConfigError: *mirror*, or the variable, is not such a URL.
@@ -73,13 +73,13 @@ class JarStore:
         return self.directory / jar.path
 
     def ensure(self, jars: Sequence[Jar]) -> list[Path]:
-        """Fetch those of *jars* that are missing or have the wrong size; return all paths.
+        """Download those of *jars* that are missing or have the wrong size; return all paths.
 
-        The look at the sizes is cheap enough for every start; `verify` is the thorough one.
+        It only compares sizes, which is quick enough for every start; `verify` checks the content.
 
         Raises:
-            StandaloneError: A file could not be had, is not what it should be, or could not be
-                written. It says which file, from where, and what to do.
+            StandaloneError: A file could not be downloaded, has the wrong content, or could not be
+                written. The message says which file, from where, and what to do.
         """
         missing = [jar for jar in jars if not self._has(jar)]
         if missing:
@@ -87,9 +87,9 @@ class JarStore:
         return [self.path(jar) for jar in jars]
 
     def verify(self, jars: Sequence[Jar]) -> list[Jar]:
-        """Check the SHA-256 of all that is cached, remove what is wrong, and return that.
+        """Check the SHA-256 of all cached jars; remove and return the wrong ones.
 
-        A jar that is not cached is not wrong. `ensure` fetches again what was removed.
+        A jar that is not cached is not wrong. `ensure` downloads removed jars again.
         """
         wrong = []
         for jar in jars:
@@ -106,9 +106,9 @@ class JarStore:
             return False
 
     def _fetch_all(self, jars: Sequence[Jar]) -> None:
-        """Fetch *jars* in parallel. The first failure ends the other downloads and is raised."""
+        """Download *jars* in parallel. The first failure ends the other downloads and is raised."""
         cancelled = threading.Event()
-        # The largest first, so that none of them is what everybody waits for at the end.
+        # The largest first, so that no large download is left alone at the end.
         ordered = sorted(jars, key=lambda jar: jar.size, reverse=True)
         self._progress.start(len(jars), sum(jar.size for jar in jars))
         try:
@@ -116,7 +116,7 @@ class JarStore:
                 futures = [pool.submit(self._fetch, jar, cancelled) for jar in ordered]
                 try:
                     wait(futures, return_when=FIRST_EXCEPTION)
-                finally:  # on Ctrl-C, too; when all is done it does nothing
+                finally:  # also on Ctrl-C; after the end it has no effect
                     cancelled.set()
                     pool.shutdown(wait=False, cancel_futures=True)
         finally:
@@ -126,7 +126,7 @@ class JarStore:
                 raise error
 
     def _fetch(self, jar: Jar, cancelled: threading.Event) -> None:
-        """Fetch one jar, unless another process does it first."""
+        """Download one jar, unless another process has done it."""
         target = self.path(jar)
         part = target.with_name(f"{target.name}.part")
         report = _meter(self._progress)
@@ -150,7 +150,7 @@ class JarStore:
 
 @contextmanager
 def _locked(path: Path, cancelled: threading.Event) -> Iterator[BufferedRandom]:
-    """Open *path* for appending and reading, once no other process has it."""
+    """Open *path* for appending and reading, as soon as no other process has it."""
     with path.open("a+b") as file:
         while True:
             try:
@@ -163,7 +163,7 @@ def _locked(path: Path, cancelled: threading.Event) -> Iterator[BufferedRandom]:
 
 
 def _meter(progress: Progress) -> Callable[[int], None]:
-    """Return a function that takes one file's position and tells *progress* the difference."""
+    """Return a function that converts positions in one file to differences for *progress*."""
     last = 0
 
     def report(position: int) -> None:
@@ -175,7 +175,7 @@ def _meter(progress: Progress) -> Callable[[int], None]:
 
 
 def _checked_mirror(mirror: str | None) -> str:
-    """Return the repository's URL without a slash at its end."""
+    """Return the repository's URL without a slash at the end."""
     name = "mirror" if mirror is not None else MIRROR_VARIABLE
     url = mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE) or MAVEN_CENTRAL
     if urllib.parse.urlsplit(url).scheme not in ("https", "http", "file"):

