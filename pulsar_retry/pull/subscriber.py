@@ -54,7 +54,7 @@ class _Stop:
     Attributes:
         mode: How to stop.
         deadline: When the waiting ends, by the monotonic clock.
-        asked_at: When the request was made, by the same clock.
+        asked_at: When the request was made.
     """
 
     mode: StopMode
@@ -67,11 +67,11 @@ class Subscriber:
 
     `Client.subscriber` makes one. When the handler returns, the message is acknowledged. When it
     raises, the retry policy decides about the message, and the subscription goes on. Only
-    `SystemExit` and `KeyboardInterrupt` end the subscription.
+    `SystemExit`, `KeyboardInterrupt` and the policy's ``stop_on`` errors end it.
 
-    pulsar-client reconnects by itself after a lost connection. Only an error that cannot get better
-    (no authorization, a topic that does not exist any more) ends the subscription; `result` raises
-    that error.
+    pulsar-client reconnects by itself after a lost connection. The subscription ends only with an
+    error that cannot get better (no authorization, a topic that does not exist any more); `result`
+    raises this error.
 
     Thread-safe. A subscriber runs only once.
     """
@@ -153,13 +153,10 @@ class Subscriber:
     def run(self, *, mode: StopMode = "drain", timeout: Duration = 30.0) -> Report:
         """Run until SIGTERM, SIGINT or `stop`; a signal stops it as *mode* and *timeout* say.
 
-        A second SIGINT abandons what is still in hand. A second SIGTERM is only logged, because
-        supervisors may send it several times. Signals are handled only if `run` is called on the
-        main thread. The earlier signal handlers are restored at the end.
-
-        Args:
-            mode: See `stop`.
-            timeout: See `stop`.
+        *mode* and *timeout* are those of `stop`. A second SIGINT abandons what is still in hand. A
+        second SIGTERM is only logged, because supervisors may send it several times. Signals are
+        handled only if `run` is called on the main thread. The earlier signal handlers are restored
+        at the end.
 
         Returns:
             The report. A process that ends after this has the exit code 0.
@@ -258,13 +255,9 @@ class Subscriber:
     def update_policy(self, retry_policy: RetryPolicy) -> None:
         """Use another policy for all later failures, without a restart.
 
-        Attempts are not counted anew: if a message has had more attempts than the new policy
-        allows, it is dead-lettered at its next failure. If the new policy has no ``max_attempts``,
-        or math.inf, the count of the subscriber's ``dead_letter_policy`` applies, as it does at the
-        start.
-
-        Args:
-            retry_policy: The new policy.
+        Attempts are not counted again: a message that has had more attempts than the new policy
+        allows is dead-lettered at its next failure. If the new policy has no ``max_attempts``, or
+        math.inf, the count of the subscriber's ``dead_letter_policy`` applies, as at the start.
 
         Raises:
             ConfigError: *retry_policy* is not a `RetryPolicy`.

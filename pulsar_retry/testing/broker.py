@@ -1,9 +1,9 @@
 """A real Pulsar for integration tests, from the first available of three sources.
 
 1. The environment: `PULSAR_SERVICE_URL`, with `PULSAR_ADMIN_URL` (default: port 8080 of the same
-host).
+   host).
 2. A container, if testcontainers is installed, a Docker daemon answers, and the image
-`PULSAR_IMAGE` (default: the official one) exists or can be pulled.
+   `PULSAR_IMAGE` (default: the official one) exists or can be pulled.
 3. The standalone child process (see `pulsar_retry.standalone`).
 
 With `PULSAR_RETRY_REQUIRE_CONTAINER=1` it is an error to use the third source. The container and

@@ -64,7 +64,7 @@ class Export:
         """Write *letters*, at most *limit*, and return how many were written.
 
         Raises:
-            ConfigError: the file was created by somebody else meanwhile.
+            ConfigError: the file has been created by another process meanwhile.
             PulsarRetryError: the file cannot be written.
         """
         counted = _counted(islice(letters, limit), limit, tell)

@@ -13,8 +13,8 @@ So a process remembers two facts about each message that has failed:
   dropped only if it does not count more attempts. An original is never dropped, because it may come
   again on purpose.
 - How many attempts it has had. Other copies of the message that come soon continue from this count
-  instead of their own. This holds only for a short time, because later somebody may want the
-  message to begin anew.
+  instead of their own. This holds only for a short time, because later a user may want to start the
+  message again.
 
 Without retry letters the same is remembered. In that mode the broker redelivers whole batches, with
 all messages that are not acknowledged yet. These include messages in hand, and messages that have a

@@ -84,7 +84,7 @@ class Settler:
         consumer: Where the messages come from.
         handover: Hands the messages off.
         policy: Decides about failures; it may be replaced at any time.
-        counts: What was done so far.
+        counts: The counts so far.
         own_letters: The letters that this process has published.
         fatal: The error that is to end the subscription, if there is one.
     """
