@@ -75,8 +75,9 @@ def command(
 ) -> None:
     """Serve a page that shows dead-letter and retry topics, their letters, and why they are dead.
 
-    It also redrives, after a dry run and a confirmation. Looking consumes nothing. Ctrl-C ends it;
-    a redrive that is under way settles what it has, and goes on when it is asked for again.
+    It can also redrive letters, after a dry run and a confirmation. Reading consumes nothing.
+    Ctrl-C ends the console. A redrive that is running then settles its letters in flight; to
+    continue it, request the same redrive again.
     """
     try:
         need("console", "the console", "starlette", "jinja2", "uvicorn")

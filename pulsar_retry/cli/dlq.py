@@ -45,9 +45,9 @@ Examples:
   pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
 )
 def command() -> None:
-    """Look into dead-letter topics: which there are, what is in them, and why.
+    """Look into dead-letter topics: list them, and show their letters and the reasons.
 
-    Reading consumes nothing: every letter stays where it is, for every subscription.
+    Reading consumes nothing: every letter stays in its topic, for every subscription.
     """
 
 
@@ -64,8 +64,8 @@ Examples:
 def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> None:
     """List the retry and dead-letter topics of NAMESPACE [public/default].
 
-    Each with its letters that wait, the age of the oldest, the letters that arrive per second, and
-    the subscription that it belongs to. JSON has all topics.
+    For each topic it shows how many letters wait, the age of the oldest, how many arrive per
+    second, and the subscription that it belongs to. JSON has all topics.
     """
     with cluster.admin() as admin, progress("asking for topics") as show:
         found = letter_topics(admin, namespace, progress=show)
@@ -118,7 +118,7 @@ def show(
 ) -> int:
     """Show the letters of DLQ by reason and place, with counts and some ids.
 
-    With MESSAGE_ID, as it is printed here, one letter in full.
+    With MESSAGE_ID, in the form that is printed here, it shows one letter in full.
     """
     with look_into(cluster, dlq, dlq_subscription) as found:
         if message_id is not None:
@@ -200,8 +200,9 @@ def export_(
 ) -> None:
     """Write the letters of DLQ as JSON Lines, CSV, or Parquet (which needs pyarrow).
 
-    Payloads are whole: in JSON and CSV as text where they are UTF-8, else under payload_base64. A
-    file is there when it is complete, or not at all; one that exists is replaced with --force only.
+    Payloads are complete. In JSON and CSV they are text if they are UTF-8, and otherwise under
+    payload_base64. The file appears only when it is complete. An existing file is replaced only
+    with --force.
     """
     written = Export(output, force=force)
     with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:

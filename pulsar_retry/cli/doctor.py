@@ -54,11 +54,11 @@ def command(
     dead_letter_topic: str | None,
     as_json: bool,
 ) -> int:
-    """Look at SUBSCRIPTION of TOPIC and all that belongs to it, and change nothing.
+    """Check SUBSCRIPTION of TOPIC and its letter topics. Changes nothing.
 
-    Its type, delayed delivery, what the broker may delete, the letter topics and who keeps them,
-    names of other dialects, permissions, and how far back a seek reaches. Exit code 1: there is an
-    error among the findings.
+    It checks the subscription's type, delayed delivery, what the broker may delete, the letter
+    topics and their subscriptions, names of other dialects, permissions, and how far back a seek
+    reaches. The exit code is 1 if there is an error among the results.
     """
     it = Subscription(
         cluster,

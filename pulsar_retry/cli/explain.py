@@ -60,11 +60,11 @@ def command(
     attempts: int | None,
     as_json: bool,
 ) -> None:
-    """Show when a message that keeps failing comes back, and what becomes of it in the end.
+    """Show when a message that keeps failing comes back, and what happens to it in the end.
 
-    Durations are seconds, or have a unit: 500ms, 10s, 5m, 2h, 1d. What neither an option nor the
-    preset says is taken from the environment (PULSAR_RETRY_MAX_ATTEMPTS, PULSAR_RETRY_MAX_AGE,
-    PULSAR_RETRY_BACKOFF, PULSAR_RETRY_JITTER), or it is the default.
+    Durations are in seconds, or have a unit: 500ms, 10s, 5m, 2h, 1d. Values that neither an option
+    nor the preset sets come from the environment (PULSAR_RETRY_MAX_ATTEMPTS, PULSAR_RETRY_MAX_AGE,
+    PULSAR_RETRY_BACKOFF, PULSAR_RETRY_JITTER), or are the defaults.
     """
     texts = dict(zip(_SETTINGS, (max_attempts, max_age, backoff, jitter), strict=True))
     said = {name: READERS[name](text) for name, text in texts.items() if text is not None}

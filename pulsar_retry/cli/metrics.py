@@ -60,8 +60,9 @@ def command(
 ) -> None:
     """Serve how many letters wait in retry and dead-letter topics of each NAMESPACE, and how long.
 
-    Without NAMESPACE: of public/default. One process serves a whole cluster, and no consumer is
-    needed for it; consumers serve their own metrics. Looking consumes nothing. Ctrl-C ends it.
+    Without NAMESPACE it serves public/default. One process is enough for a whole cluster, and it
+    needs no consumer. (Consumers serve their own metrics.) Reading consumes nothing. Ctrl-C ends
+    it.
     """
     host, port = address(listen)
     asked = namespaces or ("public/default",)

@@ -208,9 +208,10 @@ Where --listen says: GET /healthz, /readyz, /metrics; with --service-account als
 def serve(**options: Any) -> None:
     """Post each message of a subscription to an endpoint, and settle it by the answer.
 
-    102, 200, 201, 202 and 204 acknowledge. All else is delivered again: at once, as fast as the
-    push backoff allows; or, with one of the options of a retry policy, by retry letters. SIGTERM
-    and SIGINT wait for the answers to what was sent, and exit with 0.
+    102, 200, 201, 202 and 204 acknowledge the message. After any other result it is delivered
+    again: at once, as fast as the push backoff allows; or, with one of the options of a retry
+    policy, by retry letters. SIGTERM and SIGINT wait for the answers to outstanding requests, and
+    the exit code is 0.
     """
     try:
         _serve(_Options(**options))

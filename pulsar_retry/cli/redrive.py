@@ -108,14 +108,15 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Bring the letters of the dead-letter topic DLQ back to work.
+    """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
 
-    Each letter is published, its receipt awaited, and then acknowledged in DLQ: nothing is lost,
-    whenever this is killed, and the same command goes on where it was. What is published twice then
-    has the same DEDUPE_ID. Attempts start anew; REDRIVE_COUNT is one more. Ctrl-C settles what is
-    under way and ends.
+    Each letter is published, then its receipt is awaited, and then it is acknowledged in DLQ. So
+    nothing is lost if this command is killed, and the same command continues where it stopped. A
+    letter that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
+    REDRIVE_COUNT grows by one. Ctrl-C settles the letters in flight and ends.
 
-    Without --yes it looks first and asks. Exit code 1: something that was meant is still there.
+    Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
+    redriven are left.
     """
 
     def redrive(*, dry: bool) -> Redrive:

@@ -63,14 +63,15 @@ def command(
     retry_letter_topic: str | None,
     **options: Any,
 ) -> None:
-    """Move SUBSCRIPTION to TOPIC, all its partitions and its retry letters, as one.
+    """Move SUBSCRIPTION to TOPIC, with all its partitions and its retry letters, as a unit.
 
-    What was published before WHERE counts as acknowledged, everything else is delivered (again),
-    as first attempts. Letters of messages that are delivered again go; letters whose messages the
-    broker has deleted stay and come at once. Consumers are disconnected and come back by
-    themselves. The dead-letter topic is left alone.
+    Messages that were published before WHERE count as acknowledged. All other messages are
+    delivered (again), as first attempts. Letters of messages that are delivered again are removed.
+    Letters whose messages the broker has deleted are delivered at once. Consumers are disconnected
+    and come back by themselves. The dead-letter topic is not changed.
 
-    Without --yes it looks first and asks. It may be interrupted, and run again: nothing is lost.
+    Without --yes it does a dry run first and asks. It may be interrupted and run again: nothing is
+    lost.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     where: Any = to

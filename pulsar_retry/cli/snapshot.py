@@ -31,12 +31,12 @@ Examples:
   pulsar-retry snapshot rm orders before-deploy""",
 )
 def command() -> None:
-    """Keep what a subscription has not acknowledged, and come back to it.
+    """Keep what a subscription has not acknowledged, and restore it later.
 
-    A snapshot holds what was not acknowledged when it was made, retry letters too, and everything
-    that is published since. It lives 7 days less the age of its oldest message. Until then its
-    messages count as backlog of their topics. Any subscription to the topic can be moved to it, any
-    number of times.
+    A snapshot holds the messages that were not acknowledged when it was made, including retry
+    letters, and everything that is published since then. It expires after 7 days, minus the age of
+    its oldest message. Until then its messages count as backlog of their topics. Any subscription
+    to the topic can be moved to it, any number of times.
     """
 
 
@@ -81,7 +81,7 @@ def create(
 ) -> None:
     """Make a snapshot of SUBSCRIPTION to TOPIC, and print its name.
 
-    Consumers go on meanwhile. Each partition is captured at its own moment.
+    Consumers can continue meanwhile. Each partition is captured at its own moment.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     snapshot = Snapshot.create(target, name=name, labels=_labels(labels))
@@ -176,9 +176,9 @@ def restore(
     retry_letter_topic: str | None,
     **options: Any,
 ) -> None:
-    """Move SUBSCRIPTION to TOPIC to the snapshot NAME; one that does not exist is made.
+    """Move SUBSCRIPTION to TOPIC to the snapshot NAME. A new subscription is created.
 
-    As `pulsar-retry seek`, whose help says what becomes of letters and consumers.
+    It works like `pulsar-retry seek`, whose help says what happens to letters and consumers.
     """
     target = subscription_of(cluster, topic, subscription, naming, retry_letter_topic)
     snapshot = Snapshot.get(cluster, topic, name)
@@ -211,7 +211,7 @@ def label(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_options
 def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
-    """Remove the snapshot NAME of TOPIC; its messages are kept no longer."""
+    """Remove the snapshot NAME of TOPIC. Its messages are not kept any longer."""
     snapshot = Snapshot.get(cluster, topic, name)
     check_can_ask(yes=yes)
     if not yes:
@@ -225,10 +225,10 @@ def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
 @json_option
 @cluster_options
 def prune(*, cluster: Cluster, topic: str | None, namespace: str | None, as_json: bool) -> None:
-    """Remove what has expired, and what was left unfinished, and print the names.
+    """Remove expired and unfinished snapshots, and print their names.
 
-    The other verbs do so for their topic. Run it by the clock where snapshots are made and
-    forgotten: what one keeps is deleted only then.
+    The other commands do this for their topic, too. If nobody uses them for a topic any more, run
+    this at regular intervals: the broker keeps the messages of a snapshot until it is removed.
     """
     names = [
         {"topic": each, "name": name}

