@@ -35,7 +35,7 @@ class Crew:
         *,
         lost: Callable[[], None],
     ) -> None:
-        """Start the workers; *lost* is called if an event loop of the caller's ends too early."""
+        """Start the workers; *lost* is called if the caller's event loop ends too early."""
         assert options.handler is not None  # noqa: S101 - it was checked
         self._options = options
         self._handler = options.handler

@@ -136,7 +136,7 @@ class Dispatcher:
                 None, the message is redelivered at once, and without a *dead_letter_policy* without
                 end.
             dead_letter_policy: The topics of the letters, and the number of attempts if the retry
-                policy has none. With it, requests contain the ``deliveryAttempt``.
+                policy has none. With it, wrapped bodies contain the ``deliveryAttempt``.
             sign: How receivers can verify the sender: a `ServiceAccount`, an `Hmac`, or both in a
                 list. None sends no signature.
             audience: The ``aud`` claim of the tokens; only with a `ServiceAccount` in *sign*. None

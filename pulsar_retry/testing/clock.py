@@ -100,7 +100,7 @@ class VirtualClock(Clock):
         """Return when the next event is due, in the time of `monotonic`; inf if there is none."""
         with self._changed:
             while self._due and (ticket := self._due[0][3]) is not None and ticket.is_over:
-                heapq.heappop(self._due)  # nobody waits for it any more
+                heapq.heappop(self._due)  # no thread waits for it any more
             return self._due[0][0] if self._due else math.inf
 
     # -- for the code that uses the clock (`Clock`)

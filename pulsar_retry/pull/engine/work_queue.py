@@ -1,9 +1,9 @@
 """The state that the receiving thread and the workers share.
 
-Only one thread at a time receives, and makes messages ready. Workers take them from a deque, which
-needs no lock. A worker that finds none goes to sleep until it is woken, and notifies the receiving
-thread. So a single message costs neither a lock nor a switch between threads: these are paid once
-for the many messages that are received at once.
+Only one thread at a time receives messages. It puts them into a deque, which needs no lock, and the
+workers take them from there. A worker that finds none goes to sleep until it is woken, and notifies
+the receiving thread. So a single message costs neither a lock nor a switch between threads. These
+are only necessary once for the many messages that are received together.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Frames:
         buffer += data
         while len(buffer) >= _HEAD:
             length, kind = int.from_bytes(buffer[:3], "big"), buffer[3]
-            if length > _LONGEST_FRAME:  # h2 would wait for the whole of it first
+            if length > _LONGEST_FRAME:  # h2 would first wait for the complete frame
                 raise BrokenError("the server has sent no HTTP/2, or a frame that is too long")
             if length > len(buffer) - _HEAD:
                 break
