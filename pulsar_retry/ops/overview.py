@@ -32,7 +32,8 @@ class LetterTopic:
         subscription: That subscription.
         backlog: How many letters wait for its subscription `pulsar-retry`, which redrives use, or
             else for its only subscription, or the one with the most. Without a subscription it is
-            the number of stored entries, which the retention limits.
+            the number of stored entries: they stay as long as the retention says, or until the
+            broker closes the current ledger.
         oldest_age_seconds: The age of the oldest of them, from its publish time; None if there is
             none.
         rate_in: Letters that arrive per second, averaged over about a minute.
