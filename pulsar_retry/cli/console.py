@@ -34,11 +34,15 @@ Examples:
     default=["public/default"],
     show_default=True,
     metavar="TENANT/NAMESPACE",
-    help="What can be seen; may be repeated.",
+    help="A namespace to show. Repeatable.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8070, show_default=True, help="0: any."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8070,
+    show_default=True,
+    help="0 for any free port.",
 )
 @click.option(
     "--access-token-file",
@@ -50,7 +54,7 @@ Examples:
     "allow_hosts",
     multiple=True,
     metavar="NAME",
-    help="A name by which a proxy is reached that leads here; may be repeated.",
+    help="The host name of a proxy in front of the console. Repeatable.",
 )
 @click.option(
     "--every",

@@ -26,7 +26,7 @@ __all__ = ["command"]
 _through = click.option(
     "--dlq-subscription",
     metavar="NAME",
-    help="Leave out what this one of the DLQ's is done with.  "
+    help="Leave out letters that this subscription of the DLQ has acknowledged.  "
     "[default: pulsar-retry, or the only one]",
 )
 
@@ -58,7 +58,7 @@ Examples:
   pulsar-retry dlq ls shop/orders --all --json"""
 )
 @click.argument("namespace", default="public/default")
-@click.option("--all", "everything", is_flag=True, help="Also the topics without letters.")
+@click.option("--all", "everything", is_flag=True, help="Show topics without letters too.")
 @json_option
 @cluster_options
 def ls(*, cluster: Cluster, namespace: str, everything: bool, as_json: bool) -> None:
@@ -101,7 +101,10 @@ Examples:
 @click.argument("message_id", required=False)
 @filter_options
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="Look at no more than so many."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The highest number of letters to read.",
 )
 @_through
 @json_option
@@ -151,7 +154,9 @@ Examples:
 )
 @click.argument("dlq")
 @filter_options
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="End after this number of letters."
+)
 @json_option
 @cluster_options
 def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_json: bool) -> None:
@@ -182,10 +187,12 @@ Examples:
 @click.option(
     "--output",
     metavar="FILE",
-    help="Ends in .csv or .parquet, else it gets JSON Lines; - is standard output.  [default: -]",
+    help="A file: CSV for .csv, Parquet for .parquet, else JSON Lines; - for standard output.  [default: -]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="The highest number of letters."
+)
 @_through
 @cluster_options
 def export_(

@@ -23,7 +23,7 @@ _MARKS = {
 
 
 @click.command(
-    short_help="Find what may keep retries and dead letters from working.",
+    short_help="Check that retries and dead letters can work.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -38,7 +38,7 @@ Examples:
     type=click.Choice([each.value for each in Naming]),
     default="pulsar",
     show_default=True,
-    help="How the letters' topics are called.",
+    help="The dialect of the names of letters' topics.",
 )
 @click.option("--retry-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
 @click.option("--dead-letter-topic", metavar="TOPIC", help="If it is called otherwise.")

@@ -39,16 +39,18 @@ Examples:
   pulsar-retry explain --backoff "exponential 1s 1m" --jitter full --max-age 10m
   pulsar-retry explain --backoff "levels 1s 5s 30s" --max-attempts 4 --json""",
 )
-@click.option("--preset", type=click.Choice(sorted(_PRESETS)), help="Begin with a known policy.")
-@click.option("--max-attempts", metavar="N", help="Attempts, the first one included; or inf.")
-@click.option("--max-age", metavar="DURATION", help="No retry is later than this; or inf.")
+@click.option("--preset", type=click.Choice(sorted(_PRESETS)), help="Start from a known policy.")
+@click.option("--max-attempts", metavar="N", help="Attempts, including the first one; or inf.")
+@click.option(
+    "--max-age", metavar="DURATION", help="The highest age of a message at its last retry; or inf."
+)
 @click.option(
     "--backoff",
     metavar="TEXT",
     help='"immediate", "fixed 5s", "linear 10s 10m", "exponential 10s 10m" or "levels 1s 5s".',
 )
 @click.option("--jitter", metavar="KIND", help="none, full or decorrelated.")
-@click.option("--attempts", type=int, metavar="N", help="Show no more attempts than so many.")
+@click.option("--attempts", type=int, metavar="N", help="The number of attempts to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *,

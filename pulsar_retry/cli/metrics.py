@@ -21,7 +21,7 @@ __all__ = ["command"]
 
 
 @click.command(
-    short_help="Tell Prometheus what waits in letter topics.",
+    short_help="Export the number of waiting letters to Prometheus.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -36,7 +36,7 @@ Examples:
     default="127.0.0.1:9469",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to be scraped; port 0: any.",
+    help="The address to listen on; port 0 for any free port.",
 )
 @click.option(
     "--every",
@@ -46,7 +46,7 @@ Examples:
     metavar="SECONDS",
     help="How often to ask the broker.",
 )
-@click.option("--once", is_flag=True, help="Print the metrics and end.")
+@click.option("--once", is_flag=True, help="Print the metrics once, and end.")
 @json_option
 @cluster_options
 def command(

@@ -54,7 +54,7 @@ def command() -> None:
 
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--topic", "topics", multiple=True, required=True, help="May be repeated."),
+    click.option("--topic", "topics", multiple=True, required=True, help="Repeatable."),
     click.option("--subscription", required=True),
     click.option(
         "--endpoint",
@@ -77,38 +77,52 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="With --write-metadata: an attribute that is a header without the prefix "
         "X-Pulsar-Attribute-. May be repeated.",
     ),
-    click.option("--subscription-name", metavar="NAME", help="What receivers are told."),
+    click.option(
+        "--subscription-name", metavar="NAME", help="The subscription's name in the request."
+    ),
     click.option("--ordered", is_flag=True, help="Key_Shared: each key's messages in order."),
-    click.option("--service-account", type=_FILE, help="A key file: sign by JWT."),
-    click.option("--audience", metavar="TEXT", help="Of the JWT.  [default: the endpoint]"),
-    click.option("--hmac-secret-file", type=_FILE, help="A secret: sign by HMAC."),
+    click.option("--service-account", type=_FILE, help="A key file. Sign requests with a JWT."),
+    click.option(
+        "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
+    ),
+    click.option(
+        "--hmac-secret-file", type=_FILE, help="A file with a secret. Sign requests with an HMAC."
+    ),
     click.option(
         "--max-attempts",
         metavar="N",
-        help="Retry by letters, then dead-letter; or inf. 17 with one of the next three alone.",
+        help="Attempts by letters before the dead letter; or inf. 17 if only one of the next "
+        "three is given.",
     ),
-    click.option("--max-age", metavar="DURATION", help="Retry by letters, no later than this."),
+    click.option(
+        "--max-age", metavar="DURATION", help="Retry by letters, up to this age of a message."
+    ),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
     click.option("--jitter", metavar="KIND", help="Retry by letters: none, full, decorrelated."),
-    click.option("--max-delivery-attempts", type=int, metavar="N", help="Then dead-letter: 5-100."),
-    click.option("--dead-letter-topic", metavar="TOPIC", help="Where dead letters go."),
-    click.option("--retry-letter-topic", metavar="TOPIC", help="Where retry letters go."),
+    click.option(
+        "--max-delivery-attempts",
+        type=int,
+        metavar="N",
+        help="Dead-letter after this number of attempts, 5 to 100.",
+    ),
+    click.option("--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic."),
+    click.option("--retry-letter-topic", metavar="TOPIC", help="The retry topic."),
     click.option(
         "--naming",
         type=_NAMING,
         default="pulsar",
         show_default=True,
-        help="How letters' topics are called.",
+        help="The dialect of the names of letters' topics.",
     ),
     click.option(
         "--codec",
         type=_CODEC,
         default="pulsar",
         show_default=True,
-        help="Whose readers letters have.",
+        help="The system whose tools read the letters.",
     ),
     click.option(
-        "--breaker", is_flag=True, help="While most fails, stop, and dead-letter nothing."
+        "--breaker", is_flag=True, help="Pause while most requests fail, and dead-letter nothing."
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
@@ -118,13 +132,25 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Mean latency above which 3000 are outstanding at most; or inf.  [default: 1s]",
     ),
     click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
-    click.option("--allow", multiple=True, metavar="HOST|NETWORK", help="Connect to nothing else."),
-    click.option("--private/--no-private", default=True, help="Connect to private addresses."),
-    click.option("--allow-http", is_flag=True, help="Accept http:// beyond loopback."),
+    click.option(
+        "--allow",
+        multiple=True,
+        metavar="HOST|NETWORK",
+        help="The only hosts and networks to connect to.",
+    ),
+    click.option("--private/--no-private", default=True, help="Allow private addresses."),
+    click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
     click.option("--http2/--no-http2", default=True, help="Offer HTTP/2. There 102 is no answer."),
-    click.option("--ca-file", type=_FILE, help="Of endpoints, trust these certificates alone."),
-    click.option("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="Health, metrics."),
-    click.option("--control-token-file", type=_FILE, help="Take orders that bring this token."),
+    click.option("--ca-file", type=_FILE, help="The only certificates to trust at the endpoint."),
+    click.option(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="Serve health and metrics at this address.",
+    ),
+    click.option(
+        "--control-token-file", type=_FILE, help="Accept control requests with this token."
+    ),
     click.option(
         "--paused",
         is_flag=True,
@@ -134,7 +160,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--drain-timeout",
         default="25",
         metavar="DURATION",
-        help="No less than --ack-deadline.  [default: 25s]",
+        help="At least --ack-deadline.  [default: 25s]",
     ),
     json_option,
     cluster_options,

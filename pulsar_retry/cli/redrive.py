@@ -47,28 +47,34 @@ Examples:
     default="retry",
     show_default=True,
     metavar="retry|origin|TOPIC",
-    help="The retry topic of the subscription that failed, so no other sees anything; the topic "
-    "that a message came from, for all its subscriptions; or a topic.",
+    help="retry: only the subscription that failed gets the messages. origin: all subscriptions "
+    "of the topic that a message came from. Or the name of a topic.",
 )
-@click.option("--subscription", metavar="NAME", help="Letters of this subscription alone.")
+@click.option("--subscription", metavar="NAME", help="Only letters of this subscription.")
 @click.option(
     "--dlq-subscription",
     metavar="NAME",
-    help="Which of the DLQ's.  [default: pulsar-retry, or the only one]",
+    help="The DLQ's subscription to read by.  [default: pulsar-retry, or the only one]",
 )
 @click.option(
     "--naming",
     type=click.Choice([each.value for each in Naming]),
     default="pulsar",
     show_default=True,
-    help="How retry topics are called.",
+    help="The dialect of the names of retry topics.",
 )
 @filter_options
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="No more than so many.")
-@click.option("--rate", type=float, metavar="N", help="Messages per second.")
-@click.option("--ramp", metavar="N,N,…", help="Rates to begin with, such as 1,10,100.")
 @click.option(
-    "--ramp-step", default="10s", show_default=True, metavar="DURATION", help="For each of them."
+    "--limit", type=click.IntRange(min=1), metavar="N", help="The highest number of letters."
+)
+@click.option("--rate", type=float, metavar="N", help="Messages per second.")
+@click.option("--ramp", metavar="N,N,…", help="Rates to start with, such as 1,10,100.")
+@click.option(
+    "--ramp-step",
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long each rate of the ramp lasts.",
 )
 @click.option(
     "--max-failure-ratio",
@@ -82,18 +88,18 @@ Examples:
     default=MAX_REDRIVES,
     show_default=True,
     metavar="N",
-    help="What was brought back so often stays.",
+    help="Letters that were redriven this often stay.",
 )
-@click.option("--keep-failure", is_flag=True, help="Keep what tells of the failure.")
-@click.option("--keep-attempts", is_flag=True, help="Let the attempts not start anew.")
+@click.option("--keep-failure", is_flag=True, help="Keep the properties that describe the failure.")
+@click.option("--keep-attempts", is_flag=True, help="Keep the number of attempts.")
 @click.option(
     "--any-topic",
     is_flag=True,
-    help="DLQ need be no dead-letter or retry topic: take what its subscription has not "
-    "acknowledged.",
+    help="Accept a DLQ that is not a topic of letters, and publish the messages that its "
+    "subscription has not acknowledged.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @cluster_options
 def command(

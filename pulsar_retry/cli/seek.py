@@ -44,12 +44,12 @@ Examples:
     "--partial",
     "partial_retention",
     is_flag=True,
-    help="Go back as far as the broker's messages reach, if that is less.",
+    help="If the broker has no older messages, start at its oldest one.",
 )
 @grace_option
 @letter_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @cluster_options
 def command(

@@ -51,7 +51,7 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 _label_option = click.option(
-    "--label", "labels", multiple=True, metavar="NAME=TEXT", help="A label; may be given again."
+    "--label", "labels", multiple=True, metavar="NAME=TEXT", help="A label. Repeatable."
 )
 
 
@@ -63,7 +63,9 @@ Examples:
 )
 @click.argument("topic")
 @click.argument("subscription")
-@click.option("--name", metavar="NAME", help="Its name.  [default: made up from the time]")
+@click.option(
+    "--name", metavar="NAME", help="The name of the snapshot.  [default: made from the time]"
+)
 @_label_option
 @letter_options
 @json_option
@@ -100,8 +102,10 @@ Examples:
   pulsar-retry snapshot ls --namespace shop/orders --json"""
 )
 @click.argument("topic", required=False)
-@click.option("--namespace", metavar="NAME", help="All topics of it.  [default: public/default]")
-@click.option("--subscription", metavar="NAME", help="Those of this subscription.")
+@click.option(
+    "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
+)
+@click.option("--subscription", metavar="NAME", help="Only snapshots of this subscription.")
 @json_option
 @cluster_options
 def ls(
@@ -162,8 +166,8 @@ Examples:
 @click.argument("name")
 @grace_option
 @letter_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @cluster_options
 def restore(
@@ -208,7 +212,7 @@ def label(
 @command.command()
 @click.argument("topic")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @cluster_options
 def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
     """Remove the snapshot NAME of TOPIC. Its messages are not kept any longer."""
@@ -221,7 +225,9 @@ def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
 
 @command.command()
 @click.argument("topic", required=False)
-@click.option("--namespace", metavar="NAME", help="All topics of it.  [default: public/default]")
+@click.option(
+    "--namespace", metavar="NAME", help="All topics of this namespace.  [default: public/default]"
+)
 @json_option
 @cluster_options
 def prune(*, cluster: Cluster, topic: str | None, namespace: str | None, as_json: bool) -> None:

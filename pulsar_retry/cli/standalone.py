@@ -38,7 +38,7 @@ __all__ = ["command"]
     multiple=True,
     metavar="KEY=VALUE",
     callback=lambda _context, _option, values: dict(map(_key_and_value, values)),
-    help="A line of standalone.conf to add or replace; may be repeated.",
+    help="A line of standalone.conf to add or replace. Repeatable.",
 )
 @click.option(
     "--startup-timeout",

@@ -75,7 +75,7 @@ _OPTIONS = (
         "--token-file",
         envvar="PULSAR_TOKEN_FILE",
         metavar="FILE",
-        help="A file that holds the token.",
+        help="A file with the token.",
     ),
     click.option(
         "--tls-trust-certs-file",
@@ -87,14 +87,14 @@ _OPTIONS = (
         "--tls-allow-insecure/--tls-verify",
         envvar="PULSAR_TLS_ALLOW_INSECURE",
         default=None,
-        help="Whether any certificate will do.  [default: verify]",
+        help="Whether to accept any certificate.  [default: verify]",
     ),
     click.option(
         "--config",
         "config_file",
         envvar="PULSAR_RETRY_CONFIG",
         metavar="FILE",
-        help="A TOML file for what is said nowhere else.",
+        help="A TOML file with settings that are given nowhere else.",
     ),
 )
 

@@ -17,19 +17,28 @@ __all__ = ["filter_options", "moment"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--reason", multiple=True, metavar="TEXT", help="Why they are dead. Repeatable."),
-    click.option("--error", multiple=True, metavar="CLASS", help="The error's class. Repeatable."),
-    click.option("--fingerprint", multiple=True, metavar="HASH", help="Where it was. Repeatable."),
+    click.option(
+        "--reason", multiple=True, metavar="TEXT", help="The reason of the dead letter. Repeatable."
+    ),
+    click.option(
+        "--error", multiple=True, metavar="CLASS", help="The class of the error. Repeatable."
+    ),
+    click.option(
+        "--fingerprint",
+        multiple=True,
+        metavar="HASH",
+        help="The fingerprint of the failure. Repeatable.",
+    ),
     click.option("--key", multiple=True, metavar="KEY", help="The partition key. Repeatable."),
     click.option(
         "--property",
         "properties",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A property and its value. Repeatable: all of them.",
+        help="A property and its value. Repeatable: all must match.",
     ),
-    click.option("--since", metavar="TIME", help=f"Dead since then: {MOMENT}."),
-    click.option("--until", metavar="TIME", help="Dead before then."),
+    click.option("--since", metavar="TIME", help=f"Dead since this time: {MOMENT}."),
+    click.option("--until", metavar="TIME", help="Dead before this time."),
 )
 
 

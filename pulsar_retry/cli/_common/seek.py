@@ -50,7 +50,7 @@ def letter_options(command: _Command) -> _Command:
         type=click.Choice([each.value for each in Naming]),
         default="pulsar",
         show_default=True,
-        help="How retry topics are called.",
+        help="The dialect of the names of retry topics.",
     )(wrapped)
     result: _Command = wrapped
     return result

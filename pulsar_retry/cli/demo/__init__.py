@@ -40,7 +40,12 @@ _LOOK_EVERY = 0.1  # seconds
     show_envvar=True,
     help="A running broker, pulsar://host:port.  [default: one is started for the demo]",
 )
-@click.option("--token", envvar="PULSAR_TOKEN", show_envvar=True, help="Its token, if it asks.")
+@click.option(
+    "--token",
+    envvar="PULSAR_TOKEN",
+    show_envvar=True,
+    help="A token for that broker, if it needs one.",
+)
 @click.option(
     "--tls-trust-certs",
     envvar="PULSAR_TLS_TRUST_CERTS",
@@ -54,9 +59,11 @@ _LOOK_EVERY = 0.1  # seconds
     show_default=True,
     metavar="TENANT/NAMESPACE",
     callback=lambda _context, _option, value: _checked_namespace(value),
-    help="Where the demo's topics are made.",
+    help="The namespace of the demo's topics.",
 )
-@click.option("--limit", type=click.IntRange(1), help="How many records.  [default: all, 3376]")
+@click.option(
+    "--limit", type=click.IntRange(1), help="The number of records.  [default: all, 3376]"
+)
 @click.option(
     "--workers",
     type=click.IntRange(1, 256),
@@ -64,7 +71,7 @@ _LOOK_EVERY = 0.1  # seconds
     show_default=True,
     help="Threads that process records.",
 )
-@click.option("--keep", is_flag=True, help="Keep topics and subscriptions, and the broker, too.")
+@click.option("--keep", is_flag=True, help="Keep the topics, the subscriptions and the broker.")
 @click.option("--json", "as_json_", is_flag=True, help="Print the result as one JSON object.")
 def command(
     *,
