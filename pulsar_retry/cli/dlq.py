@@ -187,7 +187,8 @@ Examples:
 @click.option(
     "--output",
     metavar="FILE",
-    help="A file: CSV for .csv, Parquet for .parquet, else JSON Lines; - for standard output.  [default: -]",
+    help="A file: CSV for .csv, Parquet for .parquet, else JSON Lines; - for standard output.  "
+    "[default: -]",
 )
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 @click.option(
