@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pulsar
 import pytest
 from crashing import crash
-from handing import NAME, manage, process, publish, retry, retry_many, subscribe
+from handing import DELAY, NAME, manage, process, publish, retry, retry_many, subscribe
+from ledger import payload
 from reading import SOON, SUBSCRIPTION, eventually
+
+import pulsar_retry as pr
 
 COUNT = 200
 
@@ -70,4 +76,62 @@ def test_acknowledgements_out_of_order(stage, fault, batched):
         account,
         bound=2 * third if batched else 0,
         why="messages of batches that are not done" if batched else "",
+    )
+
+
+def test_letters_acknowledged_elsewhere(stage, fault):
+    """By their ids, at a consumer that has received no letter: they are of the retry topic."""
+    publish(stage.client, stage.topic, stage.ledger, COUNT)
+    holds = subscribe(stage.client, stage.topic)
+    for _ in range(COUNT):
+        message = holds.receive(SOON)
+        stage.ledger.enter("retried", message)
+        holds.reconsume_later(message, delay=0)
+    letters = [holds.receive(SOON) for _ in range(COUNT)]
+    other = subscribe(stage.client, stage.topic)
+    for letter in letters:
+        stage.ledger.enter("processed", letter)
+        other.acknowledge(letter.message_id())
+    fault.is_over()
+    eventually(stage.is_drained)
+    other.close()
+    holds.close()
+    account = stage.finish(retry)  # which would get what is not acknowledged
+
+    fault.survived(
+        "letters acknowledged by their ids at another consumer",
+        "the acknowledgements reach the retry topic",
+        account,
+        bound=0,
+    )
+
+
+def test_a_key_that_fails(stage, fault):
+    """On Key_Shared, with the defaults of lanes: its messages wait, those of other keys do not."""
+    keys, mended = 20, threading.Event()
+
+    def handle(message):
+        stage.ledger.enter("delivered", message)
+        if message.partition_key() == "0" and not mended.is_set():
+            raise ConnectionError("not now")
+        stage.ledger.enter("processed", message)
+
+    policy = pr.RetryPolicy(max_attempts=math.inf, backoff=pr.Fixed(DELAY))
+    options = {"consumer_type": pulsar.ConsumerType.KeyShared, "retry_policy": policy}
+    with stage.client.subscriber(stage.topic, SUBSCRIPTION, handle, **options):
+        producer = stage.client.create_producer(stage.topic)
+        for number in range(COUNT):
+            producer.send(payload(number), partition_key=str(number % keys))
+            stage.ledger.enter("sent", number)
+        poisoned = set(range(0, COUNT, keys))
+        eventually(lambda: stage.ledger.open() == poisoned, 60)
+        fault.is_over()
+        mended.set()
+        eventually(lambda: not stage.ledger.open(), 60)
+
+    fault.survived(
+        "the messages of one key fail, on Key_Shared",
+        "they wait in their order; other keys go on",
+        stage.account(),
+        bound=0,
     )

@@ -12,9 +12,9 @@ def test_a_token_file_aborts_no_driver_at_its_end(tmp_path: Path):
     (tmp_path / "token").write_text("t")
     imports = "from pulsar_retry_spark import clients\nfrom pulsar_retry_spark.connection import *"
     body = f"""
-Connection.read_token = Supplier()
-connection = Connection("pulsar://127.0.0.1:1", token_file={str(tmp_path / "token")!r})
+ClusterConnection.read_token = Supplier()
+connection = ClusterConnection("pulsar://127.0.0.1:1", token_file={str(tmp_path / "token")!r})
 with clients.lease(connection):
-    del Connection.read_token
+    del ClusterConnection.read_token
 """
     assert end_of(imports, body) == (0, "")
