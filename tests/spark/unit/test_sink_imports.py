@@ -21,7 +21,9 @@ def run(code: str, *missing: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["connection", "options", "columns", "routing", "sink"])
+@pytest.mark.parametrize(
+    "module", ["connection", "options", "frames.columns", "sink.routing", "sink.sink"]
+)
 def test_the_core_needs_no_pyspark(module):
     """It can send record batches, wherever they come from."""
     run(f"import pulsar_retry_spark.{module}", "pyspark")
