@@ -12,7 +12,16 @@ import pytest
 import pulsar_retry_spark as spark_part
 
 #: Modules that are of use where no Spark is.
-PURE = ("columns", "connection", "options", "report", "routing", "sender", "sequence", "sink")
+PURE = (
+    "connection",
+    "exactly_once.sequence",
+    "frames.columns",
+    "options",
+    "sink.report",
+    "sink.routing",
+    "sink.sender",
+    "sink.sink",
+)
 
 
 @pytest.mark.parametrize("name", spark_part.__all__)
