@@ -120,8 +120,9 @@ def test_backoff_grows_with_the_redelivery_count(nacking, publish):
 
     waits = []
     for _ in range(3):
-        consumer.negative_acknowledge(consumer.receive(SOON))
+        message = consumer.receive(SOON)
         before = time.monotonic()
+        consumer.negative_acknowledge(message)
         message = consumer.receive(SOON)
         waits.append(time.monotonic() - before)
         consumer.negative_acknowledge(message, delay=0)
