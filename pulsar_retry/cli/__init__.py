@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        print('error: the command line needs: pip install "pulsar-retry[cli]"', file=sys.stderr)
+        print(
+            'error: the command line needs some packages: pip install "pulsar-retry[cli]"',
+            file=sys.stderr,
+        )
         return 1
     return run(arguments)

@@ -36,18 +36,18 @@ Examples:
     metavar="TENANT/NAMESPACE",
     help="A namespace to show. Repeatable.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
     default=8070,
     show_default=True,
-    help="0 for any free port.",
+    help="The port to listen on; 0 for any free port.",
 )
 @click.option(
     "--access-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Holds what people log in with. Needed where others than this machine reach the console.",
+    help="A file with the token for logging in. Required if other machines can reach the console.",
 )
 @click.option(
     "--allow-host",
@@ -62,7 +62,7 @@ Examples:
     default=15.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to ask how many letters wait.",
+    help="How often to ask the broker for the number of waiting letters.",
 )
 @json_option
 @cluster_options

@@ -104,7 +104,7 @@ Examples:
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="The highest number of letters to read.",
+    help="The maximum number of letters to read.",
 )
 @_through
 @json_option
@@ -138,9 +138,9 @@ def show(
     if as_json:
         show_json([each.facts() for each in groups.all()])
     elif groups.all():
-        names = ["#letters", "reason", "error", "fingerprint", "ids of some", "message of one"]
+        names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
         table(names, rows_of_groups(groups.all()))
-        click.echo(f"One in full: pulsar-retry dlq show {dlq} {groups.all()[0].samples[0]}")
+        click.echo(f"To see one in full: pulsar-retry dlq show {dlq} {groups.all()[0].samples[0]}")
     else:
         click.echo("no letters")
     return 0
@@ -187,12 +187,12 @@ Examples:
 @click.option(
     "--output",
     metavar="FILE",
-    help="A file: CSV for .csv, Parquet for .parquet, else JSON Lines; - for standard output.  "
-    "[default: -]",
+    help="A file: CSV if it ends with .csv, Parquet if .parquet, otherwise JSON Lines; - for "
+    "standard output.  [default: -]",
 )
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="The highest number of letters."
+    "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
 )
 @_through
 @cluster_options

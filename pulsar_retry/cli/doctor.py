@@ -38,7 +38,7 @@ Examples:
     type=click.Choice([each.value for each in Naming]),
     default="pulsar",
     show_default=True,
-    help="The dialect of the names of letters' topics.",
+    help="The naming dialect of the retry and dead-letter topics.",
 )
 @click.option("--retry-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
 @click.option("--dead-letter-topic", metavar="TOPIC", help="If it is called otherwise.")

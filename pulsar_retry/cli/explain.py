@@ -42,7 +42,7 @@ Examples:
 @click.option("--preset", type=click.Choice(sorted(_PRESETS)), help="Start from a known policy.")
 @click.option("--max-attempts", metavar="N", help="Attempts, including the first one; or inf.")
 @click.option(
-    "--max-age", metavar="DURATION", help="The highest age of a message at its last retry; or inf."
+    "--max-age", metavar="DURATION", help="The maximum age of a message at its last retry; or inf."
 )
 @click.option(
     "--backoff",

@@ -60,28 +60,43 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--endpoint",
         envvar="PULSAR_PUSH_ENDPOINT",
         metavar="URL",
-        help="https; http to loopback. Other users see the command line: a URL with a secret "
-        "belongs in the environment or in a file.",
+        help="An https URL; http only to loopback or with --allow-http. Other users can see the "
+        "command line: give a URL that contains a secret by the environment or a file.",
     ),
     click.option(
         "--endpoint-file", type=_FILE, metavar="FILE", help="A file that holds the endpoint's URL."
     ),
-    click.option("--ack-deadline", default="10", metavar="DURATION", help="10s (default) to 600s."),
+    click.option(
+        "--ack-deadline",
+        default="10",
+        metavar="DURATION",
+        help="How long the endpoint has to answer, 10s to 600s.  [default: 10s]",
+    ),
     click.option("--unwrapped", is_flag=True, help="Post the payload instead of Pub/Sub's JSON."),
-    click.option("--write-metadata", is_flag=True, help="With --unwrapped: metadata as headers."),
+    click.option(
+        "--write-metadata", is_flag=True, help="With --unwrapped: send metadata as headers."
+    ),
     click.option(
         "--attribute-header",
         "attribute_headers",
         multiple=True,
         metavar="NAME",
-        help="With --write-metadata: an attribute that is a header without the prefix "
-        "X-Pulsar-Attribute-. May be repeated.",
+        help="With --write-metadata: an attribute to send as a header without the prefix "
+        "X-Pulsar-Attribute-. Repeatable.",
     ),
     click.option(
         "--subscription-name", metavar="NAME", help="The subscription's name in the request."
     ),
-    click.option("--ordered", is_flag=True, help="Key_Shared: each key's messages in order."),
-    click.option("--service-account", type=_FILE, help="A key file. Sign requests with a JWT."),
+    click.option(
+        "--ordered",
+        is_flag=True,
+        help="Use Key_Shared: the messages of each key are sent in order.",
+    ),
+    click.option(
+        "--service-account",
+        type=_FILE,
+        help="A service account's key file. Sign requests with a JWT.",
+    ),
     click.option(
         "--audience", metavar="TEXT", help="The audience of the JWT.  [default: the endpoint]"
     ),
@@ -91,11 +106,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--max-attempts",
         metavar="N",
-        help="Attempts by letters before the dead letter; or inf. 17 if only one of the next "
-        "three is given.",
+        help="Retry by letters: the number of attempts, or inf.  [default: 17 if one of the next "
+        "three options is given]",
     ),
     click.option(
-        "--max-age", metavar="DURATION", help="Retry by letters, up to this age of a message."
+        "--max-age", metavar="DURATION", help="Retry by letters: up to this age of the message."
     ),
     click.option("--backoff", metavar="TEXT", help='Retry by letters: "exponential 10s 10m", …'),
     click.option("--jitter", metavar="KIND", help="Retry by letters: none, full, decorrelated."),
@@ -112,7 +127,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=_NAMING,
         default="pulsar",
         show_default=True,
-        help="The dialect of the names of letters' topics.",
+        help="The naming dialect of the retry and dead-letter topics.",
     ),
     click.option(
         "--codec",
@@ -122,25 +137,30 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="The system whose tools read the letters.",
     ),
     click.option(
-        "--breaker", is_flag=True, help="Pause while most requests fail, and dead-letter nothing."
+        "--breaker", is_flag=True, help="While most requests fail, pause, and dead-letter nothing."
     ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
         "--latency-limit",
         default="1",
         metavar="DURATION",
-        help="Mean latency above which 3000 are outstanding at most; or inf.  [default: 1s]",
+        help="Above this mean latency, at most 3000 requests are outstanding; or inf.  [default: "
+        "1s]",
     ),
     click.option("--prefetch", type=int, default=100, show_default=True, metavar="N"),
     click.option(
         "--allow",
         multiple=True,
         metavar="HOST|NETWORK",
-        help="The only hosts and networks to connect to.",
+        help="Connect only to this host or network. Repeatable.",
     ),
     click.option("--private/--no-private", default=True, help="Allow private addresses."),
     click.option("--allow-http", is_flag=True, help="Allow http:// for hosts other than this one."),
-    click.option("--http2/--no-http2", default=True, help="Offer HTTP/2. There 102 is no answer."),
+    click.option(
+        "--http2/--no-http2",
+        default=True,
+        help="Offer HTTP/2. Over HTTP/2, 102 does not count as an answer.",
+    ),
     click.option("--ca-file", type=_FILE, help="The only certificates to trust at the endpoint."),
     click.option(
         "--listen",
@@ -154,13 +174,13 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--paused",
         is_flag=True,
-        help="Send nothing before POST /resume; with --control-token-file.",
+        help="Send nothing before POST /resume. Needs --control-token-file.",
     ),
     click.option(
         "--drain-timeout",
         default="25",
         metavar="DURATION",
-        help="At least --ack-deadline.  [default: 25s]",
+        help="How long to wait for answers when stopping; at least --ack-deadline.  [default: 25s]",
     ),
     json_option,
     cluster_options,
@@ -321,13 +341,15 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
 def _check(options: _Options) -> None:
     """Refuse options that contradict each other."""
     if options.paused and options.control_token_file is None:
-        raise ConfigError("--paused: expected --control-token-file beside it, for POST /resume")
+        raise ConfigError(
+            "--paused: expected --control-token-file too, because POST /resume needs it"
+        )
     if options.audience is not None and options.service_account is None:
-        accepted = "--service-account beside it: the audience is that of its tokens"
+        accepted = "--service-account too, because the audience is part of its tokens"
         raise ConfigError.bad("audience", options.audience, accepted)
     deadline, drain = options.ack_deadline, options.drain_timeout
     if seconds_of_text("drain_timeout", drain) < seconds_of_text("ack_deadline", deadline):
-        accepted = f"no less than --ack-deadline {deadline}, for answers to be awaited"
+        accepted = f"at least --ack-deadline {deadline}, so that answers can be awaited"
         raise ConfigError.bad("drain_timeout", drain, accepted)
 
 
@@ -340,7 +362,7 @@ def _endpoint(options: _Options) -> str:
     source = click.get_current_context().get_parameter_source("endpoint")
     by_option = options.endpoint is not None and source is ParameterSource.COMMANDLINE
     if by_option and options.endpoint_file is not None:
-        raise click.UsageError("--endpoint and --endpoint-file exclude each other.")
+        raise click.UsageError("Give --endpoint or --endpoint-file, not both.")
     endpoint = _secret("endpoint_file", options.endpoint_file, "a file that holds a URL")
     endpoint = endpoint or options.endpoint
     if not endpoint:
@@ -354,7 +376,7 @@ def _retry_policy(options: _Options) -> RetryPolicy | None:
     texts = {name: getattr(options, name) for name in _POLICY}
     said = {name: READERS[name](text) for name, text in texts.items() if text is not None}
     if not said and options.retry_letter_topic is not None:
-        accepted = "an option of the retry policy beside it, for example --backoff"
+        accepted = "an option of the retry policy too, for example --backoff"
         raise ConfigError.bad("retry_letter_topic", options.retry_letter_topic, accepted)
     return RetryPolicy(**said) if said else None
 
@@ -402,7 +424,7 @@ def _trust(path: Path | None) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=str(path))
     except OSError as error:  # an SSLError is one
-        accepted = "a file of certificates, PEM"
+        accepted = "a file of PEM certificates"
         raise ConfigError.bad("ca_file", f"{path} ({type(error).__name__})", accepted) from None
 
 

@@ -32,7 +32,7 @@ _WHAT = (
 
 
 @click.command(
-    short_help="Bring dead letters back to work.",
+    short_help="Publish dead letters again, so that they are retried.",
     epilog="""\b
 Examples:
   pulsar-retry redrive orders-billing-DLQ --dry-run
@@ -54,18 +54,19 @@ Examples:
 @click.option(
     "--dlq-subscription",
     metavar="NAME",
-    help="The DLQ's subscription to read by.  [default: pulsar-retry, or the only one]",
+    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
+    "only one]",
 )
 @click.option(
     "--naming",
     type=click.Choice([each.value for each in Naming]),
     default="pulsar",
     show_default=True,
-    help="The dialect of the names of retry topics.",
+    help="The naming dialect of the retry topics.",
 )
 @filter_options
 @click.option(
-    "--limit", type=click.IntRange(min=1), metavar="N", help="The highest number of letters."
+    "--limit", type=click.IntRange(min=1), metavar="N", help="The maximum number of letters."
 )
 @click.option("--rate", type=float, metavar="N", help="Messages per second.")
 @click.option("--ramp", metavar="N,N,…", help="Rates to start with, such as 1,10,100.")
@@ -88,7 +89,7 @@ Examples:
     default=MAX_REDRIVES,
     show_default=True,
     metavar="N",
-    help="Letters that were redriven this often stay.",
+    help="Letters that were redriven this many times stay in the DLQ.",
 )
 @click.option("--keep-failure", is_flag=True, help="Keep the properties that describe the failure.")
 @click.option("--keep-attempts", is_flag=True, help="Keep the number of attempts.")
@@ -164,7 +165,7 @@ def _rates(text: str | None) -> list[float]:
     try:
         return [float(each) for each in text.split(",")] if text else []
     except ValueError:
-        raise ConfigError.bad("--ramp", text, "rates with commas between, such as 1,10") from None
+        raise ConfigError.bad("--ramp", text, "rates separated by commas, such as 1,10") from None
 
 
 def _carried_out(job: Redrive, what: str, total: int | None) -> Redriven:
@@ -200,17 +201,17 @@ def _show(done: Redriven) -> None:
             (each.count, each.reason, each.error, each.fingerprint, short(each.message))
             for each in done.groups
         ]
-        table(["#letters", "reason", "error", "fingerprint", "message of one"], rows)
+        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
         click.echo()
     verb = "would be redriven" if done.dry_run else "redriven"
-    resumed = ", with those of the run before" if done.resumed else ""
+    resumed = ", including the previous run" if done.resumed else ""
     least = "at least " if done.at_least else ""
     click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {topic}")
-    seen = "of those looked at " if done.stopped else ""
+    seen = "of those read " if done.stopped else ""
     for why, count in done.left.items():
-        click.echo(f"  {count} {seen}stay, {STAYS.get(why, why)}")
+        click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
     if done.failed_again:
         click.echo(f"  {done.failed_again} are dead again")
     for problem in done.problems:

@@ -37,7 +37,7 @@ Examples:
     "--to",
     required=True,
     metavar="WHERE",
-    help="earliest, latest, a time (ISO 8601; UTC unless it says otherwise), so long ago (90s, "
+    help="earliest, latest, a time (ISO 8601; UTC if it has no time zone), a duration ago (90s, "
     "15m, 2h30m, 7d), a message id (ledger:entry:partition), or snapshot:NAME.",
 )
 @click.option(

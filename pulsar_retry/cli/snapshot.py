@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 
 @click.group(
-    short_help="Keep what a subscription has not acknowledged, and come back to it.",
+    short_help="Keep what a subscription has not acknowledged, and restore it later.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -250,7 +250,7 @@ def prune(*, cluster: Cluster, topic: str | None, namespace: str | None, as_json
 
 def _topics(cluster: Cluster, topic: str | None, namespace: str | None) -> list[str]:
     if topic is not None and namespace is not None:
-        raise ConfigError.bad("--namespace", namespace, "no namespace beside a topic")
+        raise ConfigError.bad("--namespace", namespace, "a topic or a namespace, not both")
     if topic is not None:
         return [logical(topic)]
     with cluster.admin() as admin:

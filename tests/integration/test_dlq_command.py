@@ -285,7 +285,7 @@ def test_redrive_looks_first_and_then_does_it(dead, run, run_json) -> None:
     assert 0 == code
     assert output.startswith("2 redriven")
     assert f"2 to {dead.retry}" in output
-    assert "2 stay, left out by the filter" in output
+    assert "2 stay: left out by the filter" in output
     assert 2 == run_json("redrive", dead.dlq, "--yes")["redriven"]
     received(consumer, 4)
 
@@ -294,7 +294,7 @@ def test_redrive_that_leaves_something_fails(dead, run) -> None:
     """Exit code 1, and what to do about it."""
     dead.fill(1)
     code, output, errors = run("redrive", dead.dlq, "--yes")
-    assert (1, True) == (code, "1 stay, without a topic to go to" in output)
+    assert (1, True) == (code, "1 stay: no topic to publish them to" in output)
     assert "is there a consumer with enable_retry? Else use --to origin" in errors
 
 

@@ -73,7 +73,7 @@ def test_seek(run, admin, topic, consumer, publish):
     assert (1, True) == ((found := json.loads(output))["replayed"], found["dry_run"])
     code, _, errors = run(*arguments)
     assert 2 == code
-    assert "say --yes" in errors
+    assert "add --yes" in errors
     assert [] == delivered(consumer)
 
     code, output, errors = run(*arguments, "--yes")

@@ -31,9 +31,10 @@ _KEYS = (
 
 #: The text about the connection in the help of a group.
 CONNECTION = (
-    "The connection is given by options, by the environment (PULSAR_SERVICE_URL, PULSAR_ADMIN_URL, "
-    "PULSAR_TOKEN, PULSAR_TOKEN_FILE, PULSAR_TLS_TRUST_CERTS_FILE, PULSAR_TLS_ALLOW_INSECURE), or "
-    "by a TOML file with such keys as service_url; in this order."
+    "The settings of the connection come from the options, the environment (PULSAR_SERVICE_URL, "
+    "PULSAR_ADMIN_URL, PULSAR_TOKEN, PULSAR_TOKEN_FILE, PULSAR_TLS_TRUST_CERTS_FILE, "
+    "PULSAR_TLS_ALLOW_INSECURE), or a TOML file with keys such as service_url, in this order of "
+    "precedence."
 )
 
 
@@ -69,7 +70,7 @@ _OPTIONS = (
         "--token",
         envvar="PULSAR_TOKEN",
         metavar="TOKEN",
-        help="A token. Others on this machine see it; better use the environment or a file.",
+        help="A token. Other users of this machine can see it: prefer the environment or a file.",
     ),
     click.option(
         "--token-file",
@@ -81,7 +82,7 @@ _OPTIONS = (
         "--tls-trust-certs-file",
         envvar="PULSAR_TLS_TRUST_CERTS_FILE",
         metavar="FILE",
-        help="The certificates that are trusted.  [default: the system's, of brokers certifi's]",
+        help="A file of trusted certificates.  [default: the system's; for brokers, certifi's]",
     ),
     click.option(
         "--tls-allow-insecure/--tls-verify",
@@ -94,7 +95,7 @@ _OPTIONS = (
         "config_file",
         envvar="PULSAR_RETRY_CONFIG",
         metavar="FILE",
-        help="A TOML file with settings that are given nowhere else.",
+        help="A TOML file with settings that neither an option nor the environment gives.",
     ),
 )
 

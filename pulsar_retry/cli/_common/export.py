@@ -144,7 +144,7 @@ def _arrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        raise ConfigError("Parquet needs: pip install pyarrow") from None
+        raise ConfigError("Parquet needs pyarrow: pip install pyarrow") from None
 
 
 # -- the file -------------------------------------------------------------------------------------

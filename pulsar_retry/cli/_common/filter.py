@@ -37,7 +37,7 @@ _OPTIONS = (
         metavar="NAME=VALUE",
         help="A property and its value. Repeatable: all must match.",
     ),
-    click.option("--since", metavar="TIME", help=f"Dead since this time: {MOMENT}."),
+    click.option("--since", metavar="TIME", help=f"Dead at or after this time: {MOMENT}."),
     click.option("--until", metavar="TIME", help="Dead before this time."),
 )
 

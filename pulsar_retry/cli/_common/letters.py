@@ -46,7 +46,7 @@ def full(facts: dict[str, Any]) -> str:
     if "payload" in facts:
         lines += ["", "payload:", clean(facts["payload"])]
     elif "payload_base64" in facts:
-        lines += ["", "payload, no text, in base64:", facts["payload_base64"]]
+        lines += ["", "payload (not text), in base64:", facts["payload_base64"]]
     else:
         lines += ["", "no payload: a null value"]
     return "\n".join(lines)

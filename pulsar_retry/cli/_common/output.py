@@ -74,7 +74,7 @@ def check_can_ask(*, yes: bool) -> None:
         ConfigError: there is no terminal.
     """
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError("this changes something and there is no terminal to ask: say --yes")
+        raise ConfigError("this command asks for confirmation, but there is no terminal: add --yes")
 
 
 def ask(question: str) -> None:

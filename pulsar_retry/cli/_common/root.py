@@ -79,7 +79,7 @@ def _tell(error: Exception, *, as_json: bool) -> int:
     elif isinstance(error, ConfigError):
         code = _WRONG_USAGE
     elif not isinstance(error, PulsarRetryError):
-        text = f"the broker was not reached, or refuses: {error}"
+        text = f"the broker was not reached, or refused the request: {error}"
     if as_json:
         facts = {"error": text, "kind": type(error).__name__, "exit_code": code}
         click.echo(json.dumps(facts, ensure_ascii=False), err=True)

@@ -22,10 +22,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _LETTERS = {
     "replayed": "acknowledged: their messages are delivered again",
     "purged": "acknowledged: their messages are purged",
-    "reset": "delivered at once, as first attempts: their messages are gone from the topic",
-    "kept": "as they are",
+    "reset": "delivered at once, as first attempts: their messages are no longer in the topic",
+    "kept": "unchanged",
     "copied": "copied from the snapshot's subscription",
-    "late": "made of messages that consumers have in hand and may acknowledge late",
+    "late": "made from messages that consumers have in hand and may acknowledge late",
 }
 
 grace_option = click.option(
@@ -33,8 +33,8 @@ grace_option = click.option(
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="How long to wait for what consumers have in hand to be dispatched again, before letters "
-    "are made of it.",
+    help="How long to wait until the messages that consumers have in hand are dispatched again. "
+    "Letters are made from the rest.",
 )
 
 
@@ -50,7 +50,7 @@ def letter_options(command: _Command) -> _Command:
         type=click.Choice([each.value for each in Naming]),
         default="pulsar",
         show_default=True,
-        help="The dialect of the names of retry topics.",
+        help="The naming dialect of the retry topics.",
     )(wrapped)
     result: _Command = wrapped
     return result
@@ -113,7 +113,9 @@ def _show(report: SeekReport, *, err: bool = False) -> None:
             click.echo(f"letters: {count} {words}", err=err)
     if report.consumers:
         verb = "are" if report.dry_run else "were"
-        click.echo(f"consumers: {report.consumers} {verb} connected and come back", err=err)
+        click.echo(
+            f"consumers: {report.consumers} {verb} connected, and reconnect by themselves", err=err
+        )
     if len(report.partitions) > 1 and not err:
         table(
             ("partition", "begins at", "#before", "#after", "#again", "#purged"),

@@ -139,7 +139,7 @@ def _broker(service_url: str | None, report: Storyteller) -> Iterator[str]:
         report.step("broker", service_url)
         yield service_url
         return
-    report.step("broker", "starting a real Pulsar (--service-url takes one that runs already)")
+    report.step("broker", "starting a real Pulsar (use --service-url if you have a running one)")
     started = time.monotonic()
     with running_broker() as broker:
         seconds = time.monotonic() - started
@@ -183,7 +183,7 @@ def _process(
     published = pipeline.publish(client, stage.topic, records)
     report.step("publish", f"{len(published)} messages, keyed by airport code, to {stage.topic}")
     report.step("consume", f"{workers} workers look up each airport's time zone")
-    report.more(f"time-out: back after {DELAY_LEVELS}, and after {RETRIES} retries a dead letter")
+    report.more(f"time-out: retried after {DELAY_LEVELS}; a dead letter after {RETRIES} retries")
     report.more(f"invalid record: a dead letter at once, to {stage.dead_letter_topic}")
     started = time.monotonic()
     _consume(stage, len(published), workers, report)
@@ -235,6 +235,6 @@ def _keep(report: Storyteller, stage: Stage, *, wait: bool) -> None:
     report.step("kept", f"{stage.topic}, {stage.processed_topic}")
     report.more(f"and {stage.dead_letter_topic}")
     if wait:
-        report.more("the broker goes on until Ctrl-C")
+        report.more("the broker runs until Ctrl-C")
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()

@@ -106,7 +106,7 @@ class Storyteller:
             text = f"{sums} = {len(account.published)} published: each accounted for by its key"
             self._console.print(f"[bold green]{text}[/]")
         for what, keys in (
-            ("ended nowhere", account.missing),
+            ("were neither processed nor dead-lettered", account.missing),
             ("were processed and dead-lettered", account.in_both),
             ("were never published", account.unknown),
         ):

@@ -20,18 +20,18 @@ REFUSED = "refused"
 #: The same reasons, in words.
 STAYS = {
     FILTERED: "left out by the filter",
-    TOO_OFTEN: "brought back too often already",
-    NO_TARGET: "without a topic to go to",
+    TOO_OFTEN: "already redriven too often",
+    NO_TARGET: "no topic to publish them to",
     ANOTHERS: "of another subscription",
-    UNREADABLE: "that cannot be read",
-    REFUSED: "that their topic refuses",
+    UNREADABLE: "unreadable",
+    REFUSED: "refused by their topic",
 }
 #: Why a redrive ended early, in words.
 STOPPED = {
-    "limit": "The limit is reached; the same redrive takes the next ones.",
-    "cancelled": "Cancelled; the same redrive goes on.",
-    "failure_ratio": "Stopped: too many are dead again.",
-    "refused": "Stopped: letters could not be published; the same redrive goes on.",
+    "limit": "The limit is reached. Run the same redrive again for the next letters.",
+    "cancelled": "Cancelled. Run the same redrive again to continue.",
+    "failure_ratio": "Stopped: too many letters are dead again.",
+    "refused": "Stopped: letters could not be published. Run the same redrive again to continue.",
 }
 
 #: How many ids of letters are shown for a group.

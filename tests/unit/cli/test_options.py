@@ -159,7 +159,9 @@ def test_a_broker_that_refuses(capsys, monkeypatch) -> None:
     monkeypatch.setattr("pulsar_retry.cli.dlq.letter_topics", refuse)
     assert 1 == cli.main(["dlq", "ls"])
     errors = capsys.readouterr().err
-    assert "error: the broker was not reached, or refuses: no right to consume\n" == errors
+    assert (
+        "error: the broker was not reached, or refused the request: no right to consume\n" == errors
+    )
 
 
 def test_times_are_moments_or_how_long_ago() -> None:

@@ -9,10 +9,10 @@ from pulsar_retry.cli import main
 REFUSED = [
     (["--ack-deadline", "5"], "--ack-deadline 5.0: expected 10 to 600 seconds"),
     (["--ack-deadline", "soon"], "--ack-deadline 'soon': expected a duration"),
-    (["--ack-deadline", "26s"], "--drain-timeout '25': expected no less than --ack-deadline 26s"),
+    (["--ack-deadline", "26s"], "--drain-timeout '25': expected at least --ack-deadline 26s"),
     (["--endpoint", "http://example.com"], "--endpoint 'http://example.com': expected an https"),
     (["--endpoint", "http://example.com"], "to loopback, or with --allow-http"),
-    (["--endpoint-file", "/dev/null"], "--endpoint and --endpoint-file exclude each other"),
+    (["--endpoint-file", "/dev/null"], "Give --endpoint or --endpoint-file, not both"),
     (["--no-endpoint"], "'--endpoint', '--endpoint-file' or PULSAR_PUSH_ENDPOINT"),
     (["--no-endpoint", "--endpoint-file", "/nowhere"], "--endpoint-file '/nowhere (FileNotFound"),
     (["--no-endpoint", "--endpoint-file", "/dev/null"], "--endpoint-file '/dev/null': expected a"),
@@ -34,8 +34,8 @@ REFUSED = [
     (["--codec", "morse"], "'morse'"),
     (["--write-metadata"], "--write-metadata: expected --unwrapped beside it"),
     (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata beside it"),
-    (["--paused"], "--paused: expected --control-token-file beside it"),
-    (["--audience", "x"], "--audience 'x': expected --service-account beside it"),
+    (["--paused"], "--paused: expected --control-token-file too"),
+    (["--audience", "x"], "--audience 'x': expected --service-account too"),
 ]
 
 
