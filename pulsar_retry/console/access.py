@@ -60,8 +60,8 @@ class Access:
         local = is_loopback(host)
         if token is None and (allow_hosts or not local):
             raise ConfigError(
-                "access_token_file: expected a file that holds a token, for others than this "
-                "machine may reach the console"
+                "access_token_file: expected a file that holds a token, because other machines may "
+                "reach the console"
             )
         if token is not None and len(token) < _FEWEST:
             raise ConfigError(

@@ -174,7 +174,9 @@ class Console:
     def _job(self, request: Request) -> Response:
         job = self.jobs.get(request.query_params.get("id", ""))
         if job is None:
-            raise HTTPException(404, "There is no such redrive here, or it is long ago.")
+            raise HTTPException(
+                404, "There is no such redrive, or the console no longer remembers it."
+            )
         return self._views.page("job.html", request, job=job, progress=job.progress)
 
     # -- logging in -------------------------------------------------------------------------------
@@ -190,9 +192,7 @@ class Console:
             page.headers.update(retry_after(error))
             return page
         if session is None:
-            return self._views.page(
-                "login.html", request, status=403, fault="The token is another one."
-            )
+            return self._views.page("login.html", request, status=403, fault="The token is wrong.")
         answer = _to("/")
         # Behind a proxy with TLS, only the browser knows the scheme.
         secure = request.headers.get("origin", "").startswith("https:")
@@ -213,7 +213,10 @@ class Console:
         async def take(request: Request) -> Response:
             form = await _form(request)
             if not self.access.is_our_form(form.get("form_token", "")):
-                raise HTTPException(403, "This form is from elsewhere, or from before a restart.")
+                raise HTTPException(
+                    403,
+                    "This form does not come from this console, or is older than its last start.",
+                )
             return await run_in_threadpool(handler, request, form)
 
         return take
@@ -234,7 +237,7 @@ async def _form(request: Request) -> _Form:
             body.decode(), keep_blank_values=True, max_num_fields=_FIELDS
         )
     except ValueError:
-        raise HTTPException(400, "This is no form.") from None
+        raise HTTPException(400, "This is not a valid form.") from None
     return dict(pairs)
 
 
@@ -256,7 +259,7 @@ def _told(error: Exception) -> tuple[int, str]:
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status, str(error)
-    return 502, f"The broker was not reached, or refuses: {error}"
+    return 502, f"The broker was not reached, or refused the request: {error}"
 
 
 def _payload(facts: dict[str, Any]) -> bytes | None:

@@ -63,4 +63,4 @@ class Depths(Polling):
         try:
             self.sample()
         except Exception as error:  # noqa: BLE001 - it may work the next time
-            _log.debug("the depths are not known: %s", error)
+            _log.debug("the numbers of waiting letters could not be read: %s", error)

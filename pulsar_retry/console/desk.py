@@ -65,7 +65,7 @@ class LetterBrowser:
             if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - tenant and namespace
                 raise ConfigError.bad("namespace", each, "tenant/namespace")
         if not namespaces:
-            raise ConfigError("namespace: expected one at least")
+            raise ConfigError("namespace: expected at least one")
         self._cluster = cluster
         self.namespaces = tuple(dict.fromkeys(namespaces))
         self._readers = threading.BoundedSemaphore(_READERS)

@@ -71,7 +71,7 @@ class AccessMiddleware:
             headers["host"], headers.get("origin"), headers.get("sec-fetch-site")
         )
         if not reading and not own:
-            return PlainTextResponse("This form was sent from elsewhere.\n", 403)
+            return PlainTextResponse("This form was sent from another site.\n", 403)
         cookie = HTTPConnection(scope).cookies.get(COOKIE)
         try:
             if scope["path"] in _OPEN or self._access.is_admitted(

@@ -170,7 +170,7 @@ class Job:
         except PulsarRetryError as error:
             self._fail(str(error))
         except PulsarException as error:
-            self._fail(f"the broker was not reached, or refuses: {error}")
+            self._fail(f"the broker was not reached, or refused the request: {error}")
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             raise
@@ -214,7 +214,7 @@ class Jobs:
         with self._lock:
             looked = self._jobs.get(plan)
             if looked is None or not looked.dry_run or looked.progress.state != "done":
-                raise ConfigError("plan: expected a dry run that is done; make a new one")
+                raise ConfigError("plan: expected a finished dry run; start a new one")
             if plan in self._confirmed:  # a second click, or a reload of the page
                 return self._jobs[self._confirmed[plan]]
             redrive = looked.wanted.redrive(self._cluster, dry_run=False)
@@ -245,7 +245,7 @@ class Jobs:
     def _start(self, job: Job) -> None:
         running = {each.id for each in self._jobs.values() if each.progress.state == "running"}
         if len(running) >= _AT_ONCE:
-            raise ConfigError(f"{_AT_ONCE} redrives or dry runs are under way: wait for one to end")
+            raise ConfigError(f"{_AT_ONCE} redrives or dry runs are running: wait until one ends")
         ended = [each for each in self._jobs if each not in running]
         for each in ended[: max(0, len(self._jobs) - _KEPT + 1)]:
             del self._jobs[each]

@@ -137,7 +137,7 @@ def test_a_topic_without_a_subscription(console, dead, namespace) -> None:
     form = console.get("/redrive", name=dead.dlq)
     plan = console.job(console.post("/redrive/look", form, name=dead.dlq))
     assert "<strong>0</strong> would be redriven" in plan
-    assert "2 stay, without a topic to go to" in plan
+    assert "2 stay: no topic to publish them to" in plan
     assert [] == dead.cluster.admin().subscriptions.names(dead.dlq)
 
 
@@ -151,7 +151,7 @@ def test_a_redrive_with_a_dry_run_and_a_confirmation(console, dead) -> None:
     looked = console.post("/redrive/look", form, name=dead.dlq, reason="odd")
     plan = console.job(looked)
     assert "Redrive 3 letters now" in plan
-    assert "3 stay, left out by the filter" in plan
+    assert "3 stay: left out by the filter" in plan
     assert 6 == dead.backlog()
 
     plan_id = looked.headers["location"].partition("id=")[2]
@@ -278,7 +278,7 @@ def test_logging_in_with_a_browser(broker, namespace, browser, tmp_path) -> None
         assert "Log in" in browser.text()
         browser.type("input[name=token]", "wrong")
         browser.click("main button")
-        assert "another one" in browser.text()
+        assert "The token is wrong" in browser.text()
         browser.problems.clear()  # it tells of the 403
         browser.type("input[name=token]", TOKEN)
         browser.click("main button")

@@ -143,7 +143,7 @@ def test_a_job_that_leaves_something_is_incomplete(facts, state, monkeypatch) ->
 def test_only_some_run_at_a_time(stage) -> None:
     """Each reads or writes a whole topic."""
     first, *_ = [stage.jobs.look(WANTED) for _ in range(4)]
-    with pytest.raises(ConfigError, match="under way"):
+    with pytest.raises(ConfigError, match="are running"):
         stage.jobs.look(WANTED)
     stage.ended(first)
     assert "running" == stage.jobs.look(WANTED).progress.state
