@@ -114,7 +114,7 @@ class Transport:
         try:
             return json.loads(reply.body) if reply.body.strip() else None
         except ValueError:
-            reason = f"what {self._root} answers is no JSON: is this Pulsar?"
+            reason = f"{self._root} answered with something that is not JSON: is this Pulsar?"
             raise AdminError(_OK, path, reason) from None
 
     def send(self, method: str, path: str, body: object = None, **query: object) -> AdminReply:
@@ -163,7 +163,9 @@ class Transport:
         token = self._endpoint.read_token()
         if token is not None:
             if not (token.isascii() and token.isprintable()):
-                raise AdminError(None, path, "the token has characters that no token has")
+                raise AdminError(
+                    None, path, "the token contains characters that are not allowed in a token"
+                )
             headers["Authorization"] = f"Bearer {token}"
         if content is not None:
             headers["Content-Type"] = "application/json"
@@ -199,7 +201,7 @@ class Transport:
         """
         target = urllib.parse.urljoin(url, target)
         if url.startswith("https:") and not target.startswith("https:"):
-            raise AdminError(None, path, "refused to be redirected from https to http")
+            raise AdminError(None, path, "refused a redirect from https to http")
         return target
 
     def close(self) -> None:
@@ -223,7 +225,7 @@ def quoted(*parts: str) -> str:
     for part in parts:
         if not part or not _DOTS.isdisjoint(part.split("/")):
             raise ConfigError.bad(
-                "name", part, "a name that is not empty, . or .., nor has these between slashes"
+                "name", part, "a name that is not empty and has no part . or .. between slashes"
             )
     return "/".join(urllib.parse.quote(part, safe="") for part in parts)
 

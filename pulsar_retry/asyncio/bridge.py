@@ -50,8 +50,8 @@ class Bridge:
         if asyncio.get_running_loop() is not self.loop:
             closed = ", which is closed," if self.loop.is_closed() else ""  # forked: it raises
             raise EventLoopError(
-                f"this belongs to the event loop on which it was made{closed} and cannot be used "
-                "on another one; make one there instead (the client may be the same)"
+                f"this object belongs to the event loop on which it was made{closed} and cannot be "
+                "used on another one; make a new one there (the client can be the same)"
             )
 
     def post(self, call: Callable[[], None]) -> None:

@@ -226,7 +226,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         arguments.update(arguments.pop("newer"))
         if arguments.pop("is_pattern_topic"):
             if not isinstance(topic, str):
-                raise ConfigError.bad("topic", topic, "a str, for is_pattern_topic is True")
+                raise ConfigError.bad("topic", topic, "a str, because is_pattern_topic is True")
             arguments["topic"] = re.compile(topic)
         if schema is None:
             arguments["schema"] = pulsar.schema.BytesSchema()

@@ -111,7 +111,7 @@ def test_redirects_without_end(api) -> None:
 
 def test_no_token_goes_from_tls_to_plain_text() -> None:
     """A redirect that would send it so is refused."""
-    with pytest.raises(pr.AdminError, match="refused to be redirected from https to http"):
+    with pytest.raises(pr.AdminError, match="refused a redirect from https to http"):
         Transport._followed("https://a/admin/v2/x", "http://b/admin/v2/x", "x")
 
 
@@ -241,7 +241,7 @@ def test_a_token_that_changes_is_read_each_time(api) -> None:
 @pytest.mark.parametrize("token", ["secret\u0100", "secret\nX-Injected: 1", "secret\x00"])
 def test_what_is_no_token_is_not_sent(api, token) -> None:
     """It fits into no header: an error that does not show it."""
-    with pytest.raises(pr.AdminError, match="characters that no token has") as caught:
+    with pytest.raises(pr.AdminError, match="characters that are not allowed") as caught:
         transport(api, token=token).json("GET", "x")
 
     assert "secret" not in str(caught.value)
