@@ -99,7 +99,7 @@ def _data_source(spark: SparkSession) -> Iterator[Finding]:
         remedy = "pulsar_retry_spark.register(spark)"
         yield Finding(check, "error", f"format({_NAME!r}) does not work: {_gist(error)}", remedy)
     else:
-        yield Finding(check, "ok", f"format({_NAME!r}) is there")
+        yield Finding(check, "ok", f"format({_NAME!r}) works")
 
 
 def _conf(spark: SparkSession) -> Iterator[Finding]:
@@ -109,8 +109,8 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
         text = "the source reads all messages, and Spark filters them"
         yield Finding("filters", "warning", text, f"spark.conf.set({_PUSHDOWN!r}, 'true')")
     if spark.conf.get("spark.speculation", "false") == "true":
-        text = "a task may run twice at a time, and then its rows are written twice"
-        remedy = "set spark.speculation=false, or tell duplicates by their DEDUPE_ID"
+        text = "a task may run twice at the same time, and then its rows are written twice"
+        remedy = "set spark.speculation=false, or recognize duplicates by their DEDUPE_ID"
         yield Finding("speculation", "warning", text, remedy)
     else:
         yield Finding("speculation", "ok", "off")
@@ -134,8 +134,8 @@ def _workers(spark: SparkSession) -> Iterator[Finding]:
     try:
         machines = workers(spark)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
-        remedy = "PYSPARK_PYTHON names the workers' Python: the same minor version as here"
-        yield Finding(check, "error", f"no Python runs there: {_gist(error)}", remedy)
+        remedy = "set PYSPARK_PYTHON to a Python of the workers with the same minor version as here"
+        yield Finding(check, "error", f"Python does not run on the workers: {_gist(error)}", remedy)
         return
     for machine in machines:
         text = f"{machine.host}: Python {machine.python}, {_shown(machine)}"
@@ -144,7 +144,7 @@ def _workers(spark: SparkSession) -> Iterator[Finding]:
             remedy = f"install {' and '.join(missing)} in the Python that PYSPARK_PYTHON names"
             yield Finding(check, "error", text, remedy)
         elif machine.versions != here.versions:
-            yield Finding(check, "warning", text, f"use the versions of here: {_shown(here)}")
+            yield Finding(check, "warning", text, f"use the same versions as here: {_shown(here)}")
         else:
             yield Finding(check, "ok", text)
 
@@ -157,13 +157,13 @@ def _options(options: SinkOptions) -> Iterator[Finding]:
     if options.connection.token is None:
         yield Finding("options", "ok", "accepted")
     else:
-        text = "auth.token is a part of Spark's plans, for tests only"
+        text = "auth.token is visible in Spark's plans: use it only for tests"
         yield Finding("options", "warning", text, "use auth.token_env or auth.token_file")
 
 
 def _broker(seen: BrokerView) -> Iterator[Finding]:
     if seen.error is None and not seen.topics:
-        text = "not looked at, since the options name no topic to look for"
+        text = "not checked, because the options name no topic"
         yield Finding("broker", "warning", text, "give the options topic and subscription")
         return
     yield _reached("broker", "here", seen.error)
@@ -171,8 +171,8 @@ def _broker(seen: BrokerView) -> Iterator[Finding]:
         if exists:
             yield Finding("topics", "ok", f"{topic} exists")
         else:
-            text = f"{topic} does not exist: the first row makes it, where the broker allows that"
-            yield Finding("topics", "warning", text, "look whether its name is right")
+            text = f"{topic} does not exist: the first row creates it, if the broker allows that"
+            yield Finding("topics", "warning", text, "check its name")
 
 
 def _broker_from_workers(
@@ -189,7 +189,7 @@ def _broker_from_workers(
 def _reached(check: str, whence: str, error: str | None) -> Finding:
     if error is None:
         return Finding(check, "ok", f"reached from {whence}")
-    remedy = "check service.url, the network and auth.*, as they are there"
+    remedy = "check service.url, the network and auth.* there"
     return Finding(check, "error", f"not reached from {whence}: {error}", remedy)
 
 
@@ -198,7 +198,7 @@ def _settings(options: SinkOptions, seen: BrokerView) -> Iterator[Finding]:
     once = options.effectively_once is not None
     if options.connection.admin_url is None:
         if once:
-            text = "not looked at, and delivery=effectively-once is nothing without it"
+            text = "not checked, and delivery=effectively-once does not work without it"
             yield Finding("deduplication", "warning", text, "set admin.url")
         return
     try:
@@ -256,25 +256,27 @@ def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterat
     names = _found(lambda: admin.subscriptions.names(topic)) or []
     left_behind = [name for name in names if name.startswith(PROBE)]
     for name in left_behind:
-        text = f"{topic} has {name}, left behind by a process that was killed: it keeps everything"
+        text = f"{topic} has {name}, which a killed process left behind: it keeps all messages"
         remedy = f"pulsar-admin topics unsubscribe --subscription {name} {topic}"
         yield Finding(check, "warning", text, remedy)
     users = sorted(set(names) - set(left_behind))
     if users and keeper is not None and keeper not in users:
         text = (
-            f"{topic} has {', '.join(users)}, and the sink makes {keeper} beside it, which keeps "
-            "every dead letter until somebody acknowledges it there"
+            f"{topic} has {', '.join(users)}, and the sink also creates {keeper}, which keeps "
+            "every dead letter until it is acknowledged there"
         )
         yield Finding(check, "warning", text, f"initial_subscription_name={users[0]}")
         return
     if users:
-        yield Finding(check, "ok", f"{topic} has some")
+        yield Finding(check, "ok", f"{topic} has a subscription")
         return
     kept = _found(lambda: admin.topics.retention(topic))
     if kept and not kept.keeps_nothing:
-        yield Finding(check, "ok", f"{topic} has none, and the broker keeps messages for a while")
+        yield Finding(
+            check, "ok", f"{topic} has no subscription, but the broker keeps messages for a while"
+        )
         return
-    text = f"{topic} has none, so the broker may delete what is written there"
+    text = f"{topic} has no subscription, so the broker may delete the rows that are written there"
     remedy = f"pulsar-admin topics create-subscription --subscription NAME {topic}"
     yield Finding(check, "warning", text, remedy)
 
@@ -283,10 +285,14 @@ def _size(admin: AdminClient, ours: int) -> Iterator[Finding]:
     settings = _found(admin.broker_configuration) or {}
     broker = int(settings.get("maxMessageSize", 0))
     if 0 < broker < ours:
-        text = f"max_message_bytes={ours}, and the broker takes {broker}"
+        text = f"max_message_bytes={ours}, but the broker accepts only {broker}"
         yield Finding("message size", "error", text, f"max_message_bytes={broker - (16 << 10)}")
     elif broker:
-        yield Finding("message size", "ok", f"the broker takes {broker} bytes, we send {ours}")
+        yield Finding(
+            "message size",
+            "ok",
+            f"the broker accepts {broker} bytes, and the sink sends at most {ours}",
+        )
 
 
 def _gist(error: Exception) -> str:

@@ -128,7 +128,7 @@ class CachedClient:
         try:
             return when_free(create, pulsar.ProducerBusy, patience=_BUSY_FOR, backoff=_BUSY_BACKOFF)
         except pulsar.ProducerBusy:
-            text = f"another producer on {topic} keeps the name {arguments['producer_name']}"
+            text = f"another producer on {topic} still has the name {arguments['producer_name']}"
             raise PulsarFailuresError("PRODUCER_BUSY", text) from None
 
     def forget_producers(self) -> None:

@@ -84,8 +84,8 @@ class ClusterConnection:
         service_url = options.needed("service.url", "a URL such as pulsar://localhost:6650")
         if not _is_url(service_url, r"pulsar(?:\+ssl)?|https?"):
             raise ConfigError(
-                "service.url: expected a URL such as pulsar://localhost:6650, or with more hosts "
-                "such as pulsar://one:6650,two:6650"
+                "service.url: expected a URL such as pulsar://localhost:6650, or with several "
+                "hosts, such as pulsar://one:6650,two:6650"
             )
         admin_url = options.text("admin.url")
         if admin_url is not None and not _is_url(admin_url, "https?"):
@@ -94,7 +94,7 @@ class ClusterConnection:
         secrets = {way: options.text(f"auth.{way}") for way in ways}
         given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
         if len(given) > 1:
-            raise ConfigError(f"{given[1]}: expected no more than one of {', '.join(given)}")
+            raise ConfigError(f"{given[1]}: expected at most one of {', '.join(given)}")
         return cls(
             service_url=service_url,
             **secrets,
@@ -145,7 +145,10 @@ class ClusterConnection:
                 **dict(self.arguments),
             )
         except (ValueError, TypeError, pulsar.PulsarException) as error:
-            text = f"no client for service.url and client.*: pulsar-client says {error}"
+            text = (
+                "no client can be created from service.url and client.*: pulsar-client says "
+                f"{error}"
+            )
             raise PulsarFailuresError("INVALID_CONFIGURATION", text) from None
 
 

@@ -39,13 +39,13 @@ _OPTION_OF = {
 
 #: Options that other sinks have, and why this sink does not have them.
 _REFUSED = {
-    "ack_tracking": "a task has always a receipt for each of its rows",
-    "batch.delay_ms": "batches end by batch.messages and batch.bytes alone, so that each attempt "
-    "of a task sends the same ones",
-    "producer.": "the sink decides about producers; batch.*, compression, pending.max and "
-    "send.timeout_ms are what may differ",
-    "properties.packed": "consumers read the properties one by one",
-    "window": "pending.max says how many rows are under way",
+    "ack_tracking": "a task always waits for the receipt of each of its rows",
+    "batch.delay_ms": "only batch.messages and batch.bytes limit batches, so that each attempt of "
+    "a task sends the same ones",
+    "producer.": "the sink configures its producers; only batch.*, compression, pending.max and "
+    "send.timeout_ms can be set",
+    "properties.packed": "consumers read each property by itself",
+    "window": "pending.max limits how many rows have no receipt yet",
 }
 
 _SINK_ID = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -224,7 +224,9 @@ class SinkOptions:
         reader.refuse(_REFUSED)
         reader.finish()
         if parsed.effectively_once is not None and parsed.oversize == "chunk":
-            accepted = "fail or truncate with delivery=effectively-once: parts can't be numbered"
+            accepted = (
+                "fail or truncate with delivery=effectively-once, because parts cannot be numbered"
+            )
             raise ConfigError.bad("oversize", "chunk", accepted)
         return parsed
 
@@ -259,8 +261,8 @@ def _targets(reader: OptionReader, max_attempts: int, levels: str) -> SinkTarget
         raise ConfigError.bad(
             "subscription",
             None,
-            f"the subscription that handles {topic}, for it names the retry and dead-letter "
-            "topics; or both retry.topic and dead_letter.topic",
+            f"the subscription that handles {topic}, because its name is part of the names of the "
+            "retry and dead-letter topics; or both retry.topic and dead_letter.topic",
         )
     if subscription is not None and not both_named:
         raise ConfigError.bad(
@@ -308,7 +310,7 @@ def _delays(reader: OptionReader, levels: str | None) -> Backoff:
         return DelayLevels.parse(levels or DEFAULT_DELAY_LEVELS)
     if minimum is None or maximum is None:
         missing = "backoff.minimum" if minimum is None else "backoff.maximum"
-        raise ConfigError.bad(missing, None, f"{accepted}: a backoff needs both bounds")
+        raise ConfigError.bad(missing, None, f"{accepted}, because a backoff needs both bounds")
     seconds("backoff.maximum", maximum, maximum=MAX_DELAY)
     return Exponential(minimum, maximum, multiplier=2.0 if multiplier is None else multiplier)
 
@@ -329,7 +331,7 @@ def _batching(reader: OptionReader, max_message_bytes: int, rate: float | None) 
 
 
 def _rate_limit(reader: OptionReader) -> float | None:
-    accepted = "rows a second, more than 0"
+    accepted = "rows per second, more than 0"
     rate = reader.number("rate_limit", accepted)
     if rate is not None and rate <= 0:
         raise ConfigError.bad("rate_limit", rate, accepted)
@@ -350,8 +352,8 @@ def _effectively_once(reader: OptionReader) -> EffectivelyOnce | None:
         raise ConfigError.bad(
             "sink.id",
             sink_id,
-            "a name for this use of the sink, of letters, digits, dots, dashes and underscores: "
-            "the broker knows rows again by it",
+            "a name for this use of the sink, made of letters, digits, dots, dashes and "
+            "underscores: by it the broker recognizes rows that were already written",
         )
     if partitions is None:
         raise ConfigError.bad(

@@ -35,7 +35,7 @@ class OptionReader:
         self._known: list[str] = []
         for key, value in self._left.items():
             if not isinstance(value, str):
-                raise ConfigError.bad(key, value, "text, as every option of Spark")
+                raise ConfigError.bad(key, value, "text, like every option of Spark")
 
     def _take(self, key: str) -> str | None:
         self._known.append(key)
@@ -107,7 +107,7 @@ class OptionReader:
     def finish(self) -> None:
         """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
         if path := self._left.get("path"):  # of `save`, `start` and `load`
-            accepted = "none: the option topic names a topic, with subscription"
+            accepted = "no path: use the options topic and subscription"
             raise ConfigError.bad("path", path, accepted)
         unknown = sorted(self._left.keys() - SPARK_OPTIONS)
         if unknown:

@@ -79,7 +79,7 @@ class Receipts:
         if max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
             # Only the last row of a batch asks for a receipt, which has to cover the whole batch.
             raise PulsarFailuresError(
-                "BATCH_BROKEN", f"{rows} rows for {topic} did not travel in one batch"
+                "BATCH_BROKEN", f"{rows} rows for {topic} were not sent in one batch"
             )
         self.pending -= rows
         self.acked += rows
@@ -89,4 +89,6 @@ class Receipts:
 
 def refused(result: str, what: str) -> PulsarFailuresError:
     """Return the error for the name of one of pulsar-client's results."""
-    return PulsarFailuresError(slug_of(result), f"{what} not written: pulsar-client says {result}")
+    return PulsarFailuresError(
+        slug_of(result), f"{what} could not be written: pulsar-client says {result}"
+    )

@@ -404,7 +404,9 @@ def test_a_refused_topic_fails_the_job(admin, write, rows, dead):
     """With the reason first, by pulsar-client's name for it."""
     admin.create_topic(dead)
     admin.terminate(dead)
-    with pytest.raises(PythonException, match=r"\[PULSAR_SINK_TOPIC_TERMINATED\] .*-DLQ not writ"):
+    with pytest.raises(
+        PythonException, match=r"\[PULSAR_SINK_TOPIC_TERMINATED\] .*-DLQ could not be writ"
+    ):
         write(rows("'x' AS payload", "false AS retryable"))
 
 
@@ -453,7 +455,7 @@ def test_overwrite_is_refused(write, rows):
 
 def test_a_path_is_refused(write, rows):
     """Whoever means a topic by it learns how to name one."""
-    with pytest.raises(AnalysisException, match="path='orders': expected none: the option topic"):
+    with pytest.raises(AnalysisException, match="path='orders': expected no path: use the option"):
         write(rows("'x' AS payload"), path="orders")
 
 

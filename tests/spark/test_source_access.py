@@ -79,7 +79,7 @@ def test_who_may_read_the_topic_alone_reads_it(guarded, letters, read):
 
 def test_who_may_not_read_the_topic_is_told(read):
     """By an error, and not by an empty frame."""
-    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_AUTHORIZATION_ERROR\] there was"):
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_AUTHORIZATION_ERROR\] the top"):
         read()
 
 

@@ -178,7 +178,7 @@ def test_what_is_deleted_after_planning_is_an_error(letters, admin, all_of_it):
     admin.call("POST", f"{path}/trim")
     eventually(lambda: len(admin.get(f"{path}/internalStats")["ledgers"]) == 1)
 
-    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\].* deleted it unread"):
+    with pytest.raises(PulsarSourceError, match=r"\[PULSAR_SOURCE_DATA_LOSS\].* deleted it before"):
         list(readers[0].read(tasks[0]))
     left = [row["payload"] for batch in readers[1].read(tasks[1]) for row in batch.to_pylist()]
     assert ([] if all_of_it else [b"c"]) == left

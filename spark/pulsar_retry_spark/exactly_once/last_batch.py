@@ -43,12 +43,14 @@ def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
                 _replace(client, topic, last, {"batch": batch, "rows": rows})
             elif (last["batch"], last["rows"]) != (batch, rows):
                 raise ConfigError(
-                    f"micro-batch {batch} has {rows}, and was sent before: micro-batch "
-                    f"{last['batch']} had {last['rows']}. Expected the same rows, or a sink.id of "
-                    "its own, which writes them a second time where they were written"
+                    f"micro-batch {batch} has {rows}, but micro-batch {last['batch']} was already "
+                    f"sent with {last['rows']}: expected the same rows, or another sink.id, which "
+                    "writes rows that were already written a second time"
                 )
     except pulsar.PulsarException as error:
-        raise refused(type(error).__name__, f"what micro-batch {batch} has, to {topic},") from None
+        raise refused(
+            type(error).__name__, f"the fingerprint of micro-batch {batch} for {topic}"
+        ) from None
 
 
 def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:

@@ -140,7 +140,7 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
         raise ConfigError.bad(
             "delivery",
             "effectively-once",
-            "a namespace that deduplicates: pulsar-admin namespaces set-deduplication --enable "
+            "a namespace with deduplication: pulsar-admin namespaces set-deduplication --enable "
             f"{name.tenant}/{name.namespace}",
         )
     first = _first(client, topic)
@@ -151,8 +151,8 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"{'; '.join(changed)} when this sink.id was first used: expected the same, or a "
-            "sink.id of its own"
+            f"{'; '.join(changed)} when this sink.id was first used: expected the same, or another "
+            "sink.id"
         )
 
 

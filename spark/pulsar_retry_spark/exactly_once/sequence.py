@@ -52,13 +52,16 @@ class Numbering:
         if once.claim is None or task.partition >= once.partitions:
             raise PulsarFailuresError(
                 "NOT_ORDERED",
-                f"partition {task.partition} of rows that should have {once.partitions}: "
-                "delivery=effectively-once needs write_failures or route_batches",
+                f"the rows of partition {task.partition} are not distributed over "
+                f"{once.partitions} partitions in a stable order: delivery=effectively-once needs "
+                "write_failures or route_batches",
             )
         batch = once.claim.batch
         if batch is not None and task.query is None:
             # A new checkpoint numbers its micro-batches from 0 again, and has a new id.
-            raise PulsarFailuresError("NO_QUERY_ID", "this Spark does not tell which query it is")
+            raise PulsarFailuresError(
+                "NO_QUERY_ID", "this Spark does not report the id of the streaming query"
+            )
         names = [once.sink_id, *([task.query] if batch is not None and task.query else [])]
         place = f"p{task.partition}of{once.partitions}"
         prefix = "-".join([*names, place, f"k{options.batching.messages}"])
@@ -94,7 +97,7 @@ class OrderCheck:
         if ids.null_count or not sorted_ or ids[0].as_py() < self.last:
             raise PulsarFailuresError(
                 "NOT_ORDERED",
-                "rows that are not sorted by dedupe_id: delivery=effectively-once needs "
+                "the rows are not sorted by dedupe_id: delivery=effectively-once needs "
                 "write_failures or route_batches",
             )
         self.last = ids[-1].as_py()

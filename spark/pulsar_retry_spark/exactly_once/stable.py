@@ -57,7 +57,9 @@ def _query_of(rows: DataFrame) -> str:
     )  # Spark Connect raises a RuntimeError
     query: str | None = context and context.getLocalProperty("sql.streaming.queryId")
     if not query:
-        raise PulsarFailuresError("NO_QUERY_ID", "this Spark does not tell which query it is")
+        raise PulsarFailuresError(
+            "NO_QUERY_ID", "this Spark does not report the id of the streaming query"
+        )
     return query
 
 

@@ -178,10 +178,12 @@ class Columns:
             elif extra:
                 further[name] = position
             else:
-                hint = "; extra=properties or extra=json takes them along"
+                hint = "; extra=properties or extra=json accepts further columns"
                 raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)) + hint)
         if "payload" not in known:
-            raise ConfigError("no column 'payload': expected one of binary or string (or 'value')")
+            raise ConfigError(
+                "no column 'payload': expected one of type binary or string (or a column 'value')"
+            )
         return cls(known, further, tuple(ignored), frozenset(of_source))
 
 
@@ -201,21 +203,22 @@ def warn_of(columns: Columns, names: Iterable[str], options: SinkOptions) -> Non
     """Log a warning, once for each, about columns and options that may surprise the user."""
     if options.initial_subscription_name is None:
         _warn_once(
-            "initial_subscription_name=none makes no subscription: where the retry and dead-letter "
-            "topics have none of yours, a broker with default settings deletes them after a "
-            "minute, with all rows"
+            "initial_subscription_name=none creates no subscription: if you have not created one "
+            "on the retry and dead-letter topics, a broker with default settings deletes these "
+            "topics with all rows after a minute"
         )
     elif options.targets.retry is not None and options.targets.subscription is None:
         _warn_once(
-            f"there is no option subscription, so none is made on {options.targets.retry}: where "
-            "it has none of yours, a broker with default settings deletes it after a minute"
+            "there is no option subscription, so no subscription is created on "
+            f"{options.targets.retry}: if you have not created one, a broker with default settings "
+            "deletes the topic after a minute"
         )
     if columns.ignored:
         _warn_once(f"the columns {', '.join(columns.ignored)} are not written")
     if "topic" in (name.lower() for name in names) and "origin_topic" in columns.of_source:
         _warn_once(
-            "the column topic is taken for where the rows came from (REAL_TOPIC); a column "
-            "target_topic says where they go instead of the subscription's topics"
+            "the column topic is used as the topic that the rows came from (REAL_TOPIC); use a "
+            "column target_topic to send them to other topics than the subscription's"
         )
 
 
@@ -226,8 +229,8 @@ def _warn_once(text: str) -> None:
 
 def _alone(name: str) -> str:
     return (
-        f"unknown column {name!r}: {', '.join(sorted(READ_BACK))} are columns only together, as "
-        "reading gives them; extra=properties or extra=json takes one of your own along"
+        f"unknown column {name!r}: {', '.join(sorted(READ_BACK))} are accepted only together, as "
+        "the source gives them; extra=properties or extra=json accepts a column of your own"
     )
 
 
@@ -247,8 +250,8 @@ def check_schema(schema: Any, options: SinkOptions) -> Columns:
     _check_targets(columns, options)
     if options.effectively_once is not None and columns.has_targets:
         raise ConfigError(
-            "column 'target_topic': expected none with delivery=effectively-once, which has to "
-            "know all topics beforehand"
+            "column 'target_topic': expected no such column with delivery=effectively-once, which "
+            "has to know all topics in advance"
         )
     return columns
 
@@ -268,10 +271,12 @@ def _check_extra(field: _Field) -> None:
     if kind.startswith(("array<", "map<", "struct<", "binary", "variant", "interval")):
         raise ConfigError(
             f"column {field.name!r} is {kind}: expected a plain value with extra=properties; "
-            "extra=json takes any"
+            "extra=json accepts any"
         )
     if field.name.startswith(FAILURE) or field.name in RESERVED_PROPERTIES:
-        raise ConfigError(f"column {field.name!r}: expected another name, for it is the system's")
+        raise ConfigError(
+            f"column {field.name!r}: expected another name, because the system uses this one"
+        )
 
 
 def _check_targets(columns: Columns, options: SinkOptions) -> None:
@@ -290,8 +295,10 @@ def _check_targets(columns: Columns, options: SinkOptions) -> None:
         raise ConfigError.bad(
             "retry.topic",
             None,
-            "a topic, for nothing tells these rows from retryable ones; or max_attempts=1, which "
-            "makes all of them dead letters",
+            "a topic, because no column tells which rows to retry; or max_attempts=1, which makes "
+            "all of them dead letters",
         )
     if dead_letter is None and options.max_attempts == 1:
-        raise ConfigError.bad("dead_letter.topic", None, "a topic, for max_attempts=1")
+        raise ConfigError.bad(
+            "dead_letter.topic", None, "a topic, because max_attempts=1 makes all rows dead letters"
+        )

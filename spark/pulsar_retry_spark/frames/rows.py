@@ -232,7 +232,9 @@ def _row(df: DataFrame, named: Iterable[object]) -> Column:
     apart = (apart | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
     fields = [_named(name) for name in df.columns if name.lower() not in apart]
     if not fields:
-        raise ConfigError.bad("payload", None, "a column: no other is left for it")
+        raise ConfigError.bad(
+            "payload", None, "a column, because no other column is left for the payload"
+        )
     row = F.to_json(F.struct(*fields), _JSON)
     return F.coalesce(F.col("_corrupt_record"), row) if _has(df, "_corrupt_record") else row
 

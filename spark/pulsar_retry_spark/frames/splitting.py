@@ -99,11 +99,11 @@ def split(
     if kept:
         judged = keep_rows(judged)
     elif not is_deterministic(judged):
-        accepted = "no stream" if df.isStreaming else "once=True"
+        accepted = "a frame that is not a stream" if df.isStreaming else "once=True"
         raise ConfigError.bad(
             "df",
             df,
-            f"{accepted}, or the same rows and verdicts each time: its plan, or a rule, has "
+            f"{accepted}, or the same rows and verdicts each time: its plan or a rule contains "
             "something like rand() or uuid()",
         )
     good = judged.where(F.col(_VERDICT).isNull() & F.col(_WHOLE))
@@ -186,7 +186,7 @@ class Verdict:
 
 def _verdicts(df: DataFrame, rules: Mapping[str, Column | str]) -> list[Verdict]:
     if not rules or not all(isinstance(name, str) and name.strip() for name in rules):
-        raise ConfigError.bad("rules", rules, "one rule or more, each with a name")
+        raise ConfigError.bad("rules", rules, "one or more rules, each with a name")
     columns = [F.expr(rule) if isinstance(rule, str) else rule for rule in rules.values()]
     kinds = [field.dataType for field in df.select(*columns).schema]
     verdicts = []

@@ -86,4 +86,6 @@ def _judged(handler: Handler, batch: DataFrame) -> tuple[DataFrame, DataFrame]:
         case (DataFrame() as good, DataFrame() as failed):
             return good, failed
         case other:
-            raise ConfigError.bad("handler", other, "to return a pair: good rows, failed rows")
+            raise ConfigError.bad(
+                "handler", other, "a handler that returns a pair: good rows, failed rows"
+            )

@@ -216,7 +216,7 @@ class Router:
         if asked not in {None, RETRY, DEAD_LETTER}:
             raise _bad_row("action", asked, f"{RETRY}, {DEAD_LETTER} or null")
         if not 0 <= attempt <= _MAX_ATTEMPT:
-            raise _bad_row("attempt", attempt, "the attempt that failed, from 1, or 0")
+            raise _bad_row("attempt", attempt, "0, or the number of the attempt that failed")
         delay = self._options.delays.delay(attempt) if attempt else 0.0  # attempt 0: at once
         retried = asked == RETRY or (
             asked is None
@@ -252,8 +252,8 @@ class Router:
             option = "retry.topic" if action == RETRY else "dead_letter.topic"
             raise PulsarFailuresError(
                 "NO_TARGET",
-                f"a row (attempt {attempt}) is to be a {action}, but there is no {option}: set it, "
-                "or topic and subscription, or the row's action, retryable or attempt",
+                f"the action for a row (attempt {attempt}) is {action}, but there is no {option}: "
+                "set it, or topic and subscription, or the row's action, retryable or attempt",
             )
         return target
 
@@ -322,9 +322,9 @@ class Router:
         if self.targets.dead_letter is None:
             raise PulsarFailuresError(
                 "TOO_MANY_REDRIVES",
-                f"a row was brought back {wire.redrive_count(headers)} times already, and "
+                f"a row was already redriven {wire.redrive_count(headers)} times, and "
                 f"max_redrives={self._options.max_redrives}, but there is no dead_letter.topic "
-                "where it stays",
+                "for it",
             )
         self.over_redriven += 1
         dead: Decision = (DEAD_LETTER, retryable, attempt, None)
@@ -342,8 +342,9 @@ class Router:
         if self._options.oversize == "fail" or rest < 0:
             raise PulsarFailuresError(
                 "OVERSIZE",
-                f"a row takes {size} bytes, {len(whole)} of them payload, and max_message_bytes="
-                f"{limit}: oversize=truncate cuts payloads, oversize=chunk sends several parts",
+                f"a row takes {size} bytes, {len(whole)} of them payload, but "
+                f"max_message_bytes={limit}: oversize=truncate shortens payloads, oversize=chunk "
+                "sends several parts",
             )
         properties[wire.FAILURE_TRUNCATED] = str(len(whole))
         return whole[:rest], limit

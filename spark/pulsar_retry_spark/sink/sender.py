@@ -40,9 +40,9 @@ _MAX_PENDING_BYTES = 64 << 20
 _ALIKE = 1.0
 
 _REFUSED = (
-    "rows for {} not written: the broker refuses one that is due in {:.1f} s by closing the "
-    "connection, and tells clients no reason: see maxDeliveryDelayInMillis of the namespace's "
-    "delayed delivery policy, and maxMessageSize of the topic"
+    "rows for {} could not be written: the broker refuses one that is due in {:.1f} s by closing "
+    "the connection, and gives clients no reason: check maxDeliveryDelayInMillis of the "
+    "namespace's delayed delivery policy, and maxMessageSize of the topic"
 )
 
 #: How many lanes are sealed at the same time.
@@ -244,9 +244,10 @@ class Sender:
             name = type(error).__name__
             raise PulsarFailuresError(
                 slug_of(name),
-                f"rows for {topic} not written: pulsar-client says {name} to its subscription "
-                f"{subscription}. Without one the broker may delete the rows, so it is made first: "
-                "allow that, or set initial_subscription_name=none where the topic has one already",
+                f"rows for {topic} could not be written: pulsar-client says {name} for the "
+                f"subscription {subscription}. Without a subscription the broker may delete the "
+                "rows, so it is created first: allow that, or set initial_subscription_name=none "
+                "if the topic already has a subscription",
             ) from None
 
     def _check_claim(self, topic: str, partitions: int) -> None:
@@ -255,8 +256,8 @@ class Sender:
         if once and once.claim and (topic, partitions) not in once.claim.topics:
             raise PulsarFailuresError(
                 "PARTITIONS_CHANGED",
-                f"{topic} has {partitions} partitions now: delivery=effectively-once needs a new "
-                "sink.id for that",
+                f"{topic} now has {partitions} partitions: with delivery=effectively-once this "
+                "needs a new sink.id",
             )
 
     def _lane(self, topic: str, how: str, name: str | None) -> Lane:

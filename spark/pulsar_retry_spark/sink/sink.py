@@ -143,7 +143,7 @@ def _send_report(options: SinkOptions, topic: str, summary: str) -> None:
 def _check_receipts(rows: int, acked: int) -> None:
     """Check that every row has a receipt. Otherwise, this package has an error."""
     if rows != acked:
-        raise PulsarFailuresError("RECEIPTS", f"{rows} rows were sent, and {acked} have a receipt")
+        raise PulsarFailuresError("RECEIPTS", f"{rows} rows were sent, but {acked} have a receipt")
 
 
 def _check_number(rows: int, options: SinkOptions) -> None:

@@ -34,14 +34,14 @@ def parsed_options(
         PulsarFailuresError: the broker was not reached from here, or it refuses the token.
     """
     if overwrite:
-        raise ConfigError.bad("mode", "overwrite", "append: topics can't be emptied")
+        raise ConfigError.bad("mode", "overwrite", "append, because topics cannot be emptied")
     parsed = SinkOptions.parse(options)
     if parsed.effectively_once is not None:
         raise ConfigError.bad(
             "delivery",
             "effectively-once",
-            "at-least-once here: write_failures and route_batches can do more, for they put the "
-            "rows in a stable order",
+            "at-least-once here: only write_failures and route_batches can do more, because they "
+            "put the rows in a stable order",
         )
     reach(parsed.connection)
     warn_of(check_schema(schema, parsed), schema.names, parsed)
@@ -121,8 +121,9 @@ def _tell_of_abort(messages: Sequence[WriterCommitMessage | None], batch: int | 
     """
     report = Report.total(_reports(messages))
     _log.warning(
-        "%s failed: at least %d rows of %d of %d tasks are stored and stay; running it again "
-        "stores them again, with equal DEDUPE_ID, unless delivery=effectively-once",
+        "%s failed: at least %d rows of %d of %d tasks are stored and will not be removed; "
+        "running it again stores them again, with the same DEDUPE_ID, unless "
+        "delivery=effectively-once",
         "the job" if batch is None else f"micro-batch {batch}",
         report.rows,
         report.partitions,

@@ -104,13 +104,15 @@ def prepare(
         ConfigError: an argument or a column is invalid.
     """
     if failed.isStreaming:
-        raise ConfigError.bad("failed", failed, "no stream: use writeStream, or route_batches")
+        raise ConfigError.bad(
+            "failed", failed, "a frame that is not a stream: use writeStream, or route_batches"
+        )
     if action not in {None, RETRY, DEAD_LETTER}:
         raise ConfigError.bad("action", action, f"{RETRY!r}, {DEAD_LETTER!r} or None")
     read_back = Columns.of(failed.columns, extra=True).read_back
     if keep_attempts and not (read_back and action == RETRY):
         raise ConfigError.bad(
-            "keep_attempts", keep_attempts, "action='retry' with it, and rows that were read back"
+            "keep_attempts", keep_attempts, "action='retry' too, and rows that were read back"
         )
     if action is not None:
         failed = failed.withColumn("action", F.lit(action))
@@ -128,8 +130,8 @@ def _check_stability(failed: DataFrame) -> None:
     """Refuse a frame whose plan may give other rows each time it is evaluated."""
     if not is_deterministic(failed):
         accepted = (
-            "the same rows each time with delivery=effectively-once, so nothing like rand() "
-            "or uuid() in its plan: checkpoint it, or write it to a table first"
+            "the same rows each time, because of delivery=effectively-once, but its plan contains "
+            "something like rand() or uuid(): checkpoint it, or write it to a table first"
         )
         raise ConfigError.bad("failed", failed, accepted)
 

@@ -55,7 +55,8 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
     if last == first == END:
         # A partition that holds only an incomplete chunked message looks like this, too.
         raise PulsarSourceError(
-            "TIMEOUT", f"{name} has messages, but neither the first nor the last one comes"
+            "TIMEOUT",
+            f"{name} has messages, but the broker delivers neither the first nor the last one",
         )
     return Extent(None if first == END else first, last)
 

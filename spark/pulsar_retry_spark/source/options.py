@@ -122,14 +122,18 @@ class SourceOptions:
             if topic.has_partition(partition):
                 return topic
         names = " and ".join(each.name for each in self.topics)
-        raise ConfigError(f"checkpointLocation: it is of a query on {partition}, not on {names}")
+        raise ConfigError(
+            f"checkpointLocation: it belongs to a query on {partition}, not on {names}"
+        )
 
 
 def _refuse_those_of_streams(reader: OptionReader) -> None:
     for name in _OF_STREAMS:
         value = reader.text(name)
         if value is not None:
-            accepted = "nothing in spark.read, which reads all that there is: it is for readStream"
+            accepted = (
+                "no value in spark.read, which reads all messages: the option is for readStream"
+            )
             raise ConfigError.bad(name, value, accepted)
 
 
@@ -153,10 +157,14 @@ def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
     else:
         named = [_topic(each, given[each], topic, subscription, naming) for each in wanted]
     if not named:
-        accepted = "topic and subscription, which name both topics, or the topics by themselves"
+        accepted = (
+            "topic and subscription, from which both names follow, or the names of the topics"
+        )
         raise ConfigError.bad(_OPTION[wanted[0]], None, accepted)
     if len({each.name for each in named}) < len(named):
-        raise ConfigError.bad("retry.topic", given[RETRY], "a topic of its own")
+        raise ConfigError.bad(
+            "retry.topic", given[RETRY], "a topic other than the dead-letter topic"
+        )
     return tuple(named)
 
 
@@ -168,7 +176,8 @@ def _refuse_half(topic: str | None, subscription: str | None, all_named: bool) -
         raise ConfigError.bad(
             "subscription",
             None,
-            f"the subscription that handles {topic}, for it names the retry and dead-letter topics",
+            f"the subscription that handles {topic}, because its name is part of the names of the "
+            "retry and dead-letter topics",
         )
     raise ConfigError.bad("topic", None, f"the topic that {subscription!r} is a subscription of")
 
@@ -179,7 +188,9 @@ def _name(reader: OptionReader, key: str) -> str | None:
         return None
     name = TopicName.parse(text, key)
     if name.domain != "persistent":
-        raise ConfigError.bad(key, text, "a persistent topic: others keep nothing to be read")
+        raise ConfigError.bad(
+            key, text, "a persistent topic, because other topics store no messages"
+        )
     return str(name)
 
 

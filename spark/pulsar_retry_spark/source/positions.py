@@ -41,7 +41,9 @@ class MessagePosition(NamedTuple):
         """
         match = _TEXT.fullmatch(text) if isinstance(text, str) else None
         if match is None:
-            raise ConfigError.bad("checkpointLocation", text, "an offset as ledger:entry:batch")
+            raise ConfigError.bad(
+                "checkpointLocation", text, "an offset in the form ledger:entry:batch"
+            )
         return cls(*map(int, match.groups()))
 
     def __str__(self) -> str:

@@ -79,7 +79,7 @@ def read_batches(
     rows = RowBuffer(schema, constants)
     number = piece.partition.number
     count = size = 0
-    with refusals_of(f"{piece.partition.name} was not read"), lease(connection) as cached:
+    with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
         for position, raw in messages(cached.client, piece, queue):
             rows.add(raw, _id_text(position, number, raw))
             count += 1
@@ -169,7 +169,7 @@ def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:
     return PulsarSourceError(
         "DATA_LOSS",
         f"{piece.partition.name} has no message {position} any more: the broker has deleted it "
-        "unread. fail_on_data_loss=false goes on with what is left",
+        "before it was read. Set fail_on_data_loss=false to continue with the remaining messages",
     )
 
 
@@ -191,7 +191,7 @@ def _awaited(reader: Any, piece: Piece) -> Any:
         return None
     raise PulsarSourceError(
         "TIMEOUT",
-        f"{piece.partition.name} has messages, but none has come for {PATIENCE:g} s",
+        f"{piece.partition.name} has messages, but none has arrived for {PATIENCE:g} s",
     )
 
 

@@ -106,7 +106,7 @@ class FailureReader(DataSourceReader):
         options = self._options
         reach(options.connection, PulsarSourceError)
         connection = quiet(options.connection)
-        with refusals_of("there was no looking for topics"), lease(connection) as cached:
+        with refusals_of("the topics could not be looked up"), lease(connection) as cached:
             found = existing(cached.client, options.topics)
             warn_if_none(found, options.topics)
             partitions = {each.name: each for each in filter(self._selection.has, found)}

@@ -72,9 +72,9 @@ class ReadingSubscription:
             if not self._stands_at(consumer, name, following):
                 raise PulsarSourceError(
                     "DATA_LOSS",
-                    f"{name} starts at {following}, and what came after {after} has been deleted "
-                    f"without subscription {self.name!r} having seen it. fail_on_data_loss=false "
-                    "goes on with what is left",
+                    f"{name} starts at {following}: messages after {after} have been deleted "
+                    f"before subscription {self.name!r} received them. Set "
+                    "fail_on_data_loss=false to continue with the remaining messages",
                 )
             on_failure.pop_all()
         self._consumers[name] = consumer
@@ -149,8 +149,8 @@ class ReadingSubscription:
         except pulsar.ConsumerBusy:
             raise PulsarSourceError(
                 "SUBSCRIPTION_BUSY",
-                f"another query reads {name} by subscription {self.name!r}: give this one a "
-                "subscription.reader of its own",
+                f"another query reads {name} through subscription {self.name!r}: set another "
+                "subscription.reader for this one",
             ) from None
 
     def _first_from(self, name: str, position: MessagePosition) -> MessagePosition | None:

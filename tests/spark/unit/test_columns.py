@@ -125,7 +125,7 @@ def test_kafkas_names_alone_are_unknown(column):
 @pytest.mark.parametrize(
     ("ddl", "message"),
     [
-        ("reason string", "no column 'payload': expected one of binary or string"),
+        ("reason string", "no column 'payload': expected one of type binary or string"),
         ("payload string, rason string", "unknown column 'rason': did you mean reason?"),
         ("payload string, value string", "column 'value': expected only one column for payload"),
         ("payload int", "column 'payload' is int: expected binary or string"),
@@ -224,7 +224,7 @@ def test_effectively_once_has_to_know_all_topics():
     """A topic that only a row names can't be in the manifest."""
     once = {"delivery": "effectively-once", "sink__id": "a", "sink__partitions": "1"}
     check("payload string", **once)
-    with pytest.raises(ConfigError, match="column 'target_topic': expected none with"):
+    with pytest.raises(ConfigError, match="column 'target_topic': expected no such column with"):
         check("payload string, target_topic string", **once)
 
 

@@ -161,7 +161,7 @@ def test_a_batch_that_is_refused():
     with pytest.raises(PulsarFailuresError) as caught:
         under_test.finish()
     assert (
-        "[PULSAR_SINK_TOPIC_TERMINATED] 1 rows for t not written: pulsar-client says "
+        "[PULSAR_SINK_TOPIC_TERMINATED] 1 rows for t could not be written: pulsar-client says "
         "TopicTerminated" == str(caught.value)
     )
 

@@ -193,7 +193,7 @@ def test_what_was_read_back_goes_by_the_decision():
     ("row", "message"),
     [
         ({"action": "discard"}, "BAD_ROW] a row has action='discard': expected retry, dead_letter"),
-        ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected the attempt that failed"),
+        ({"attempt": -1}, "BAD_ROW] a row has attempt=-1: expected 0, or the number"),
         ({"delay_ms": -1}, "BAD_ROW] a row has delay_ms=-1: expected 0 to 864000 s"),
         ({"delay_ms": 864_000_001}, "BAD_ROW] a row has delay_ms=864000001"),
         ({"target_topic": "a/b"}, "BAD_ROW] a row has target_topic='a/b': expected a topic's name"),

@@ -28,7 +28,7 @@ def test_a_job_without_rows_opens_nothing():
 def test_a_row_without_a_receipt_is_not_written():
     """Whatever the tasks believe: the job fails."""
     tasks = [TaskReport(rows=5, acked=5), TaskReport(rows=5, acked=4)]
-    with pytest.raises(PulsarFailuresError, match=r"RECEIPTS\] 10 rows were sent, and 9 have a"):
+    with pytest.raises(PulsarFailuresError, match=r"RECEIPTS\] 10 rows were sent, but 9 have a"):
         conclude(options(), tasks)
 
 

@@ -65,7 +65,7 @@ def test_one_explicit_topic_is_enough():
         ({"subscription": ""}, "subscription=None: expected the subscription that handles"),
         ({"topic": "", "subscription": ""}, "retry.topic=None: expected topic and subscription"),
         ({"topic": "non-persistent://a/b/c"}, "topic='non-persistent://a/b/c': expected a persis"),
-        ({"retry.topic": "x", "dead_letter.topic": "x"}, "retry.topic=.*expected a topic of its"),
+        ({"retry.topic": "x", "dead_letter.topic": "x"}, "retry.topic=.*expected a topic other"),
         ({"kind": "all"}, "kind='all': expected one of both, retry, dead_letter"),
         ({"starting": "middle"}, "starting='middle': expected one of earliest, latest"),
         ({"max_rows_per_batch": "0"}, "max_rows_per_batch='0': expected a whole number, 1 or more"),
@@ -94,7 +94,7 @@ def test_what_is_not_acceptable_is_named(change, text):
 def test_what_is_for_streams_is_refused_in_a_batch(change):
     """Who gives it expects that it changes what is read."""
     name = next(iter(change))
-    with pytest.raises(ConfigError, match=f"{name}=.* nothing in spark.read.* for readStream"):
+    with pytest.raises(ConfigError, match=f"{name}=.* no value in spark.read.* for readStream"):
         SourceOptions.parse(BASE | change, streaming=False)
 
 
@@ -138,5 +138,7 @@ def test_partitions_belong_to_their_topics():
         )
     }
     assert ["retry", "retry", "retry", "dead_letter"] == list(kinds.values())
-    with pytest.raises(ConfigError, match="checkpointLocation: it is of a query on persistent://x"):
+    with pytest.raises(
+        ConfigError, match="checkpointLocation: it belongs to a query on persistent://x"
+    ):
         options.topic_of("persistent://x/y/z")

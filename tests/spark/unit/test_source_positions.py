@@ -45,7 +45,7 @@ def test_nine_comes_before_ten():
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4", "a:b:c", "1:2:-2", "1:2:3\n", 7, None])
 def test_a_foreign_checkpoint_is_refused(text):
     """Rather than read from a made-up place."""
-    with pytest.raises(ConfigError, match="expected an offset as ledger:entry:batch"):
+    with pytest.raises(ConfigError, match="expected an offset in the form ledger:entry:batch"):
         from_offset({"persistent://public/default/t": text})
 
 
