@@ -149,11 +149,11 @@ class ForkedError(PulsarRetryError, RuntimeError):
 
 
 #: The right that is needed to create the subscription that keeps dead letters.
-FIRST_SUBSCRIPTION = "consume, for its first subscription,"
+FIRST_SUBSCRIPTION = "consume (to create the first subscription)"
 
 _ADVICE = (
-    ". Without a subscription the broker may delete the topic, so one is made first: allow that, "
-    "or say initial_subscription_name=None where the topic has a subscription of yours"
+    ". Without a subscription the broker may delete the topic, so one is created first: grant that "
+    "right, or set initial_subscription_name=None if you have created a subscription"
 )
 
 

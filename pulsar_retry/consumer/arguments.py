@@ -106,12 +106,14 @@ def _encryption(
     if key is not None and (not isinstance(key, str) or not key):
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
     if key is not None and plain:
-        raise ConfigError.bad("plain_letters", plain, "False with a letter_encryption_key")
+        raise ConfigError.bad(
+            "plain_letters", plain, "False, because a letter_encryption_key is given"
+        )
     if key is not None and (reader is None or policy is None):
         raise ConfigError.bad(
             "letter_encryption_key",
             key,
-            "None without a crypto_key_reader, and without enable_retry or a dead_letter_policy",
+            "None, unless there is a crypto_key_reader, and enable_retry or a dead_letter_policy",
         )
     if reader is None or policy is None or plain:
         return {}
@@ -119,8 +121,8 @@ def _encryption(
         raise ConfigError.bad(
             "letter_encryption_key",
             key,
-            "the name of the key that encrypts the letters, for there is a crypto_key_reader; "
-            "or say plain_letters=True, and letters are readable at the broker",
+            "the name of the key that encrypts letters, because there is a crypto_key_reader; or "
+            "plain_letters=True, with which letters are readable at the broker",
         )
     return {"encryption_key": key, "crypto_key_reader": reader}
 
@@ -136,7 +138,7 @@ def _check_retry(topic: Any, receiver_queue_size: Any) -> None:
         TopicName.parse(name)
     if receiver_queue_size == 0:
         raise ConfigError.bad(
-            "receiver_queue_size", 0, "1 or more: enable_retry reads two topics as one"
+            "receiver_queue_size", 0, "1 or more, because enable_retry reads from two topics"
         )
 
 
@@ -153,7 +155,11 @@ def _letter_topics(
     )
     mains = {str(TopicName.parse(name)) for name in topic_list(topic)}
     if topics.retry == topics.dead_letter or topics.retry in mains:
-        raise ConfigError.bad("retry_letter_topic", retry, "a topic of its own")
+        raise ConfigError.bad(
+            "retry_letter_topic",
+            retry,
+            "a topic that is neither consumed here nor the dead-letter topic",
+        )
     if topics.dead_letter in mains:
         raise ConfigError.bad("dead_letter_topic", dead_letter, "a topic that is not consumed here")
     return topics

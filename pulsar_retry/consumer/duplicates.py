@@ -231,7 +231,7 @@ class Deduper:
         if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
             return False
         _log.info(
-            "letter %s of %s is dropped: its message was handled after it was published",
+            "letter %s of %s is dropped: its message was handled after the letter was published",
             raw.message_id(),
             raw.topic_name(),
         )

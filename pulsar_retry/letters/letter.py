@@ -82,7 +82,7 @@ class DelayRequest:
         if plan.topics is None:
             raise ConfigError("reconsume_later needs a subscription with enable_retry=True")
         if delay is not None and level is not None:
-            raise ConfigError.bad("level", level, f"no level beside delay={delay!r}")
+            raise ConfigError.bad("level", level, f"no level, because delay={delay!r} is given")
         if level is not None:
             plan.levels.delay(level)
         if delay is not None:

@@ -36,8 +36,9 @@ def checked_sources(plan: Plan) -> None:
                 raise ConfigError.bad(
                     "topic",
                     plan.topic,
-                    f"no topic of this subscription's own letters ({each}); read it by another "
-                    "subscription, or name other topics in dead_letter_policy",
+                    f"topics other than this subscription's own letter topics ({each}); read that "
+                    "one by another subscription, or name other letter topics in "
+                    "dead_letter_policy",
                 )
 
 

@@ -138,7 +138,7 @@ class Envelope:
             try:
                 left = None if text is None else redact(name, text)
             except Exception:  # noqa: BLE001 - it is the user's own code that fails
-                _log.exception("redacting the %s of a failure failed; it is left out", name)
+                _log.exception("redacting the %s of a failure failed; the text is left out", name)
                 left = None
             texts[name] = left if isinstance(left, str) else None
         return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts

@@ -203,7 +203,7 @@ def _warn_of_garbage(text: str) -> None:
     if not _garbage_seen:
         _garbage_seen = True
         _log.warning(
-            "%s=%.40r is no count and is read as 0; further ones are not logged",
+            "%s=%.40r is not a count and is read as 0; further cases are not logged",
             RECONSUMETIMES,
             text,
         )
@@ -231,7 +231,7 @@ def check_custom(custom: Mapping[str, str] | None, carried: Mapping[str, str]) -
             raise ConfigError.bad("properties", {name: value}, accepted) from None
         if name in SYSTEM_PROPERTIES and carried.get(name) != value:
             raise ConfigError.bad(
-                "properties", {name: value}, f"names other than the system's {name}"
+                "properties", {name: value}, f"names other than {name}, which the system uses"
             )
 
 

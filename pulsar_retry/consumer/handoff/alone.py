@@ -130,7 +130,7 @@ class Alone:
             try:
                 client.close()
             except pulsar.PulsarException:
-                text = "the connection of its own of a letter to %s was not closed"
+                text = "the separate connection for a letter to %s could not be closed"
                 _log.warning(text, self._topic, exc_info=True)
 
     def __enter__(self) -> Self:

@@ -137,7 +137,8 @@ class InFlightLetter:
         except Exception:  # noqa: BLE001 - the caller can be C++
             watch = self.hand_off.watch
             _log.exception(
-                "a message could not be asked back; it comes when the consumer closes",
+                "the redelivery of a message could not be requested; it will be redelivered when "
+                "the consumer closes",
                 extra=None if watch is None else watch.facts(self.raw),
             )
         self.end(error)
@@ -155,7 +156,7 @@ class InFlightLetter:
         try:
             return self.keep(self, error)
         except Exception:  # noqa: BLE001 - for example, no thread can be started
-            _log.exception("a letter cannot be kept to be published again")
+            _log.exception("a letter cannot be kept for another attempt to publish it")
             return False
 
     def _error(self, cause: BaseException) -> SettleError:
@@ -192,4 +193,4 @@ class InFlightLetter:
         try:
             resolve()
         except BaseException:  # noqa: BLE001 - a caller's callback raised; it must not reach C++
-            _log.exception("a callback of reconsume_later_async raised")
+            _log.exception("a callback of reconsume_later_async raised an exception")

@@ -50,18 +50,19 @@ _LARGE = 64 << 10
 _SLOW = 1.0
 
 _TOO_LARGE = (
-    "its properties take {size} bytes, which is more than a message of Pulsar can hold beside its "
-    "payload (maxMessageSize: 5 MiB)"
+    "its properties take {size} bytes, which is more than a Pulsar message can hold in addition to "
+    "its payload (maxMessageSize: 5 MiB)"
 )
 
 _UNREADABLE = (
-    "the message could not be decrypted, and without its encryption context, which a letter cannot "
-    "carry, nobody could ever read it: give subscribe the crypto_key_reader that has its key"
+    "the message could not be decrypted, and a letter with its payload could never be read, "
+    "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
+    "has the key"
 )
 
 _NOT_KEPT = (
-    "%s gets no subscription (initial_subscription_name=None): if it has none of yours, a broker "
-    "with default settings deletes it after a minute, with its dead letters"
+    "no subscription is created on %s (initial_subscription_name=None): if you have not created "
+    "one, a broker with default settings deletes the topic and its dead letters after a minute"
 )
 
 

@@ -67,7 +67,10 @@ class KeptLetters:
                 self._quiet_until = now + _QUIET
         self._timer.check_later(self, delay)
         if not is_quiet:
-            text = "a letter was not published, and is tried again until that works (%d wait): %s"
+            text = (
+                "a letter was not published; publishing is repeated until it succeeds (%d letters "
+                "are waiting): %s"
+            )
             _log.warning(text, len(self._waiting), error)
         return True
 
@@ -107,4 +110,4 @@ class KeptLetters:
 
 
 def _closed() -> ConsumerClosedError:
-    return ConsumerClosedError("the consumer is closed before the letter could be published")
+    return ConsumerClosedError("the consumer was closed before the letter could be published")

@@ -111,7 +111,7 @@ def checked_error(error: Any) -> BaseException | None:
         ConfigError: the value is neither.
     """
     if error is not None and not isinstance(error, BaseException):
-        accepted = "an exception or None; a text belongs into reason or properties"
+        accepted = "an exception or None; put text into reason or properties"
         raise ConfigError.bad("error", error, accepted)
     return error
 
@@ -136,7 +136,7 @@ def _unsettled(message: Any) -> Any:
         return raw
     else:
         what = "was handed on"
-    raise AlreadySettledError(f"the message {what} already, so no letter is made of it")
+    raise AlreadySettledError(f"the message {what} already, so no letter is made from it")
 
 
 def _has_failed(future: AnyFuture) -> bool:

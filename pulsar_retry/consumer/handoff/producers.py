@@ -34,10 +34,9 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 _KEPT = 5.0
 
 _REFUSED = (
-    "the broker refuses the letter, of {size} bytes and a delay of {delay:g} s, by closing the "
-    "connection, and tells clients no reason (pulsar-client may log it): see "
-    "maxDeliveryDelayInMillis of the namespace's delayed delivery policy, and maxMessageSize of "
-    "the topic"
+    "the broker refuses the letter ({size} bytes, delay {delay:g} s) by closing the connection, "
+    "and gives clients no reason (pulsar-client may log it): check maxDeliveryDelayInMillis of the "
+    "namespace's delayed delivery policy, and maxMessageSize of the topic"
 )
 
 #: Publishes one raw message alone. It is built after the connection is open: its delay starts then.
@@ -207,7 +206,9 @@ class LetterProducers:
         except pulsar.IncompatibleSchema:
             if not fallback:
                 raise
-            _log.warning("%s refuses the schema of its dead letters; publishing bytes", topic)
+            _log.warning(
+                "%s refuses the schema of its dead letters; they are published as bytes", topic
+            )
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
         ordered = self._one_thread and self._is_single(topic)

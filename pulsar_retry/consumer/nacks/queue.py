@@ -246,7 +246,7 @@ class NackQueue:
         try:
             deque(map(self.raw.negative_acknowledge, ids), maxlen=0)
         except Exception:  # noqa: BLE001 - the other messages must still be redelivered
-            _log.warning("nacked messages could not be redelivered", exc_info=True)
+            _log.warning("the redelivery of nacked messages could not be requested", exc_info=True)
         if len(ids) >= _CHUNK:
             took = (self._timer.now() - began) / len(ids)
             self._cost += (took - self._cost) * _WEIGHT
@@ -277,7 +277,10 @@ class NackQueue:
             lost = self._awaited.lost(self._timer.now(), state)
             self._look_for_lost()
         if lost.ids:
-            _log.debug("%d chunked messages have not come: they are asked for again", len(lost.ids))
+            _log.debug(
+                "%d chunked messages have not arrived: their redelivery is requested again",
+                len(lost.ids),
+            )
         if lost.everything:
             self.raw.redeliver_unacknowledged_messages()
         elif lost.ids:

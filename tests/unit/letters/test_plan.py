@@ -15,6 +15,7 @@ from pulsar_retry.wire.names import LetterTopics
 
 ORDERS = "persistent://public/default/orders"
 A_TOPIC = "a topic: t, tenant/namespace/t or persistent://tenant/namespace/t"
+OTHER_TOPIC = "a topic that is neither consumed here nor the dead-letter topic"
 LEVELS = 'levels such as "1s 5s 10s 1m 2h" of at most 864000 s each'
 PATTERN = re.compile("public/default/o.*")
 NOTHING = object()
@@ -50,7 +51,7 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ({"subscription": None}, "subscription_name=None: expected a name that is not blank"),
         (
             {"receiver_queue_size": 0},
-            "receiver_queue_size=0: expected 1 or more: enable_retry reads two topics as one",
+            "receiver_queue_size=0: expected 1 or more, because enable_retry reads from two topics",
         ),
         (
             {"dead_letter_policy": NOTHING},
@@ -73,11 +74,11 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ),
         (
             {"dead_letter_policy": policy(retry_letter_topic="x", dead_letter_topic="x")},
-            "retry_letter_topic='x': expected a topic of its own",
+            f"retry_letter_topic='x': expected {OTHER_TOPIC}",
         ),
         (
             {"dead_letter_policy": policy(retry_letter_topic=ORDERS)},
-            f"retry_letter_topic={ORDERS!r}: expected a topic of its own",
+            f"retry_letter_topic={ORDERS!r}: expected {OTHER_TOPIC}",
         ),
         (
             {"dead_letter_policy": policy(dead_letter_topic="orders"), "topic": ["a", ORDERS]},
@@ -115,9 +116,9 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         (
             {"crypto_key_reader": READER},
             (
-                "letter_encryption_key=None: expected the name of the key that encrypts the "
-                "letters, for there is a crypto_key_reader; or say plain_letters=True, and letters "
-                "are readable at the broker"
+                "letter_encryption_key=None: expected the name of the key that encrypts "
+                "letters, because there is a crypto_key_reader; or plain_letters=True, with which "
+                "letters are readable at the broker"
             ),
         ),
         (
@@ -126,13 +127,13 @@ def policy(**names: str) -> pr.DeadLetterPolicy:
         ),
         (
             {"crypto_key_reader": READER, "letter_encryption_key": "k", "plain_letters": True},
-            "plain_letters=True: expected False with a letter_encryption_key",
+            "plain_letters=True: expected False, because a letter_encryption_key is given",
         ),
         (
             {"letter_encryption_key": "k"},
             (
-                "letter_encryption_key='k': expected None without a crypto_key_reader, and without "
-                "enable_retry or a dead_letter_policy"
+                "letter_encryption_key='k': expected None, unless there is a crypto_key_reader, "
+                "and enable_retry or a dead_letter_policy"
             ),
         ),
         ({"plain_letters": 1}, "plain_letters=1: expected a bool"),

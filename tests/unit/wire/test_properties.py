@@ -164,7 +164,8 @@ def test_a_caller_cannot_change_a_system_property(
     if carried.get(name) == value:
         check_custom({name: value}, carried)
     else:
-        expected = f"properties={ {name: value}!r}: expected names other than the system's {name}"
+        accepted = f"names other than {name}, which the system uses"
+        expected = f"properties={ {name: value}!r}: expected {accepted}"
         with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
             check_custom({name: value}, carried)
 
