@@ -244,7 +244,7 @@ class Client(consumer_client.Client):
             naming=naming,
         )
         if deadline > lease.max_total:
-            accepted = f"no more than the lease's max_total={lease.max_total:g}"
+            accepted = f"at most the lease's max_total={lease.max_total:g}"
             raise ConfigError.bad("ack_deadline", ack_deadline, accepted)
         policy = effective(options, of_call=True)
         with _pullers_lock:

@@ -60,7 +60,9 @@ class Jitter:
             ConfigError: the jitter is decorrelated, and the backoff is not an `Exponential`.
         """
         if self.spread == DECORRELATED and not isinstance(backoff, Exponential):
-            raise ConfigError.bad("backoff", backoff, "an Exponential, as jitter is decorrelated")
+            raise ConfigError.bad(
+                "backoff", backoff, "an Exponential, because jitter is decorrelated"
+            )
 
     def span(self, backoff: Backoff, attempt: int) -> tuple[float, float]:
         """Return the shortest and the longest delay after failure number *attempt*, in seconds."""

@@ -38,7 +38,7 @@ class Retry(Outcome):
     def __init__(self, delay: Duration | None = None, level: int | None = None) -> None:
         super().__init__(delay, level)
         if delay is not None and level is not None:
-            raise ConfigError.bad("level", level, f"no level beside delay={delay!r}")
+            raise ConfigError.bad("level", level, f"no level, because delay={delay!r} is given")
         self.delay = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
         self.level = None if level is None else checked_level(level)
 
@@ -123,7 +123,7 @@ def unwrapped(error: Exception) -> Exception:
 
 def _exception(value: Exception) -> Exception:
     if not isinstance(value, Exception):
-        raise ConfigError.bad("error", value, "an Exception, of which an Outcome is one")
+        raise ConfigError.bad("error", value, "an Exception, such as an Outcome")
     return unwrapped(value)
 
 

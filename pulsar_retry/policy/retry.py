@@ -150,7 +150,7 @@ class RetryPolicy:
         for name, _ in _LISTS:
             for kind in getattr(self, name) or ():
                 if seen.setdefault(kind, name) != name:
-                    raise ConfigError.bad(name, kind, f"classes that {seen[kind]} does not name")
+                    raise ConfigError.bad(name, kind, f"classes that are not in {seen[kind]}")
 
     # -- presets ------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class RetryPolicy:
         try:
             delay = _seconds(jitter.delay(backoff, attempt, key))
         except Exception:  # noqa: BLE001 - it is the user's own code that fails
-            _log.exception("%r failed; the default backoff takes its place", backoff)
+            _log.exception("%r failed; the default backoff is used instead", backoff)
             return RetryLater(_DEFAULT_BACKOFF.delay(attempt))
         return _retry(backoff, attempt, delay)
 

@@ -126,7 +126,7 @@ def with_handler(options: Options) -> Options:
     if not _is_async(handler):
         workers = options.workers
     elif options.workers == PROCESSES:
-        raise ConfigError.bad("workers", PROCESSES, '"threads" for a handler that is async def')
+        raise ConfigError.bad("workers", PROCESSES, '"threads", because the handler is async def')
     else:
         workers = LOOP
     quarantine = options.quarantine

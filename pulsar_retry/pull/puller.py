@@ -67,7 +67,9 @@ class Puller:
         with self._lock:
             if self._settler is not None and (self._pulls or len(self._clock)):
                 name = other[0]
-                accepted = "what the deliveries were pulled with that are out; settle them first"
+                accepted = (
+                    "the value with which the deliveries in hand were pulled; settle them first"
+                )
                 raise ConfigError.bad(name, getattr(options, name), accepted)
             self._idle_after = 0.0
         self._look()
@@ -157,7 +159,7 @@ class Puller:
 
     def _too_late(self, pulled: Pulled) -> None:
         if self._options.lease.late == "refuse":
-            raise LeaseExpired(f"the lease of {pulled} is over: its message comes back")
+            raise LeaseExpired(f"the lease of {pulled} has expired: the message is redelivered")
 
     # -- opening, expiring, closing ---------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class Puller:
             else:
                 self._check_later()
         for pulled in gone:
-            error = LeaseExpired(f"nobody settled {pulled}")
+            error = LeaseExpired(f"{pulled} was not settled before its lease expired")
             settler.settle_failure(pulled.work, error, pulled.policy)
         if closes:
             settler.consumer.close()

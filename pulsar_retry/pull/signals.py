@@ -40,13 +40,17 @@ class Requests:
         begins, self._has_begun = not self._has_begun, True
         if number != signal.SIGINT:
             if not begins:
-                _log.warning("SIGTERM again: still stopping; what is in hand is not abandoned")
+                _log.warning(
+                    "SIGTERM again: still stopping; the messages in hand are not abandoned"
+                )
             return begins, False
         now, before = self._now(), self._interrupted_at
         if before is None:
             self._interrupted_at = now
         elif now - before > _ONCE:
-            _log.warning("SIGINT again: what is in hand is abandoned, and will be redelivered")
+            _log.warning(
+                "SIGINT again: the messages in hand are abandoned, and will be redelivered"
+            )
             return begins, True
         return begins, False
 

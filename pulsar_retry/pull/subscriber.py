@@ -230,7 +230,7 @@ class Subscriber:
         if self._thread is None:
             raise RuntimeError(NOT_STARTED)
         if not self._ended.wait(wait):
-            raise TimeoutError("the subscription goes on")
+            raise TimeoutError("the subscription has not ended yet")
         if self._reason is not None:
             self._has_told = True
             raise self._reason
@@ -290,7 +290,7 @@ class Subscriber:
         if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
-            problems.append(f"{stuck} letters cannot be published, and are tried again")
+            problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not consumer.is_connected():
             problems.append("the connection to the broker is lost")
         return Health("degraded", "; ".join(problems)) if problems else Health("running")
@@ -353,7 +353,9 @@ class Subscriber:
             try:
                 return open_subscription(self._client, self._options)
             except TRANSIENT as error:
-                text = "the subscription %r could not be opened yet, and is tried again in %g s: %s"
+                text = (
+                    "the subscription %r could not be opened, and will be tried again in %g s: %s"
+                )
                 self._trouble = _told(error)
                 name = self._options.subscription
                 _log.warning(text, name, pause, self._trouble, extra=self._facts())

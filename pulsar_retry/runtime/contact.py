@@ -64,5 +64,5 @@ class Contact:
             # The check does not have the token of pulsar-client, so a refusal says nothing.
             self._problem = "" if problem.startswith(REFUSES) else problem
         if self._problem and not self._is_made:
-            text = "%s was not reached: %s. pulsar-client goes on trying for a while"
+            text = "%s was not reached: %s. pulsar-client keeps trying for a while"
             _log.warning(text, self._url, self._problem)

@@ -100,7 +100,7 @@ def _answer(connection: socket.socket, hello: bytes, patience: float) -> str:
             break
         answer += more
         if answer.startswith(b"HTTP/"):
-            return "it speaks HTTP, so it is no service URL"
+            return "it speaks HTTP, so this is not a service URL"
     command = answer[2 * _SIZE :]
     if not command:
         return "no Pulsar broker answers there" if answer else "it closes the connection"

@@ -83,7 +83,7 @@ class Timer:
             try:
                 owner._check()  # noqa: SLF001
             except Exception:  # noqa: BLE001 - an error of one owner must not stop the others
-                _log.warning("what was due could not be done", exc_info=True)
+                _log.warning("a scheduled task failed", exc_info=True)
             del owner  # do not keep it alive during the wait
 
     def _wait(self) -> weakref.ref[Any] | None:

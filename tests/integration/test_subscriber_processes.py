@@ -78,7 +78,9 @@ class TestWorkerProcesses:
 
     def test_what_cannot_travel(self, client, topic):
         """A lambda is refused before anything is opened."""
-        with pytest.raises(pr.ConfigError, match=r"handler=.*: expected what another process"):
+        with pytest.raises(
+            pr.ConfigError, match=r"handler=.*: expected a value that another process"
+        ):
             client.subscriber(topic, SUBSCRIPTION, lambda _: None, workers="processes")
 
 

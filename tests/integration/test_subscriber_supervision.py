@@ -39,7 +39,7 @@ def test_a_coroutine_that_cannot_be_cancelled(start, publish, monkeypatch):
     eventually(lambda: seen[b"hang"] == 3)
     publish(b"fine")
     eventually(lambda: seen[b"fine"])
-    assert "handlers hang after their lease" in subscriber.health.reason
+    assert "handlers have not returned after their lease" in subscriber.health.reason
     release.set()
     eventually(lambda: subscriber.health.state == "running")
     report = subscriber.stop()
@@ -78,7 +78,7 @@ def test_letters_that_cannot_be_published(start, publish, client, topic):
 
     subscriber = start(fail)
     publish()
-    eventually(lambda: "1 letters cannot be published" in subscriber.health.reason)
+    eventually(lambda: "1 letters could not be published" in subscriber.health.reason)
     assert subscriber.health.state == "degraded"
     other.close()
     eventually(lambda: subscriber.health.state == "running")

@@ -378,7 +378,7 @@ class Settler:
         try:
             self.consumer.negative_acknowledge(work.message)
         except Exception:  # noqa: BLE001 - then it comes when the consumer closes
-            _log.debug("a message could not be asked back", exc_info=True)
+            _log.debug("the redelivery of a message could not be requested", exc_info=True)
         self.not_settled(work, trouble)
 
     def _next(self, work: Work) -> None:

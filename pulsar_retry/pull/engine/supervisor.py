@@ -93,7 +93,9 @@ class Supervisor:
         """Return the current problems, in words. Thread-safe."""
         found = []
         if count := self.abandoned():
-            found.append(f"{count} of at most {self._cap} handlers hang after their lease")
+            found.append(
+                f"{count} handlers have not returned after their lease (at most {self._cap} may)"
+            )
         if self._silent >= _SILENT:
             found.append(f"a handler has blocked the event loop for {self._silent:.0f} s")
         return found
@@ -112,7 +114,10 @@ class Supervisor:
             if slot.retire():
                 del late[slot]
                 self._abandoned.append(slot)
-                text = "a handler hangs after its lease, and is replaced (%d of at most %d)"
+                text = (
+                    "a handler has not returned after its lease, and its worker is replaced (%d of "
+                    "at most %d)"
+                )
                 _log.warning(text, len(self._abandoned), self._cap, extra=self._facts())
                 self._workers.replace(slot)
         self._late = late
@@ -120,7 +125,7 @@ class Supervisor:
     def _look_at_the_dead(self) -> None:
         for slot, error in self._workers.dead():
             self._deaths += 1
-            _log.error("a worker has died, and is replaced", exc_info=error, extra=self._facts())
+            _log.error("a worker has died and is replaced", exc_info=error, extra=self._facts())
             if (item := slot.work) is not None and slot.may_settle(item):
                 self._settler.come_back(Work.of(item), error)
             if self._deaths > self._cap:
@@ -136,8 +141,9 @@ class Supervisor:
                 self._told_at *= 2
                 level = logging.WARNING if self._silent < _TOO_SILENT else logging.ERROR
                 text = (
-                    "a handler has blocked the event loop for %.0f s, and nothing else is handled: "
-                    "what blocks belongs into asyncio.to_thread, or into a handler that is def"
+                    "a handler has blocked the event loop for %.0f s, and no other message is "
+                    "handled: run blocking code with asyncio.to_thread, or use a handler that is "
+                    "def"
                 )
                 _log.log(level, text, self._silent, extra=self._facts())
             if self._silent >= self._patience:

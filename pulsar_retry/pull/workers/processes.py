@@ -141,7 +141,7 @@ def pickled(argument: str, value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:  # noqa: BLE001 - the value's own code may raise anything
-        accepted = f"what another process can import or unpickle ({shown(error)})"
+        accepted = f"a value that another process can import or unpickle ({shown(error)})"
         raise ConfigError.bad(argument, value, accepted) from None
 
 

@@ -147,6 +147,6 @@ def _checked(result: Any) -> Any:
         return result
     kind = "a generator" if inspect.isgenerator(result) else "an async generator"
     raise UnfinishedError(
-        f"the handler returned {kind}, of which nothing has run: a handler must do its work before "
-        "it returns (is there a yield in it?)"
+        f"the handler returned {kind} that has not run: a handler must do its work before it "
+        "returns (does it contain a yield?)"
     )

@@ -168,7 +168,7 @@ def test_a_backoff_that_fails_is_replaced(broken: object, caplog: pytest.LogCapt
     policy = pr.RetryPolicy(backoff=broken)
     assert RetryLater(20) == pr.decide(policy, 2, failed(ValueError()))
     [record] = caplog.records
-    assert record.getMessage().endswith("the default backoff takes its place")
+    assert record.getMessage().endswith("the default backoff is used instead")
 
 
 def test_jitter_is_the_messages_own() -> None:

@@ -62,7 +62,7 @@ def test_other_results_are_none(result: object) -> None:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: pr.Retry(5, 3), "level=3: expected no level beside delay=5"),
+        (lambda: pr.Retry(5, 3), "level=3: expected no level, because delay=5 is given"),
         (lambda: pr.Retry(-1), "delay=-1: expected seconds (a number) or a timedelta, 0 or more"),
         (lambda: pr.Retry(864_001), "delay=864001: expected seconds"),
         (lambda: pr.Retry("5"), "delay='5': expected seconds"),  # type: ignore[arg-type]

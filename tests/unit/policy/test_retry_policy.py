@@ -72,7 +72,7 @@ def test_the_nearest_class_decides(policy: dict, error: Exception, expected: str
 
 def test_a_class_is_in_one_list_only() -> None:
     """Nobody could tell which of two means it."""
-    expected = "drop_on=<class 'KeyError'>: expected classes that retry_on does not name"
+    expected = "drop_on=<class 'KeyError'>: expected classes that are not in retry_on"
     with pytest.raises(pr.ConfigError, match=f"^{re.escape(expected)}$"):
         RetryPolicy(retry_on=(OSError, KeyError), drop_on=KeyError)
 
@@ -99,7 +99,7 @@ def test_a_class_is_in_one_list_only() -> None:
         ({"retry_on": KeyboardInterrupt}, "retry_on=<class 'KeyboardInterrupt'>: expected"),
         (
             {"backoff": pr.Fixed(5), "jitter": "decorrelated"},
-            "backoff=Fixed(wait=5.0): expected an Exponential, as jitter is decorrelated",
+            "backoff=Fixed(wait=5.0): expected an Exponential, because jitter is decorrelated",
         ),
     ],
 )
@@ -270,7 +270,9 @@ def test_a_bad_variable_is_named(name: str, value: str, expected: str) -> None:
 def test_values_of_several_must_go_together() -> None:
     """What one says may contradict what another one says."""
     client = RetryPolicy(jitter="decorrelated")
-    with pytest.raises(pr.ConfigError, match="expected an Exponential, as jitter is decorrelated"):
+    with pytest.raises(
+        pr.ConfigError, match="expected an Exponential, because jitter is decorrelated"
+    ):
         RetryPolicy(backoff=pr.Fixed(1)).resolved(client=client)
 
 

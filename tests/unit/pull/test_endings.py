@@ -124,7 +124,7 @@ def test_a_broker_that_is_away(
     notes = Notes()
     with caplog.at_level(logging.WARNING, "pulsar_retry"):
         subscriber = memory.client().subscriber("orders", "billing", notes).start()
-    assert f"could not be opened yet, and is tried again in 1 s: {error.__name__}" in caplog.text
+    assert f"could not be opened, and will be tried again in 1 s: {error.__name__}" in caplog.text
     memory.clock.advance(1 + 2 + 4 + 8 - 0.5)
     assert (True, []) == (subscriber.running, notes.seen)
     memory.clock.advance(1)

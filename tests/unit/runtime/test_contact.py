@@ -67,7 +67,7 @@ def test_nothing_is_there(kind: Any, unused_url: str, caplog: pytest.LogCaptureF
     assert [True] * len(OPENERS) == [told in str(error) for error in errors]
     assert all(isinstance(error, pulsar.Timeout) for error in errors)
     warnings = [each.getMessage() for each in caplog.records if each.name == "pulsar_retry"]
-    assert [f"{told}. pulsar-client goes on trying for a while"] == warnings
+    assert [f"{told}. pulsar-client keeps trying for a while"] == warnings
 
 
 def test_a_host_that_is_unknown() -> None:
