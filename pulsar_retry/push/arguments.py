@@ -57,7 +57,7 @@ def signers_of(sign: Signer | Sequence[Signer] | None) -> tuple[Signer, ...]:
 
 def attribute_headers_of(value: Sequence[str], *, write_metadata: bool) -> frozenset[str]:
     """Return the names of attributes that are sent as headers without a prefix, in lower case."""
-    accepted = "names of headers, other than those of the request itself, of proxies and of ours"
+    accepted = "names of headers, except those that the request itself, proxies or this package use"
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError.bad("attribute_headers", value, accepted)
     names = tuple(value)
@@ -65,7 +65,7 @@ def attribute_headers_of(value: Sequence[str], *, write_metadata: bool) -> froze
         if not isinstance(name, str) or not may_be_header(name):
             raise ConfigError.bad("attribute_headers", name, accepted)
     if names and not write_metadata:
-        raise ConfigError.bad("attribute_headers", names, "write_metadata=True beside it")
+        raise ConfigError.bad("attribute_headers", names, "write_metadata=True too")
     return frozenset(name.lower() for name in names)
 
 

@@ -199,14 +199,16 @@ class Dispatcher:
         }.items():
             checked_kind(name, value, bool)
         if wrapped and write_metadata:
-            raise ConfigError.bad("write_metadata", True, "wrapped=False beside it")  # noqa: FBT003 - a value
+            raise ConfigError.bad("write_metadata", True, "wrapped=False too")  # noqa: FBT003 - a value
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
             if text is not None:
                 not_blank(name, text, "a text that is not blank, or None")
         signers = signers_of(sign)
         if audience is not None and all(isinstance(each, Hmac) for each in signers):
             raise ConfigError.bad(
-                "audience", audience, "a ServiceAccount as sign: it is of its tokens"
+                "audience",
+                audience,
+                "a ServiceAccount in sign, because the audience is part of its tokens",
             )
         self._allow_http, self._http2 = allow_http, http2
         window = Window(maximum=max_outstanding, latency_limit=latency_limit)

@@ -185,7 +185,9 @@ class Pusher:
         for name in left_out:
             if name not in self._told and len(self._told) < _MOST_TOLD:
                 self._told.add(name)
-                _log.warning("the attribute %.100r is not sent: it can be no header", name)
+                _log.warning(
+                    "the attribute %.100r is not sent, because it cannot be a header", name
+                )
 
     def change(self, poster: Poster) -> None:
         """Post to another endpoint from now on; outstanding requests are not affected."""

@@ -77,14 +77,17 @@ class Orders:
     def post(self, path: str, authorization: str, body: bytes, address: str = "") -> Reply:
         """Execute ``/pause``, ``/resume`` or ``/endpoint`` for a client at *address*."""
         if self.token is None:
-            return _json(HTTPStatus.FORBIDDEN, {"error": "no orders are taken"})
+            return _json(
+                HTTPStatus.FORBIDDEN,
+                {"error": "control requests are not accepted without a control token"},
+            )
         try:
             self._throttle.take(address)
         except TooManyTriesError as error:
             return _json(HTTPStatus.TOO_MANY_REQUESTS, {"error": str(error)})
         wanted = f"Bearer {self.token}".encode()
         if not hmac.compare_digest(authorization.encode("latin-1", "replace"), wanted):
-            return _json(HTTPStatus.UNAUTHORIZED, {"error": "the token is another one"})
+            return _json(HTTPStatus.UNAUTHORIZED, {"error": "the token is wrong"})
         self._throttle.give_back(address)
         match path:
             case "/pause":
@@ -94,7 +97,7 @@ class Orders:
             case "/endpoint":
                 return self._change(body)
             case _:
-                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such order"})
+                return _json(HTTPStatus.NOT_FOUND, {"error": "there is no such control request"})
         return self._health(ready=False)
 
     def _change(self, body: bytes) -> Reply:
@@ -144,8 +147,8 @@ def checked_token(token: str) -> str:
     """
     if not _TOKEN.fullmatch(token):
         raise ConfigError(
-            "control_token_file: expected a token of 16 or more visible ASCII characters, "
-            "for example of `openssl rand -base64 32`"
+            "control_token_file: expected a token of 16 or more visible ASCII characters, for "
+            "example from `openssl rand -base64 32`"
         )
     return token
 

@@ -110,17 +110,17 @@ class HmacVerifier(RequestVerifier):
         if not (name and moment and signatures):
             raise VerificationError("a header is missing")
         if not _ID_FORM.fullmatch(name):
-            raise VerificationError("the id has characters that no id may have")
+            raise VerificationError("the id contains characters that are not allowed")
         if not _TIME_FORM.fullmatch(moment):
-            raise VerificationError("the time is no number of seconds since 1970")
+            raise VerificationError("the time is not a number of seconds since 1970")
         if abs(self._clock() - int(moment)) > self._tolerance:
-            raise VerificationError("the time is too long ago, or in the future")
+            raise VerificationError("the time is too far in the past or in the future")
         wanted = [_signature(secret, name, moment, body) for secret in self._secrets]
         given = [each.encode("ascii", "replace") for each in signatures.split(" ")]
         # Compare all of them, so that the duration gives no information.
         matches = [hmac.compare_digest(w.encode(), g) for w in wanted for g in given]
         if not any(matches):
-            raise VerificationError("the signature is another one")
+            raise VerificationError("the signature does not match")
         return {"id": name, "timestamp": int(moment)}
 
 
@@ -153,4 +153,4 @@ def _signature(secret: bytes, name: str, moment: str, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(secret, signed, "sha256")).decode()
 
 
-_ACCEPTED = f"{_LEAST} or more bytes, or {_PREFIX} and base64 of them"
+_ACCEPTED = f"{_LEAST} or more bytes, or {_PREFIX} followed by their base64"

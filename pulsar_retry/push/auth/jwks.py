@@ -70,7 +70,9 @@ class KeyCache:
     def _refresh(self, now: float) -> None:
         if self._tried_at is not None and now - self._tried_at < _COOLDOWN:
             if not self._keys:
-                raise KeysUnavailableError("the keys could not be fetched a moment ago")
+                raise KeysUnavailableError(
+                    "the keys could not be fetched, and the last attempt was only a moment ago"
+                )
             return
         self._tried_at = now
         try:
@@ -93,7 +95,7 @@ def by_id(keys: object) -> dict[str, Mapping[str, Any]]:
     """
     members = keys.get("keys") if isinstance(keys, Mapping) else None
     if not isinstance(members, Sequence):
-        raise ValueError("no key set")  # noqa: TRY004 - a ValueError, as for invalid JSON
+        raise ValueError("not a key set")  # noqa: TRY004 - a ValueError, as for invalid JSON
     found = {str(key.get("kid", "")): key for key in members if isinstance(key, Mapping)}
     if not found:
         raise ValueError("a key set without keys")
@@ -118,7 +120,9 @@ class _LoopbackConnection(http.client.HTTPConnection):
         address = str(self.sock.getpeername()[0])
         if not is_loopback_name(address):
             self.close()
-            raise OSError(f"keys are fetched without TLS from this machine alone, not {address}")
+            raise OSError(
+                f"keys are fetched without TLS only from this machine, not from {address}"
+            )
 
 
 class _ToLoopback(urllib.request.HTTPHandler):

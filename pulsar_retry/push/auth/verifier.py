@@ -57,7 +57,7 @@ class Verifier(RequestVerifier):
         self._audience, self._email = audience, email
         self._issuers = [issuer] if isinstance(issuer, str) else list(issuer)
         if not self._issuers:
-            raise ConfigError.bad("issuer", issuer, "one text or more")
+            raise ConfigError.bad("issuer", issuer, "one or more texts")
         self._leeway = seconds("leeway", leeway)
         self._keys = KeyCache(_source(keys), clock)
 
@@ -96,12 +96,12 @@ class Verifier(RequestVerifier):
                 options={"require": _REQUIRED, "verify_aud": False},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
-            raise VerificationError(f"the token is not good: {error}") from error
+            raise VerificationError(f"the token is invalid: {error}") from error
         audience = claims["aud"]  # a list is refused: some of it may be meant for others
         if not isinstance(audience, str) or audience.lower() != self._audience.lower():
-            raise VerificationError("the audience is another one")
+            raise VerificationError("the audience does not match")
         if claims["email"] != self._email:
-            raise VerificationError("the email is another one")
+            raise VerificationError("the email does not match")
         if claims.get("email_verified") is not True:
             raise VerificationError("the email is not verified")
         return dict(claims)
@@ -109,12 +109,12 @@ class Verifier(RequestVerifier):
     def _key(self, token: str) -> jwt.PyJWK:
         header = jwt.get_unverified_header(token)
         if header.get("alg") != ALGORITHM:
-            raise VerificationError("the algorithm is another one")
+            raise VerificationError(f"the algorithm is not {ALGORITHM}")
         key = self._keys.get(str(header.get("kid", "")))
         if key is None:
             raise VerificationError("the key is not known")
         if key.get("kty") != "RSA":
-            raise VerificationError("the key is of another kind")
+            raise VerificationError("the key is not an RSA key")
         return jwt.PyJWK(dict(key), algorithm=ALGORITHM)
 
 

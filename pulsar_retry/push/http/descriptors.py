@@ -22,7 +22,8 @@ def room_for(connections: int) -> int:
     if room >= connections:
         return connections
     _log.warning(
-        "at most %d requests will be outstanding, not %d: %d files may be open (ulimit -n)",
+        "at most %d requests will be outstanding, not %d, because at most %d files can be open "
+        "(ulimit -n)",
         room,
         connections,
         soft,

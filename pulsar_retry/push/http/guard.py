@@ -106,9 +106,9 @@ class Guard:
         try:
             actual = _actual(ipaddress.ip_address(address.partition("%")[0]))
         except ValueError:
-            return "no address"
+            return "not an IP address"
         if is_loopback_name(host) and not actual.is_loopback:
-            return "not loopback, as its name says"
+            return "not a loopback address, although its name is a loopback name"
         if any(actual in network for network in self._networks):
             return None
         if self.allow and not self._names(host):
@@ -118,7 +118,7 @@ class Guard:
             and not is_loopback_name(host),
             "a link-local or metadata address": actual.is_link_local
             or any(actual in network for network in _METADATA),
-            "no address of a host": not actual.is_loopback
+            "not the address of a host": not actual.is_loopback
             and (actual.is_multicast or actual.is_unspecified or actual.is_reserved),
             "a private address": not (self.private or actual.is_loopback)
             and (actual.is_private or any(actual in network for network in _SHARED)),

@@ -55,7 +55,9 @@ class Frames:
         while len(buffer) >= _HEAD:
             length, kind = int.from_bytes(buffer[:3], "big"), buffer[3]
             if length > _LONGEST_FRAME:  # h2 would first wait for the complete frame
-                raise BrokenError("the server has sent no HTTP/2, or a frame that is too long")
+                raise BrokenError(
+                    "the server sent something that is not HTTP/2, or a frame that is too long"
+                )
             if length > len(buffer) - _HEAD:
                 break
             if kind == _GOAWAY:
@@ -109,12 +111,12 @@ class Http2(HttpConnection):
         status, answer, sent, has_ended = 0, bytearray(), 0, False
         while not has_ended and len(answer) <= MOST_OF_A_BODY:
             if frames.last_stream is not None and frames.last_stream < stream_id:
-                raise BrokenError("the server takes no more requests on this connection")
+                raise BrokenError("the server accepts no more requests on this connection")
             sent = self._send(stream_id, body, sent)
             self.stream.write(http.data_to_send())
             data = await self.stream.read(CHUNK)
             if not data:
-                raise BrokenError("the connection was closed without a whole response")
+                raise BrokenError("the connection was closed before the response was complete")
             for event in http.receive_data(frames.feed(data)):
                 if getattr(event, "stream_id", None) != stream_id or has_ended:
                     continue

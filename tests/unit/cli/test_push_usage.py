@@ -32,8 +32,8 @@ REFUSED = [
     (["--backoff", "sometimes"], "--backoff 'sometimes'"),
     (["--retry-letter-topic", "r"], "--retry-letter-topic 'r'"),
     (["--codec", "morse"], "'morse'"),
-    (["--write-metadata"], "--write-metadata: expected --unwrapped beside it"),
-    (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata beside it"),
+    (["--write-metadata"], "--write-metadata: expected --unwrapped too"),
+    (["--attribute-header", "x", "--unwrapped"], "expected --write-metadata too"),
     (["--paused"], "--paused: expected --control-token-file too"),
     (["--audience", "x"], "--audience 'x': expected --service-account too"),
 ]

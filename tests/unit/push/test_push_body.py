@@ -424,7 +424,9 @@ def test_loopback_by_its_name(host):
 @pytest.mark.parametrize("allow", [[], ["10.0.0.0/8", "0.0.0.0/0", "::/0"], ["*.localhost"]])
 def test_a_loopback_name_that_leads_elsewhere(host, address, allow):
     """It may be posted to without TLS, so nobody beyond this machine may receive it."""
-    assert "not loopback, as its name says" == Guard(allow=allow).refusal(host, address)
+    assert "not a loopback address, although its name is a loopback name" == Guard(
+        allow=allow
+    ).refusal(host, address)
 
 
 @pytest.mark.parametrize(
