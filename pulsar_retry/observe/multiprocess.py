@@ -79,7 +79,9 @@ class Mirror:
                 self.copy()
             except Exception as error:  # noqa: BLE001 - the next copy may succeed
                 if not has_told:
-                    _log.warning("the metrics were not written, this is said once: %s", error)
+                    _log.warning(
+                        "the metrics could not be written (this is logged only once): %s", error
+                    )
                 has_told = True
 
     def copy(self) -> None:

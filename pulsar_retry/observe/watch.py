@@ -246,7 +246,7 @@ class Watch:
             key = (name, type(error))
             if key not in self._told and len(self._told) < _MOST_ERRORS:
                 self._told.add(key)
-                text = "the hook %s raised; the like of it is not logged again"
+                text = "the hook %s raised an exception; others of this type are not logged"
                 _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any, attempt: int | None = None) -> None:

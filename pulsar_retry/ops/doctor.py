@@ -64,7 +64,9 @@ def check_up(subscription: Subscription) -> Iterator[CheckResult]:
                     yield from check(subscription, admin, client)
                 except AdminForbiddenError as error:
                     name = check.__name__.strip("_").replace("_", " ")
-                    yield CheckResult(name, "unknown", f"this role may not look: {error}")
+                    yield CheckResult(
+                        name, "unknown", f"this role is not allowed to check this: {error}"
+                    )
                 except AdminError as error:
                     yield CheckResult(
                         check.__name__.strip("_").replace("_", " "), "error", str(error)
@@ -81,7 +83,7 @@ def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckRes
         return
     count = admin.topics.partitions(it.topic)
     yield CheckResult(
-        "topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'one part'}"
+        "topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'not partitioned'}"
     )
     stats = all_stats(admin, it.topic, precise=False)["subscriptions"].get(it.name)
     if stats is None:
@@ -143,9 +145,9 @@ def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterato
             _dues(admin, topic, it.name, lookahead), datetime.now(UTC)
         ):
             text = (
-                f"{waiting:,} on {topic}, the first {lookahead:,} of one delay: the broker reads "
-                "none behind them until the first is due, however short its delay; use delays that "
-                "differ (jitter), partitions, or set "
+                f"{waiting:,} on {topic}, and the first {lookahead:,} have the same delay: until "
+                "the first is due, the broker does not read the letters behind them, even if "
+                "their delays are shorter; use different delays (jitter) or partitions, or set "
                 "delayedDeliveryFixedDelayDetectionLookahead=0"
             )
             yield CheckResult(name, "warning", text)
@@ -189,8 +191,8 @@ def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Ch
     name = "retry topic"
     if not admin.topics.exists(it.retry_letter_topic):
         text = (
-            f"{it.retry_letter_topic} does not exist: no consumer has had enable_retry, or another "
-            "dialect is used (--naming)"
+            f"{it.retry_letter_topic} does not exist: no consumer has used enable_retry yet, or "
+            "another dialect is used (--naming)"
         )
         yield CheckResult(name, "warning", text)
     elif it.name not in durable_subscriptions(admin, it.retry_letter_topic):
@@ -204,9 +206,9 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
     name, topic = "dead-letter topic", it.dead_letter_topic
     if not admin.topics.exists(topic):
         text = (
-            f"{topic} does not exist: there was no dead letter, or it is called otherwise "
-            "(--dead-letter-topic), or was deleted because nobody had subscribed; consumers of "
-            f"this package make it with the subscription {SUBSCRIPTION}"
+            f"{topic} does not exist: there was no dead letter yet, or the topic has another name "
+            "(--dead-letter-topic), or it was deleted because it had no subscription; consumers "
+            f"of this package create it with the subscription {SUBSCRIPTION}"
         )
         yield CheckResult(name, "unknown", text)
         return
@@ -214,15 +216,15 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
     others = [each for each in names if each != SUBSCRIPTION]
     if others and SUBSCRIPTION in names:
         text = (
-            f"{topic} is kept for {', '.join(others)} and for {SUBSCRIPTION}, which is read by "
-            "redrives alone: letters that the former are done with stay on disk until they are "
-            "redriven; initial_subscription_name can name another subscription, or none"
+            f"{topic} is kept for {', '.join(others)} and for {SUBSCRIPTION}, which only redrives "
+            "read: letters that all others have acknowledged stay on disk until they are "
+            "redriven; set initial_subscription_name to another subscription or to None"
         )
         yield CheckResult(name, "warning", text)
     elif others:
         text = (
-            f"{topic}, kept for {', '.join(others)}; consumers whose policy names no other "
-            f"initial_subscription_name make {SUBSCRIPTION} too, which keeps letters until they "
+            f"{topic}, kept for {', '.join(others)}; consumers with the default "
+            f"initial_subscription_name also create {SUBSCRIPTION}, which keeps letters until they "
             "are redriven"
         )
         yield CheckResult(name, "ok", text)
@@ -232,7 +234,7 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
         text = f"{topic} has no subscription and no retention: the broker deletes dead letters"
         yield CheckResult(name, "error", text)
     else:
-        text = f"{topic} has no subscription: letters are kept as long as the retention says"
+        text = f"{topic} has no subscription: letters are kept only as long as the retention allows"
         yield CheckResult(name, "warning", text)
 
 
@@ -254,10 +256,10 @@ def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckR
         for each in (letters.retry, letters.dead_letter)
     }
     if strange := sorted((others - own) & topics):
-        text = f"there is also {', '.join(strange)}: see which one the consumers use (--naming)"
+        text = f"there is also {', '.join(strange)}: check which names the consumers use (--naming)"
         yield CheckResult("names", "warning", text)
     else:
-        yield CheckResult("names", "ok", "no letters under the names of other dialects")
+        yield CheckResult("names", "ok", "no letter topics with the names of other dialects")
 
 
 def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
@@ -279,10 +281,10 @@ def _retention(it: Subscription, admin: AdminClient, _: Client) -> Iterator[Chec
         return
     kept = admin.topics.retention(it.topic)
     if kept.keeps_nothing:
-        text = "none: what every subscription has acknowledged cannot be replayed by a seek"
+        text = "none: a seek cannot replay messages that every subscription has acknowledged"
         yield CheckResult("retention", "warning", text)
     else:
-        age = "for ever" if kept.minutes < 0 else f"for {kept.minutes} min"
+        age = "without a time limit" if kept.minutes < 0 else f"for {kept.minutes} min"
         size = "" if kept.megabytes < 0 else f", {kept.megabytes} MB at most"
         yield CheckResult("retention", "ok", f"a seek reaches back {age}{size}")
 

@@ -62,7 +62,7 @@ class LetterCollector(Polling, Collector):
             try:
                 found = tuple(self._ask(namespace))
             except Exception as error:  # noqa: BLE001 - it may work the next time
-                _log.warning("nothing is known of %s: %s", namespace, error)
+                _log.warning("the letter topics of %s could not be read: %s", namespace, error)
             self._answers[namespace] = _Answer(found, began)
 
     def describe(self) -> list[Metric]:

@@ -21,23 +21,26 @@ def of_delays(topic: str, policy: Mapping[str, Any] | None) -> Iterator[CheckRes
     """Check the delayed delivery of a retry topic; *policy* is None if it is not known."""
     name = "delayed delivery"
     if policy is None:
-        yield CheckResult(name, "unknown", f"the broker does not say what applies to {topic}")
+        yield CheckResult(
+            name, "unknown", f"the broker does not report which policy applies to {topic}"
+        )
         return
     if not policy.get("active", True):
-        text = "off: retry letters come back at once (delayedDeliveryEnabled, or its policy)"
+        text = "off: retry letters are delivered at once (delayedDeliveryEnabled, or its policy)"
         yield CheckResult(name, "error", text)
         return
     tick, most = policy.get("tickTime", 0) / 1000, policy.get("maxDeliveryDelayInMillis", 0) / 1000
     faults = []
     if tick > min(_LEVELS):
         faults.append(
-            f"letters come up to a tick of {text_of(tick)} early or late, which is more than the "
-            f"shortest level of {text_of(min(_LEVELS))} (delayedDeliveryTickTimeMillis)"
+            f"letters are delivered up to a tick of {text_of(tick)} early or late, which is more "
+            f"than the shortest delay level of {text_of(min(_LEVELS))} "
+            "(delayedDeliveryTickTimeMillis)"
         )
     if 0 < most < max(_LEVELS):
         faults.append(
-            f"the broker refuses delays above {text_of(most)} (maxDeliveryDelayInMillis), and the "
-            f"default levels go to {text_of(max(_LEVELS))}: use shorter ones"
+            f"the broker refuses delays above {text_of(most)} (maxDeliveryDelayInMillis), but the "
+            f"default delay levels go up to {text_of(max(_LEVELS))}: use shorter delays"
         )
     if faults:
         yield CheckResult(name, "warning", "; ".join(faults))
@@ -59,7 +62,7 @@ def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckRe
             limits = [f"{size:,} bytes"] * (size > 0) + [f"{seconds} s"] * (seconds > 0)
             where = f"a backlog of {' or '.join(limits)} on {topic}"
             if quota.get("policy") == "consumer_backlog_eviction":
-                text = f"beyond {where} the broker deletes what is not acknowledged (backlog quota)"
+                text = f"beyond {where} the broker deletes unacknowledged messages (backlog quota)"
                 yield CheckResult("backlog quota", "error", text)
             else:
                 text = f"beyond {where} nothing can be published to it: {quota.get('policy')}"
@@ -106,8 +109,8 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
         return
     if settings.get("acknowledgmentAtBatchIndexLevelEnabled") == "false":
         text = (
-            "the broker does not acknowledge single messages of a batch: all of a batch comes back "
-            "when one of it does (acknowledgmentAtBatchIndexLevelEnabled)"
+            "the broker does not acknowledge single messages of a batch: if one message is "
+            "redelivered, its whole batch is (acknowledgmentAtBatchIndexLevelEnabled)"
         )
         yield CheckResult("batches", "warning", text)
     else:

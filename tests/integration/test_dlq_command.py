@@ -295,7 +295,7 @@ def test_redrive_that_leaves_something_fails(dead, run) -> None:
     dead.fill(1)
     code, output, errors = run("redrive", dead.dlq, "--yes")
     assert (1, True) == (code, "1 stay: no topic to publish them to" in output)
-    assert "is there a consumer with enable_retry? Else use --to origin" in errors
+    assert "start a consumer with enable_retry, or use --to origin" in errors
 
 
 def test_an_interrupted_redrive_goes_on(dead, start, run_json) -> None:
@@ -362,7 +362,7 @@ def test_doctor(dead, run, run_json) -> None:
     assert 1 == code
     assert "no subscription and no retention: the broker deletes dead letters" in output
     assert f"has no subscription {SUBSCRIPTION}: nobody reads its letters" in output
-    assert "see which one the consumers use" in output
+    assert "check which names the consumers use" in output
 
 
 def test_doctor_takes_no_dead_letter_topic_for_a_good_one(dead, run_json) -> None:
@@ -389,7 +389,7 @@ def test_doctor_sees_what_policies_delete_and_refuse(dead, run, namespace) -> No
     # Brokers see a namespace's new policies a moment later.
     eventually(lambda: "the broker refuses delays above 1m" in told())
     output = told()
-    assert "the broker deletes what is not acknowledged (backlog quota)" in output
+    assert "the broker deletes unacknowledged messages (backlog quota)" in output
     assert "that nobody uses for 60 min are deleted" in output
     assert "up to a tick of 5s early or late" in output
 
@@ -422,7 +422,7 @@ def test_doctor_warns_of_many_letters_of_one_delay(dead, run_json, client) -> No
     assert "ok" == finding(range(53_600, 3_600, -1))["verdict"]
     many = finding([3600] * 50_000)
     assert "warning" == many["verdict"]
-    assert "50,000 of one delay" in many["text"]
+    assert "50,000 have the same delay" in many["text"]
 
 
 def test_doctor_where_nothing_is(dead, run, broker) -> None:
