@@ -199,13 +199,14 @@ class AckState:
         version, _, rest = text.partition(";")
         if version != str(_VERSION):
             raise SnapshotError(
-                f"a snapshot of version {version[:20]!r}: this one reads {_VERSION}"
+                f"the snapshot has version {version[:20]!r}, but this release reads version "
+                f"{_VERSION}"
             )
         try:
             mark, _, ranges = rest.partition(";")
             return cls(EntryPlace.parse(mark), tuple(_ranges(ranges)))
         except (ValueError, IndexError, zlib.error, binascii.Error) as error:
-            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+            raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
 def _past(mark: EntryPlace, each: Range) -> Range:

@@ -57,7 +57,7 @@ class Cluster:
             accepted = "a URL such as http://localhost:8080"
             raise ConfigError.bad("admin_url", self.admin_url, accepted)
         if self.token is not None and self.token_file is not None:
-            raise ConfigError("token_file: expected no file beside a token")
+            raise ConfigError("token_file: expected a token or a file, not both")
 
     @property
     def admin_url(self) -> str:

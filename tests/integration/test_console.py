@@ -186,7 +186,7 @@ def test_a_redrive_is_cancelled_and_goes_on(console, dead) -> None:
     assert 0 < dead.backlog()
 
     wishes["rate"] = ""
-    assert "<strong>40</strong> redriven, with those" in console.job(confirmed())
+    assert "<strong>40</strong> redriven, including" in console.job(confirmed())
     received(consumer, 40)
     eventually(lambda: 0 == dead.backlog())
 

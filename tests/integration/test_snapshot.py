@@ -194,7 +194,7 @@ def test_list_get_labels_delete(broker, topic, subscription, consumer, publish):
     assert first == Snapshot.get(cluster, topic, "a")
     assert {"team": "blue"} == first.update_labels({"team": "blue"}).labels
     assert {"team": "blue"} == Snapshot.get(cluster, topic, "a").labels
-    with pytest.raises(pr.SnapshotError, match="there is a snapshot 'a'"):
+    with pytest.raises(pr.SnapshotError, match="there is already a snapshot 'a'"):
         Snapshot.create(subscription, name="a")
     first.delete()
     with pytest.raises(pr.SnapshotError, match="no snapshot 'a'"):
@@ -345,7 +345,7 @@ def test_another_topic(broker, topic, subscription, consumer, publish):
     publish(b"1")
     snapshot = Snapshot.create(subscription)
 
-    with pytest.raises(pr.SnapshotError, match="is of"):
+    with pytest.raises(pr.SnapshotError, match="belongs to"):
         snapshot.restore(subscription_of(broker, f"{topic}-2"))
 
 

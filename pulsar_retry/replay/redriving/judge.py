@@ -50,7 +50,7 @@ class RedriveJudge:
             properties: dict[str, str] = raw.properties()
         except UnicodeDecodeError:
             self.problems[
-                f"{position}: a property is no UTF-8, and pulsar-client cannot read it"
+                f"{position}: a property is not UTF-8, so pulsar-client cannot read it"
             ] = None
             return UNREADABLE
         if self._where is not None:

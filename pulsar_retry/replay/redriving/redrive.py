@@ -197,9 +197,9 @@ class Redrive:
         if not (is_ours or self._any_topic):
             taken = f"the messages that its subscription {through} has not acknowledged"
             raise ConfigError(
-                f"{self._source} is not named as a dead-letter or retry topic is; a redrive would "
-                f"take {taken if through else 'its messages'}: say any_topic (--any-topic) if that "
-                "is meant"
+                f"{self._source} does not have the name of a dead-letter or retry topic; a redrive "
+                f"would take {taken if through else 'its messages'}: set any_topic (--any-topic) "
+                "if you want that"
             )
 
     # -- dry run -----------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: C
     """Tell whether the broker has dispatched all letters of the job to our consumer."""
     cursor = admin.topics.internal_stats(topic)["cursors"].get(subscription)
     if cursor is None:
-        raise RedriveError(f"the subscription {subscription} of {topic} is gone")
+        raise RedriveError(f"the subscription {subscription} of {topic} no longer exists")
     ledger, entry = map(int, cursor["readPosition"].split(":"))
     end = checkpoint.ends[topic]
     return (ledger, entry) > (end.ledger, end.entry)
@@ -359,5 +359,5 @@ def _ratio(value: float | None, pace: RedriveRate) -> float | None:
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError.bad("max_failure_ratio", value, "a number from 0 to 1")
     if not pace.is_bounded:
-        raise ConfigError.bad("max_failure_ratio", value, "a rate or a ramp beside it")
+        raise ConfigError.bad("max_failure_ratio", value, "a rate or a ramp too")
     return float(value)

@@ -83,8 +83,8 @@ def find_subscription(admin: AdminClient, source: str, asked: str | None) -> str
     usual = usual_subscription(names)
     if names and usual is None:
         raise RedriveError(
-            f"{source} has several subscriptions: {', '.join(names)}; say through which one its "
-            "letters are to be taken (--dlq-subscription)"
+            f"{source} has several subscriptions: {', '.join(names)}; name the one through which "
+            "letters are taken (--dlq-subscription)"
         )
     return usual
 

@@ -87,7 +87,9 @@ class RedriveTargets:
             return self._retry(owner)
         topic = owner.topic if self._to == ORIGIN else self._to
         if topic is None:
-            return NoTarget(NO_TARGET, "a letter does not say where it came from: give a topic")
+            return NoTarget(
+                NO_TARGET, "a letter does not say which topic it came from: name a target topic"
+            )
         trouble = self._trouble(topic, None)
         return NoTarget(NO_TARGET, trouble) if trouble else RedriveTarget(topic, owner)
 
@@ -95,8 +97,8 @@ class RedriveTargets:
         names = self._retry_names(owner)
         if not names:
             problem = (
-                f"neither a letter nor the name {self._source} says which subscription has failed: "
-                "give --subscription, or another target"
+                f"neither the letter nor the name {self._source} says which subscription has "
+                "failed: give --subscription, or another target"
             )
             return NoTarget(NO_TARGET, problem)
         troubles = [self._trouble(name, owner.subscription) for name in names]
@@ -104,7 +106,7 @@ class RedriveTargets:
             if trouble is None:
                 return RedriveTarget(name, attrs.evolve(owner, retry=name))
         return NoTarget(
-            NO_TARGET, f"{troubles[0]}: is there a consumer with enable_retry? Else use --to origin"
+            NO_TARGET, f"{troubles[0]}: start a consumer with enable_retry, or use --to origin"
         )
 
     def _retry_names(self, owner: Owner) -> list[str]:
@@ -123,7 +125,7 @@ class RedriveTargets:
     def _find_trouble(self, topic: str, subscription: str | None) -> str | None:
         """Return why nobody would get a message on *topic*; None if somebody will."""
         if logical(topic) == logical(self._source):
-            return f"{topic} is where the letters are"
+            return f"{topic} is the topic that the letters are in"
         try:
             names = self._admin.subscriptions.names(topic)
         except AdminNotFoundError:
@@ -147,5 +149,5 @@ def checked_target(to: str, source: str) -> str:
         raise ConfigError.bad("to", to, '"retry", "origin" or a topic')
     topic = str(TopicName.parse(to, "to"))
     if logical(topic) == logical(source):
-        raise ConfigError.bad("to", to, "another topic than the source")
+        raise ConfigError.bad("to", to, "a topic other than the source")
     return topic

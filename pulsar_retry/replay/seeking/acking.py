@@ -68,8 +68,8 @@ def acknowledge(
             left, since = still, time.monotonic()
         elif time.monotonic() - since > _PATIENCE:
             raise SeekError(
-                f"the broker has not taken {len(left)} acknowledgements on {topic} of "
-                f"{subscription!r}; run it again"
+                f"the broker has not accepted {len(left)} acknowledgements of {subscription!r} on "
+                f"{topic}; run it again"
             )
 
 

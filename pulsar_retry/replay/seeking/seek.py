@@ -106,7 +106,9 @@ def seek(
         goals, before = _goals(admin, mains, target)
         warnings = beyond_retention(admin, goals, target, now)
         if warnings and not (dry_run or partial_retention):
-            raise RetentionError(f"{warnings[0]}. To go back as far as it reaches, say so")
+            raise RetentionError(
+                f"{warnings[0]}. To start at the oldest message instead, set partial_retention=True"
+            )
         letters = letters_of(admin, subscription)
         make_judge = partial(
             SeekJudge, subscription.topic, before=before, everything=target.end == LATEST
@@ -140,10 +142,11 @@ def survey_main(admin: AdminClient, subscription: Subscription) -> list[Surveyed
         SeekError: there is no such topic, or a partition does not have the subscription.
     """
     if not subscription.topic.startswith("persistent://"):
-        raise SeekError(f"{subscription.topic} keeps no messages")
+        raise SeekError(f"{subscription.topic} is not persistent: it keeps no messages")
     if logical(subscription.topic) != subscription.topic:
         raise SeekError(
-            f"{subscription.topic} is a partition: all of {logical(subscription.topic)} is moved"
+            f"{subscription.topic} is a partition: name the topic, {logical(subscription.topic)}, "
+            "whose partitions are all moved"
         )
     try:
         topics = subscription.partitions(admin)
@@ -229,4 +232,6 @@ def _home(mains: Sequence[Surveyed], position: Position) -> Surveyed:
         return mains[0]
     if 0 <= position.partition < len(mains):
         return mains[position.partition]
-    raise SeekError(f"message {position} is in none of the {len(mains)} partitions (any more)")
+    raise SeekError(
+        f"message {position} is not (or no longer) in any of the {len(mains)} partitions"
+    )

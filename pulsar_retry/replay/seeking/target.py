@@ -61,7 +61,7 @@ def target_of(to: Any, now: datetime) -> SeekTarget:
         return _at(to, now, to)
     if isinstance(to, datetime):
         if to.tzinfo is None:
-            raise ConfigError.bad("to", to, "a time that knows its zone, such as datetime.now(UTC)")
+            raise ConfigError.bad("to", to, "a time with a time zone, such as datetime.now(UTC)")
         return _time(to, to)
     if isinstance(to, Position):
         return SeekTarget(position=to)

@@ -16,16 +16,17 @@ from pulsar_retry.wire.names import Naming, logical
 
 #: After a cumulative acknowledgement, some clients' consumers do not accept earlier messages again.
 _CUMULATIVE = (
-    "consumers are connected to a subscription of type {}: those of pulsar-client that acknowledge "
-    "cumulatively drop what they have acknowledged before, so restart them"
+    "consumers are connected to a subscription of type {}: consumers of pulsar-client that "
+    "acknowledge cumulatively drop messages that they have acknowledged before, so restart them"
 )
 _IN_HAND = (
-    "consumers have up to {} messages in hand, and there is no retry topic: if one is acknowledged "
-    "later than {:g} s after the seek, before it is dispatched again, it is not delivered again"
+    "consumers have up to {} messages in hand, and there is no retry topic: a message that is "
+    "acknowledged later than {:g} s after the seek, and before it is dispatched again, is not "
+    "delivered again"
 )
 _SHORT = (
-    "the oldest message that {} still has was published {}, and its retention ({}) does not cover "
-    "{}: what was acknowledged by all subscriptions before is gone"
+    "{0} may lack messages since {3} (oldest message: {1}; retention: {2}): the broker deletes "
+    "messages that all subscriptions have acknowledged"
 )
 _EMPTY = "none"
 
@@ -56,7 +57,8 @@ def _other_names(admin: AdminClient, subscription: Subscription) -> list[str]:
     """Warn about a retry topic of another dialect, because its letters would not be moved."""
     names = {each: each.topics(subscription.topic, subscription.name).retry for each in Naming}
     return [
-        f"{topic} is not moved: if it is the retry topic, say so (naming {dialect.value})"
+        f"{topic} is not moved: if it is the retry topic of this subscription, set naming to "
+        f"{dialect.value}"
         for topic, dialect in {topic: dialect for dialect, topic in names.items()}.items()
         if topic != subscription.retry_letter_topic
         and admin.topics.exists(topic)
@@ -80,7 +82,7 @@ def beyond_retention(
         if _keeps(admin, topic, now - since) or _is_whole(admin, topic):
             continue
         retention = _retention(admin, topic)
-        held = f"{retention.minutes} min, {retention.megabytes} MB" if retention else "not known"
+        held = f"{retention.minutes} min, {retention.megabytes} MB" if retention else "unknown"
         reaches = _EMPTY if goal.reaches is None else goal.reaches.isoformat(timespec="seconds")
         warnings.append(_SHORT.format(topic, reaches, held, since.isoformat(timespec="seconds")))
     return warnings

@@ -58,7 +58,7 @@ class LargeValues:
                     if message.partition_key() == key:
                         found = message.data() or None
         if found is None:
-            raise SnapshotError(f"{self.topic} has nothing of {key}: the snapshot is lost")
+            raise SnapshotError(f"{self.topic} has no data for {key}: the snapshot is lost")
         return found.decode()
 
     def delete(self, key: str) -> None:

@@ -11,8 +11,8 @@ from pulsar_retry.replay.snapshots.value import LIFETIME
 from pulsar_retry.wire.names import TopicName
 
 _UNKNOWN = (
-    "this role may not read the policies of {}: with a TTL, a backlog quota or a subscription "
-    "expiration the snapshot may be lost earlier, or hold producers up"
+    "this role may not read the policies of {}: if there is a TTL, a backlog quota or a "
+    "subscription expiration, the snapshot may be lost earlier, or may block producers"
 )
 
 
@@ -41,8 +41,8 @@ def _by_policies(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
     for kind, quota in quotas.items():
         if max(quota.get("limit", -1), quota.get("limitSize", -1), quota.get("limitTime", -1)) > 0:
             warnings.append(
-                f"{topic} has a backlog quota ({kind}, {quota.get('policy')}): what the snapshot "
-                "keeps counts as backlog"
+                f"{topic} has a backlog quota ({kind}, {quota.get('policy')}): messages that the "
+                "snapshot keeps count as backlog"
             )
     name = TopicName.parse(topic)
     namespace = f"{name.tenant}/{name.namespace}"
@@ -50,6 +50,6 @@ def _by_policies(admin: AdminClient, topic: str) -> tuple[timedelta, list[str]]:
     if minutes > 0:
         warnings.append(
             f"subscriptions of {namespace} are deleted after {minutes} minutes without a consumer, "
-            "snapshots too"
+            "and so are snapshots"
         )
     return kept, warnings

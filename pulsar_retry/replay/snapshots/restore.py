@@ -106,7 +106,7 @@ class Restore:
             if dry_run:
                 raise SnapshotError(
                     f"there is no subscription {self.subscription.name!r} on {topic}: a restore "
-                    "makes it, a dry run does not"
+                    "creates it, but a dry run does not"
                 )
             capture = self.captures.get(topic)
             at: Start = "earliest" if capture is None else Position(*capture.acks.mark)

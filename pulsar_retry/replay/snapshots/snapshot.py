@@ -184,7 +184,9 @@ class Snapshot:
         found = {each.name: each for each in cls.list(cluster, topic, clock=clock)}
         if checked_name(name) not in found:
             known = ", ".join(found) or "none"
-            raise SnapshotError(f"there is no snapshot {name!r} of {topic} (there are: {known})")
+            raise SnapshotError(
+                f"there is no snapshot {name!r} of {topic} (existing snapshots: {known})"
+            )
         return found[name]
 
     @classmethod
@@ -229,7 +231,9 @@ class Snapshot:
         wait = seconds("grace", grace)
         target = subscription or self._own()
         if target.topic != self.topic:
-            raise SnapshotError(f"snapshot {self.name!r} is of {self.topic}, not {target.topic}")
+            raise SnapshotError(
+                f"snapshot {self.name!r} belongs to {self.topic}, not to {target.topic}"
+            )
         with _store(self.cluster) as store:
             _prune(store, self.topic, clock())
             manifest = self._current(store)
@@ -310,7 +314,7 @@ def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
     pin = survey_partition(admin, topic, manifest.pin)
     now = survey_partition(admin, topic, manifest.subscription)
     if pin is None or now is None or now.log.count(pin.acks.mark) < now.log.count(now.acks.mark):
-        raise SnapshotError(f"{topic} was changed meanwhile; try again")
+        raise SnapshotError(f"{topic} changed while the snapshot was made; try again")
     return Capture(now.acks, now.log.last, now.acks.backlog(now.log))
 
 

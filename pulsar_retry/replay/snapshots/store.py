@@ -75,7 +75,7 @@ class Store:
         try:
             self.admin.subscriptions.create(first, manifest.pin, at=at, properties=properties)
         except AdminConflictError as error:
-            taken = f"there is a snapshot {manifest.name!r} of {manifest.topic}"
+            taken = f"there is already a snapshot {manifest.name!r} of {manifest.topic}"
             raise SnapshotError(taken) from error
 
     def pin(self, manifest: Manifest, marks: dict[str, EntryPlace]) -> None:

@@ -50,7 +50,7 @@ def checked_labels(labels: object) -> dict[str, str]:
         ConfigError: this is not a mapping of text to text, has more than 64 labels, or one that is
             too long (Pub/Sub).
     """
-    accepted = f"at most {_MAX_LABELS} names with texts, none of them longer than 63"
+    accepted = f"at most {_MAX_LABELS} names with texts, each of at most 63 characters"
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
         raise ConfigError.bad("labels", labels, accepted)
     for pair in labels.items():
@@ -134,7 +134,7 @@ class Capture:
             last, backlog, acks = text.split(";", 2)
             return cls(AckState.decode(acks), EntryPlace.parse(last), int(backlog))
         except ValueError as error:
-            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+            raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
 @attrs.frozen
@@ -204,14 +204,14 @@ class Manifest:
             facts: dict[str, Any] = json.loads(text)
             version = facts.pop("version")
             if version != _VERSION:
-                raise SnapshotError(f"a snapshot of version {version!r}, not {_VERSION}")
+                raise SnapshotError(f"the snapshot has version {version!r}, not {_VERSION}")
             for name in ("created", "expires"):
                 facts[name] = datetime.fromisoformat(facts[name])
             for name in ("mains", "retries"):
                 facts[name] = tuple(facts[name])
             return cls(**facts)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SnapshotError(f"a snapshot that cannot be read: {error}") from error
+            raise SnapshotError(f"the snapshot cannot be read: {error}") from error
 
 
 def made_up_name(now: datetime) -> str:
