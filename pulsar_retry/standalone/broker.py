@@ -110,7 +110,7 @@ class Standalone:
         """
         with self._lock:
             if self._process is not None and self._process.exit_code() is None:
-                raise StandaloneError(f"the broker at {self.service_url} runs already")
+                raise StandaloneError(f"the broker at {self.service_url} is already running")
             self._owner = os.getpid()
             java = find_java(self._java)
             jars = self._store.ensure(jars_for())

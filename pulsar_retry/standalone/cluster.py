@@ -104,7 +104,7 @@ class LocalCluster:
         """
         with self._lock:
             if self._root is not None:
-                raise StandaloneError(f"the cluster at {self.service_url} runs already")
+                raise StandaloneError(f"the cluster at {self.service_url} is already running")
             self._owner = os.getpid()
             java = find_java(self._java)
             jars = self._store.ensure(jars_for())

@@ -56,7 +56,10 @@ def missing_for_container(image: str) -> str:
             try:
                 client.images.pull(image)
             except failures as error:
-                return f"the image {image} is not here and can't be pulled ({_reason(error)})"
+                return (
+                    f"the image {image} is not available locally and cannot be pulled "
+                    f"({_reason(error)})"
+                )
         except failures as error:
             return f"the Docker daemon fails ({_reason(error)})"
     return ""

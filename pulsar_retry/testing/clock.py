@@ -222,7 +222,7 @@ class VirtualClock(Clock):
         if not self._changed.wait(self._patience) and self._busy:
             names = ", ".join(sorted(set(self._busy.values())))
             raise TimeoutError(
-                f"virtual time stands still: after {self._patience:g} s still busy: {names}"
+                f"virtual time cannot advance: still busy after {self._patience:g} s: {names}"
             )
 
 

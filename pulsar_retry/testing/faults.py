@@ -143,9 +143,9 @@ class Faults:
         whole("nth", nth)
         whole("times", times)
         if not (isinstance(error, type) and issubclass(error, pulsar.PulsarException)):
-            raise ConfigError.bad("error", error, "an exception of pulsar-client's")
+            raise ConfigError.bad("error", error, "an exception class of pulsar-client")
         if not hasattr(_pulsar.Result, error.__name__):
-            raise ConfigError.bad("error", error, "an exception that names one result")
+            raise ConfigError.bad("error", error, "an exception class for one result")
         full = None if topic is None else str(TopicName.parse(topic))
         with self._lock:
             self._script.append(Fault(kind, full, error, nth - 1, times))

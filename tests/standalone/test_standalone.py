@@ -192,7 +192,7 @@ def test_taken_port_and_used_folder_are_told_at_once(own_broker: Standalone) -> 
         Standalone(broker_port=port).start()
     with pytest.raises(StandaloneError, match="is in use by process"):
         Standalone(own_broker.data_dir).start()
-    with pytest.raises(StandaloneError, match="runs already"):
+    with pytest.raises(StandaloneError, match="is already running"):
         own_broker.start()
     with client_of(own_broker) as client:
         assert round_trip(client, "topic") == b"hello"

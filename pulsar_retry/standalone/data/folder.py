@@ -70,7 +70,7 @@ class Folder:
                 # The configuration holds the secret key, and Pulsar logs its configuration.
                 (root / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
-            raise StandaloneError(f"cannot make the data folder: {error}") from error
+            raise StandaloneError(f"cannot create the data folder: {error}") from error
         return cls(root, path is None)
 
     @contextlib.contextmanager

@@ -103,8 +103,8 @@ def _mend(journals: Path, ledgers: Path, name: str) -> None:
     if tear is not None:
         os.truncate(file, tear)
         _log.warning(
-            "%s was killed while it wrote to %s: its last entry, which was not acknowledged, "
-            "is torn and was cut away, from byte %d on",
+            "%s was killed while it wrote to %s: its last entry, which was not acknowledged, was "
+            "incomplete and has been removed, from byte %d on",
             *(name, file, tear),
         )
 

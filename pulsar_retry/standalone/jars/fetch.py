@@ -71,7 +71,9 @@ def fetch(download: Download, file: BufferedRandom) -> None:
             _attempt(download, file)
         except _TransientError as failure:
             if attempt == _ATTEMPTS:
-                hint = "check the network and HTTPS_PROXY, then run again: it resumes"
+                hint = (
+                    "check the network and HTTPS_PROXY, then run this again: the download resumes"
+                )
                 raise _error(download, f"{failure} (tried {attempt} times)", hint) from failure
             jitter = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
             if download.cancelled.wait(download.backoff * 2 ** (attempt - 1) * jitter):
@@ -142,7 +144,7 @@ def _check_length(download: Download, start: int, response: http.client.HTTPResp
         raise _error(
             download,
             f"the server offers {start + int(announced)} bytes, jars.lock says {download.size}",
-            "the mirror or a proxy serves something else than Maven Central does",
+            "the mirror or a proxy does not serve the same file as Maven Central",
         )
 
 
@@ -160,7 +162,7 @@ def _check_content(download: Download, file: BufferedRandom, *, resumed: bool) -
     raise _error(
         download,
         f"SHA-256 is {found}, jars.lock says {download.sha256}",
-        "the mirror or a proxy serves something else than Maven Central does",
+        "the mirror or a proxy does not serve the same file as Maven Central",
     )
 
 

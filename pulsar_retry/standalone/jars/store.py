@@ -143,8 +143,8 @@ class JarStore:
                     part.replace(target)
         except OSError as error:
             raise StandaloneError(
-                f"could not write {target}: {error}; make room, or set XDG_CACHE_HOME to a folder "
-                "that can be written"
+                f"could not write {target}: {error}; free some space, or set XDG_CACHE_HOME to a "
+                "writable folder"
             ) from error
 
 

@@ -97,7 +97,7 @@ def _probe(executable: Path) -> Java | str:
         return f"{executable} does not start ({error})"
     match = _VERSION.search(result.stderr + result.stdout)
     if result.returncode != 0 or match is None:
-        return f"{executable} does not tell its version"
+        return f"{executable} does not report its version"
     version = int(match[1])
     if version < MINIMUM_VERSION:
         return f"{executable} is Java {version}"

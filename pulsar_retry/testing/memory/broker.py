@@ -235,8 +235,8 @@ class MemoryBroker:
             known = sorted(self._world.subscribed)
             wanted = {(each, subscription) for each in self._world.partition_names(topic)}
         if wanted.isdisjoint(known):
-            names = ", ".join(f"{name!r} of {of}" for of, name in known) or "none at all"
-            accepted = f"a subscription of {topic!r} that there was; there was {names}"
+            names = ", ".join(f"{name!r} of {of}" for of, name in known) or "none"
+            accepted = f"a subscription of {topic!r} that has existed; there were: {names}"
             raise ConfigError.bad("subscription", subscription, accepted)
 
     def _raise_error(self) -> None:

@@ -174,7 +174,7 @@ class RawConsumer:
                     try:
                         listener(self, message)
                     except Exception:  # noqa: BLE001 - it is called for the next one, too
-                        _log.exception("a message listener raised")
+                        _log.exception("a message listener raised an exception")
             except _pulsar.AlreadyClosed:
                 pass
 
