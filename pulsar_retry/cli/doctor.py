@@ -40,8 +40,12 @@ Examples:
     show_default=True,
     help="The naming dialect of the retry and dead-letter topics.",
 )
-@click.option("--retry-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
-@click.option("--dead-letter-topic", metavar="TOPIC", help="If it is called otherwise.")
+@click.option(
+    "--retry-letter-topic", metavar="TOPIC", help="The retry topic.  [default: by --naming]"
+)
+@click.option(
+    "--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic.  [default: by --naming]"
+)
 @json_option
 @cluster_options
 def command(

@@ -246,9 +246,10 @@ Examples:
       --endpoint https://example.com/push --service-account key.json \\
       --backoff "exponential 10s 10m" --max-delivery-attempts 5
 \b
-Where --listen says: GET /healthz, /readyz, /metrics; with --service-account also
-/.well-known/jwks.json, /oauth2/v1/certs and /tokeninfo?id_token=TOKEN; with
---control-token-file also POST /pause, /resume and /endpoint ({"endpoint": URL}).""",
+The address of --listen serves GET /healthz, /readyz and /metrics; with
+--service-account also /.well-known/jwks.json, /oauth2/v1/certs and
+/tokeninfo?id_token=TOKEN; with --control-token-file also POST /pause, /resume and
+/endpoint ({"endpoint": URL}).""",
 )
 @_with_options
 def serve(**options: Any) -> None:

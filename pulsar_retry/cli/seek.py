@@ -25,7 +25,7 @@ _SNAPSHOT = "snapshot:"
 
 \b
 Examples:
-  pulsar-retry seek orders billing --to 2h --dry-run       the last two hours: what would come?
+  pulsar-retry seek orders billing --to 2h --dry-run       what the last two hours would bring
   pulsar-retry seek orders billing --to 2026-01-31T08:00Z  what was published since
   pulsar-retry seek orders billing --to latest --yes       purge everything, letters too
   pulsar-retry seek orders billing --to 12:7:0             this message and what came after it

@@ -50,7 +50,7 @@ __all__ = ["command"]
 @click.option(
     "--fast-start",
     is_flag=True,
-    help="Start faster, but run slower: disables the JVM's optimising compiler.",
+    help="Start faster, but run slower when warm: disables the JVM's optimising compiler.",
 )
 @click.option("--verify", is_flag=True, help="Check the SHA-256 of every cached jar first.")
 @click.option("--download-only", is_flag=True, help="Fill the cache of jars and exit.")

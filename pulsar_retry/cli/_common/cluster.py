@@ -137,5 +137,8 @@ def _read(path: str | None) -> dict[str, Any]:
     for key, value in found.items():
         expected = bool if key == "tls_allow_insecure" else str
         if key not in _KEYS or not isinstance(value, expected):
-            raise ConfigError.bad(f"{key} in {path}", value, f"one of {', '.join(_KEYS)}")
+            accepted = (
+                f"one of {', '.join(_KEYS)}, with a string (tls_allow_insecure: true or false)"
+            )
+            raise ConfigError.bad(f"{key} in {path}", value, accepted)
     return found
