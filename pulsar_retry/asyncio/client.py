@@ -24,9 +24,9 @@ from pulsar_retry.asyncio.reader import Reader
 from pulsar_retry.asyncio.subscriber import Subscriber
 from pulsar_retry.consumer.batching import batch_limits
 from pulsar_retry.consumer.consumer import Consumer as ThreadedConsumer
+from pulsar_retry.consumer.handover import inbox_of
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
-from pulsar_retry.consumer.receiving import inbox_of
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks

@@ -75,14 +75,15 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inside, fast_receive = self._inside, self._arrivals.fast_receive
+        inside, receiving = self._inside, self._inside.receiving
+        fast_receive = self._arrivals.fast_receive
         if fast_receive is not None:
             try:
                 raw = fast_receive(0)
             except _pulsar.PulsarException:
                 pass  # asked again below
             else:
-                if raw.redelivery_count() <= inside.limit or not inside.is_surplus(raw):
+                if raw.redelivery_count() <= receiving.limit or not receiving.is_surplus(raw):
                     inside.took((raw,))
                     return message_of(raw, self._schema, letter=False)
         if timeout_millis is None:
@@ -94,9 +95,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         loop = self._bridge.loop
         deadline = None if timeout is None else loop.time() + timeout
         inside.asks()
-        while inside.is_surplus(raw := await self._arrivals.receive(timeout)):
+        while receiving.is_surplus(raw := await self._arrivals.receive(timeout)):
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
-        return inside.wrap(raw)
+        return receiving.wrap(raw)
 
     async def batch_receive(self) -> list[Any]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
@@ -107,10 +108,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             pulsar.AlreadyClosed: the consumer is closed.
         """
         self._bridge.check()
-        inside = self._inside
-        inside.asks()
+        receiving = self._inside.receiving
+        self._inside.asks()
         batch = await self._arrivals.receive_batch(self._batch_limits)
-        return [inside.wrap(raw) for raw in batch if not inside.is_surplus(raw)]
+        return [receiving.wrap(raw) for raw in batch if not receiving.is_surplus(raw)]
 
     def __aiter__(self) -> Self:
         return self
@@ -180,9 +181,10 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         hand-off continues, or the message is redelivered.
         """
         if isinstance(message, list | tuple):
-            self._inside.letters.delay_request(delay, level)
+            letters = self._inside.outbox.letters
+            letters.delay_request(delay, level)
             await self._handing.all(
-                [(each, delay, level, properties) for each in message], self._inside.letters.retry
+                [(each, delay, level, properties) for each in message], letters.retry
             )
         else:
             await (
@@ -208,7 +210,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             future can be ignored: an error is then not reported, and the message is redelivered.
         """
         self._bridge.check()
-        letter = self._inside.letters.retry(message, delay, level, properties)
+        letter = self._inside.outbox.letters.retry(message, delay, level, properties)
         return await self._handing.hand_on(message, *letter)
 
     async def reconsume_later_cumulative(
@@ -256,7 +258,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        letter = self._inside.letters.dead(message, reason, error, properties)
+        letter = self._inside.outbox.letters.dead(message, reason, error, properties)
         return await self._handing.hand_on(message, *letter)
 
     @property

@@ -13,9 +13,9 @@ import pulsar
 
 from pulsar_retry.asyncio.bridge import Bridge, fail, finish
 from pulsar_retry.asyncio.failing import failure
+from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.handover import Inside
-from pulsar_retry.consumer.lists import raise_failures
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.raw import whole_of
@@ -52,7 +52,7 @@ class Handing:
             raise
         ended: Ended = self._bridge.loop.create_future()
         try:
-            flight = self._inside.hand_on_now(raw, letter)
+            flight = self._inside.outbox.hand_on_now(raw, letter)
             if flight is None:
                 placed = self._hand_on_elsewhere(raw, letter, ended)
             else:
@@ -104,19 +104,19 @@ class Handing:
         Returns:
             A future that resolves when the letter is in flight, or has failed.
         """
-        inside, bridge, end = self._inside, self._bridge, partial(self._end, ended)
+        outbox, bridge, end = self._inside.outbox, self._bridge, partial(self._end, ended)
         placed: asyncio.Future[None] = bridge.loop.create_future()
 
         def hand_on() -> None:
             try:
-                flight = inside.hand_on(raw, letter)
+                flight = outbox.hand_on(raw, letter)
             except Exception as error:  # noqa: BLE001 - the caller gets the error
                 flight = Future()
                 flight.set_exception(error)
             bridge.post(partial(finish, placed))
             bridge.follow(flight, end)
 
-        if not inside.submit(hand_on):
+        if not outbox.submit(hand_on):
             raise ConsumerClosedError("the consumer is closed")
         return placed
 

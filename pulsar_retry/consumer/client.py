@@ -24,9 +24,8 @@ from pulsar_retry.consumer.handoff.handoff import NewMessage
 from pulsar_retry.consumer.nacks.bursts import CLIENT_DELAY_MS
 from pulsar_retry.consumer.nacks.stall import DEFAULT_LIMIT
 from pulsar_retry.consumer.old_names import with_old_names
-from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.errors import ForkedError
-from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
+from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.letters.sources import checked_sources, without_letters
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
 from pulsar_retry.policy.backoff import Backoff
@@ -329,28 +328,41 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             "batch_index_ack_enabled": batch_index_ack_enabled,
             "crypto_failure_action": crypto_failure_action,
         }
-        main_only = {
-            "is_read_compacted": is_read_compacted,
-            "initial_position": initial_position,
-            "start_message_id_inclusive": start_message_id_inclusive,
-            "batch_receive_policy": batch_receive_policy,
-            "key_shared_policy": key_shared_policy,
-            "regex_subscription_mode": regex_subscription_mode,
-        }
-        if enable_retry:
-            return self._subscribe_both(plan, consumer_type, message_listener, common, main_only)
-        kind = Consumer if plan.policy is None else CountingConsumer
-        consumer = kind(self, schema, plan, self._timer)
-        with consumer._opening():  # noqa: SLF001
-            raw = self._subscribe_raw(
+        with self._awaiting_contact():
+            plan = with_old_names(plan, self)
+        checked_sources(plan)  # the look-up may have changed the names
+        consumer = Consumer(self, schema, plan, self._timer)
+        with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
+            retry = None
+            if plan.topics is not None:
+                # First, so that no letter can be written before the retry topic has its
+                # subscription. It is Shared, because the broker delays messages only there.
+                retry = self._subscribe_raw(
+                    plan.topics.retry,
+                    subscription_name,
+                    pulsar.ConsumerType.Shared,
+                    message_listener=message_listener
+                    and consumer._listener(message_listener, letters=True),  # noqa: SLF001
+                    initial_position=pulsar.InitialPosition.Earliest,
+                    **common,
+                )
+                on_failure.callback(retry.close)
+            main = self._subscribe_raw(
                 without_letters(plan),
                 subscription_name,
                 consumer_type,
                 message_listener=message_listener and consumer._listener(message_listener),  # noqa: SLF001
+                is_read_compacted=is_read_compacted,
+                initial_position=initial_position,
+                start_message_id_inclusive=start_message_id_inclusive,
+                batch_receive_policy=batch_receive_policy,
+                key_shared_policy=key_shared_policy,
+                regex_subscription_mode=regex_subscription_mode,
                 **common,
-                **main_only,
             )
-            consumer._attach(raw)  # noqa: SLF001
+            on_failure.pop_all()
+            limits, polls = batch_limits(batch_receive_policy), receiver_queue_size != 0
+            consumer._attach(main, retry, batch_limits=limits, polls=polls)  # noqa: SLF001
         self._consumers.append(consumer)
         return consumer
 
@@ -360,49 +372,6 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             bare = super().subscribe(*args, **kwargs)
         self._consumers.remove(bare)
         return bare._consumer  # noqa: SLF001
-
-    def _subscribe_both(
-        self,
-        plan: Plan,
-        consumer_type: Any,
-        listener: Any,
-        common: dict[str, Any],
-        main_only: dict[str, Any],
-    ) -> Consumer:
-        """Subscribe to the retry topic first, then to the topic.
-
-        In this order no letter can be written before the retry topic has its subscription. The
-        retry topic is always Shared, because the broker delays messages only there. It is read from
-        its start.
-        """
-        limits = batch_limits(main_only["batch_receive_policy"])
-        with self._awaiting_contact():
-            plan = with_old_names(plan, self)
-        checked_sources(plan)  # the look-up may have changed the names
-        assert plan.topics is not None  # noqa: S101 - this plan has retries
-        consumer = RetryConsumer(self, common["schema"], plan, self._timer)
-        with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
-            retry = self._subscribe_raw(
-                plan.topics.retry,
-                plan.subscription,
-                pulsar.ConsumerType.Shared,
-                message_listener=listener and consumer._letter_listener(listener),  # noqa: SLF001
-                initial_position=pulsar.InitialPosition.Earliest,
-                **common,
-            )
-            on_failure.callback(retry.close)
-            main = self._subscribe_raw(
-                plan.topic,
-                plan.subscription,
-                consumer_type,
-                message_listener=listener and consumer._listener(listener),  # noqa: SLF001
-                **common,
-                **main_only,
-            )
-            on_failure.pop_all()
-            consumer._attach_both(main, retry, limits)  # noqa: SLF001
-        self._consumers.append(consumer)
-        return consumer
 
     def close(self) -> None:
         """Close the client and its consumers, after the letters in flight have their receipts.

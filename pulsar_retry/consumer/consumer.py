@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -11,32 +10,26 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Self
 
+import _pulsar
 import pulsar
+from pulsar import Message
 
-from pulsar_retry.consumer.handoff.handoff import HandOff, log_failure
-from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import LetterMaker, handed_on
-from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.lists import settle_each
-from pulsar_retry.consumer.moves import MOVES
-from pulsar_retry.consumer.settling import NackGauges, SettlingConsumer
-from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.letters.letter import Letter
+from pulsar_retry.consumer.handoff.lists import settle_each
+from pulsar_retry.consumer.handoff.making import handed_on
+from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.moves import HeldMessages
+from pulsar_retry.consumer.outbox import Outbox
+from pulsar_retry.consumer.receiving import Receiving
+from pulsar_retry.consumer.settling import MessageSettler
+from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
-from pulsar_retry.policy.actions import surplus_delivery
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
-from pulsar_retry.runtime.worker import Worker
-
-_log = logging.getLogger("pulsar_retry")
-
-#: Seconds to wait for the broker to disconnect a consumer whose subscription was moved.
-_CUT = 0.25
 
 
-class Consumer(SettlingConsumer):
+class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
     """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
 
     `Client.subscribe` makes it. Everything that `pulsar.Consumer` does works the same. All methods
@@ -46,44 +39,39 @@ class Consumer(SettlingConsumer):
     and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
 
+    # `_client`, `_consumer` and `_schema` are the attributes of `pulsar.Consumer`.
     _client: Any
+    _consumer: Any
+    _schema: Any
 
     def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
-        self._client = client
-        self._clock = client._clock  # noqa: SLF001
-        self._consumer = None
-        self._schema = schema
-        self._set_up(plan, timer)
-        self._watch = plan.watch(self._clock.time)
-        self._ledger = self._watch.ledger
-        self._gauges = NackGauges(self)
-        self._ledger.attach(self._gauges)
-        self._closed = False
-        # They hold messages that pulsar-client has already handed to this consumer.
-        self._inboxes: list[Inbox] = []
-        self._when_moved: list[Callable[[], None]] = []
-        MOVES.watch(self, plan.topic, plan.subscription)
+        clock = client._clock  # noqa: SLF001
+        watch = plan.watch(clock.time)
+        self._client, self._consumer, self._schema = client, None, schema
+        self._plan, self._timer, self._watch = plan, timer, watch
+        self._ledger = watch.ledger
+        self._in_hand = in_hand = InHand(client, plan, timer, clock)
+        self._settling = settling = MessageSettler(in_hand, plan, watch)
+        self._outbox = outbox = Outbox(
+            client,
+            schema,
+            plan,
+            timer=timer,
+            clock=clock,
+            watch=watch,
+            in_hand=in_hand,
+            settling=settling,
+        )
+        self._receiving = Receiving(
+            in_hand, settling, outbox, plan=plan, schema=schema, clock=clock
+        )
+        self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
+        # Checked at each acknowledgement: without pending nacks, that costs nothing more.
+        self._nacked = in_hand.main.nacks.pending.entries
+        watch.ledger.attach(in_hand)
         self._closing = threading.RLock()
-        self._opened = self._clock.event()
-        self._letters = LetterMaker(plan, self._clock)
-        self._worker = Worker("pulsar-retry-dead-letters", self._clock)
-        self._kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
-        self._hand_off: HandOff | None = None
-        if plan.policy is not None:
-            self._hand_off = HandOff(
-                client,
-                schema,
-                max_pending=plan.max_pending_letters,
-                send_timeout=plan.letter_send_timeout,
-                dead_letter_subscription=plan.policy.initial_subscription_name,
-                come_back=self._not_handed_on,
-                timer=timer,
-                watch=self._watch,
-                clock=self._clock,
-                new_message=client._new_message,  # noqa: SLF001
-                producer_options=plan.letter_options,
-            )
-        fork.guard(self, "_consumer", "_hand_off", "_timer", "_nacks")
+        self._opened = clock.event()
+        fork.guard(self, "_consumer", "_timer")
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:
@@ -93,22 +81,25 @@ class Consumer(SettlingConsumer):
         finally:
             self._opened.set()
 
-    def _attach(self, raw: Any) -> None:
-        """Store the raw consumer once it is open."""
-        self._consumer = self._nacks.raw = raw
+    def _attach(
+        self, main: Any, retry: Any = None, *, batch_limits: tuple[int, int, int], polls: bool
+    ) -> None:
+        """Store the raw consumers once they are open; see `Receiving.open`."""
+        self._consumer = main
+        self._in_hand.main.open(main)
+        if self._in_hand.retry is not None:
+            self._in_hand.retry.open(retry)
+        self._receiving.open(batch_limits, polls=polls)
+        if self._receiving.inbox is not None:
+            self._held.inboxes.append(self._receiving.inbox)
 
-    def _listener(self, listener: Callable[[Any, Any], Any]) -> Any:
-        """Wrap *listener* in the form that pulsar-client calls."""
+    def _listener(self, listener: Callable[[Any, Any], Any], *, letters: bool = False) -> Any:
+        """Wrap *listener* in the form that pulsar-client calls for the topic or the retry topic."""
 
         def deliver(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message can arrive before `subscribe` has returned
-            if self._consumer is None:
-                return  # opening has failed: the broker redelivers the message
-            if not self._is_surplus(message._message):  # noqa: SLF001
-                self._took((message,))
-                message._letter = False  # noqa: SLF001 - as `message_of` does it
-                listener(self, message)
-            self._is_asking = True
+            if self._consumer is not None:  # otherwise opening has failed: the message comes again
+                self._receiving.deliver(message, partial(listener, self), letter=letters)
 
         return deliver
 
@@ -117,20 +108,160 @@ class Consumer(SettlingConsumer):
         topic = self._plan.topic
         return topic.pattern if isinstance(topic, re.Pattern) else str(super().topic())
 
-    def _source(self, *, letter: bool) -> Any:  # noqa: ARG002 - for the consumer of two topics
-        """Return the raw consumer of the retry topic or of the main one."""
-        return self._consumer
+    # -- receiving ------------------------------------------------------------------------------
 
-    def _wrap(self, raw: Any) -> Any:
-        """Count the raw message, and return the message that the application gets."""
-        self._took((raw,))
-        return message_of(raw, self._schema)
+    def receive(self, timeout_millis: int | None = None) -> Any:
+        """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
 
-    def _is_free(self) -> bool:
-        in_flight = len(self._kept) + (len(self._hand_off.flights) if self._hand_off else 0)
-        return not in_flight and super()._is_free()
+        Messages that were delivered N + 1 times already are dead-lettered and not returned. A call
+        that is interrupted or timed out loses no message.
 
-    # -- handing on ---------------------------------------------------------------------------
+        Args:
+            timeout_millis: How long to wait, in milliseconds; None: without a limit.
+
+        Raises:
+            pulsar.Timeout: no message came in time.
+            pulsar.Interrupted: a signal arrived during a wait without a limit.
+            pulsar.AlreadyClosed: the consumer is closed.
+        """
+        # Written out for speed: this code runs for every message.
+        receiving = self._receiving
+        if receiving.inbox is not None:
+            fast_receive = receiving.inbox.fast_receive
+        else:
+            fast_receive = self._consumer.receive if receiving.polls else None
+        if fast_receive and (timeout_millis is None or isinstance(timeout_millis, int)):
+            try:
+                raw = fast_receive(0)
+            except _pulsar.Timeout:
+                pass
+            else:
+                if (
+                    raw.redelivery_count() <= receiving.limit
+                    and receiving.now() < receiving.trusted_until
+                ) or not receiving.is_surplus(raw):
+                    in_hand = self._in_hand
+                    in_hand.received = count = in_hand.received + 1
+                    if count >= in_hand.looks_at:
+                        in_hand.look((raw,))
+                    message = Message()
+                    message._message = raw  # noqa: SLF001 - as `message_of` makes it
+                    message._schema = self._schema  # noqa: SLF001
+                    message._letter = False  # noqa: SLF001
+                    return message
+        return receiving.receive(timeout_millis)
+
+    def batch_receive(self) -> list[Any]:
+        """Return messages as the batch receive policy says, without the dead-lettered ones.
+
+        While messages of the topic arrive and there are no letters, a batch has no letters.
+        """
+        receiving = self._receiving
+        if not receiving.takes_batches():
+            return receiving.batch()
+        # Written out for speed: this code runs for every message.
+        limit, schema, messages = receiving.limit, self._schema, []
+        self._in_hand.is_asking = True
+        batch = self._consumer.batch_receive()
+        trusted = receiving.is_trusted()
+        for raw in batch:
+            if (trusted and raw.redelivery_count() <= limit) or not receiving.is_surplus(raw):
+                message = Message()
+                message._message = raw  # noqa: SLF001 - as `message_of` makes it
+                message._schema = schema  # noqa: SLF001
+                message._letter = False  # noqa: SLF001
+                messages.append(message)
+        self._in_hand.took(messages)
+        return messages if batch else receiving.batch_after_empty()
+
+    # -- acknowledgements and nacks ---------------------------------------------------------------
+
+    def acknowledge(self, message: Any) -> None:
+        """Acknowledge a message of either topic; its id is accepted too."""
+        # Written out for speed: this code runs for every message.
+        if getattr(message, "_letter", None) is False:
+            raw = message._message  # noqa: SLF001
+            self._consumer.acknowledge(raw)
+            message._settled = True  # noqa: SLF001 - see `LetterMaker`
+            self._in_hand.settled += 1
+            if self._nacked:
+                self._in_hand.main.nacks.cancel(raw.message_id())
+            ledger = self._ledger
+            ledger.acknowledged = count = ledger.acknowledged + 1
+            if count >= ledger.due:
+                self._watch.acknowledged(raw)
+        else:
+            self._settling.acknowledge(message)
+
+    def acknowledge_cumulative(self, message: Any) -> None:
+        """Acknowledge everything up to *message*, or its id, on the topic that it came from.
+
+        Only for Exclusive and Failover subscriptions. It counts as one acknowledgement. The retry
+        topic is always Shared, and has no cumulative acknowledgement. For a letter, "up to"
+        therefore means all letters that were delivered to this consumer before it.
+
+        Raises:
+            pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.
+        """
+        self._settling.up_to(message)()
+
+    def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
+        """Have *message* redelivered later.
+
+        Settling the message before that cancels the nack. The broker can only redeliver a whole
+        batch, so the nack applies to all unacknowledged messages of the batch. If the message, or
+        another one of its batch, is nacked again, the earlier due time counts.
+
+        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of the last
+        delivery (redelivery count N) sends the message to the dead-letter topic instead.
+        Redeliveries that the consumer requests because a letter was not published do not count.
+
+        Args:
+            message: A message. A message id works too, but has no redelivery count: the backoff
+                starts at its first delay, and dead-lettering takes one redelivery more.
+            delay: Seconds or a timedelta. 0 means now, which takes about 0.15 s. None: the delay of
+                ``negative_ack_backoff``, or else ``negative_ack_redelivery_delay_ms``.
+
+        Raises:
+            ConfigError: *delay* is invalid.
+        """
+        wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
+        if not self._receiving.dead_letters_last(raw_of(message)):
+            self._settling.nack(message, wait)
+
+    def redeliver_unacknowledged_messages(self) -> None:
+        """Have all unacknowledged messages of both topics redelivered now, also nacked ones."""
+        if self._receiving.inbox is not None:
+            self._receiving.inbox.drop()
+        self._settling.redeliver_everything()
+
+    @property
+    def dropped_duplicates(self) -> int:
+        """The number of duplicate letters that were acknowledged and not delivered."""
+        letters = self._in_hand.letters
+        return 0 if letters is None else letters.dropped
+
+    @property
+    def pending_nacks(self) -> int:
+        """How many nacked messages wait for their delay. To the broker they are unacknowledged."""
+        return self._in_hand.pending_nacks
+
+    @property
+    def unsettled(self) -> int:
+        """About how many messages were received, and are neither settled nor redelivered.
+
+        Pending nacks are included. The broker counts these messages as unacknowledged, and also
+        those that pulsar-client has fetched ahead (``receiver_queue_size`` at most). It delivers
+        nothing at its limits ``maxUnackedMessagesPerConsumer`` and
+        ``maxUnackedMessagesPerSubscription``.
+
+        The number is meant for Shared and Key_Shared. Other types have no limit, and a cumulative
+        acknowledgement counts for all messages received before it. Messages that are redelivered
+        after an acknowledgement time-out are still included, because the consumer is not notified.
+        """
+        return self._in_hand.unsettled
+
+    # -- letters --------------------------------------------------------------------------------
 
     def reconsume_later(
         self,
@@ -163,7 +294,7 @@ class Consumer(SettlingConsumer):
             ConsumerClosedError: the consumer is closed.
         """
         if isinstance(message, list | tuple):
-            self._letters.delay_request(delay, level)
+            self._outbox.letters.delay_request(delay, level)
             settle_each(
                 message,
                 partial(
@@ -193,7 +324,8 @@ class Consumer(SettlingConsumer):
             callbacks run on a thread of pulsar-client or of this package, or on the calling thread.
             They must not block or call this method.
         """
-        future = self._hand_on(*self._letters.retry(message, delay, level, properties))
+        outbox = self._outbox
+        future = outbox.hand_on(*outbox.letters.retry(message, delay, level, properties))
         handed_on(message, future)
         return future
 
@@ -225,11 +357,7 @@ class Consumer(SettlingConsumer):
             raise ConfigError(
                 "reconsume_later_cumulative needs an Exclusive or Failover subscription"
             )
-        return self._up_to(message)
-
-    def _up_to(self, message: Any) -> Callable[[], None]:
-        """Return a function that acknowledges everything up to *message*, as of now."""
-        return partial(super().acknowledge_cumulative, message)
+        return self._settling.up_to(message)
 
     def dead_letter(
         self,
@@ -271,129 +399,35 @@ class Consumer(SettlingConsumer):
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        future = self._hand_on(*self._letters.dead(message, reason, error, properties))
+        outbox = self._outbox
+        future = outbox.hand_on(*outbox.letters.dead(message, reason, error, properties))
         handed_on(message, future)
         return future
 
-    def _open_hand_off(self) -> HandOff:
-        if self._closed or self._hand_off is None:
-            raise ConsumerClosedError("the consumer is closed")
-        return self._hand_off
-
-    def _hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
-        """Hand *raw* on as *letter*.
-
-        If the letter cannot be published, the message is redelivered. With *keep* the letter is
-        published again instead, after longer and longer delays, until publishing succeeds or the
-        consumer is closed.
-        """
-        hand_off = self._open_hand_off()
-        source, options = self._leaving(raw, keep=keep)
-        return hand_off.hand_on(raw, source, letter, **options)
-
-    def _hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
-        """Hand *raw* on if that does not block; otherwise return None."""
-        hand_off = self._open_hand_off()
-        source, options = self._leaving(raw, keep=keep)
-        handed = hand_off.hand_on_now(raw, source, letter, **options)
-        if handed is None:
-            self._settled -= 1
-        return handed
-
-    def _leaving(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
-        """Record that *raw* is handed on; return its raw consumer and the options of `hand_on`."""
-        was_letter = self._is_letter(raw)
-        ended = self._leaves(raw) if was_letter else None
-        if self._queue(letter=was_letter).pending.entries:
-            self._take_back(raw)
-        self._settled += 1  # undone if the hand-off fails
-        kept = self._kept.keep if keep else None
-        return self._source(letter=was_letter), {
-            "was_letter": was_letter,
-            "ended": ended,
-            "keep": kept,
-        }
-
-    def _leaves(self, raw: Any) -> Callable[[], None] | None:  # noqa: ARG002 - as `_source`
-        """Record that the letter *raw* is handed on; return what to call when that is done."""
-        return None
-
-    # -- seeks ----------------------------------------------------------------------------------
+    # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
     def seek(self, messageid: Any) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
-        Messages that were fetched before, and pending nacks, are dropped.
+        Only the topic is moved. The retry letters stay as they are. Messages that were fetched
+        before, and pending nacks, are dropped.
         """
-        super().seek(messageid)
-        self._moved()
-        MOVES.tell(self._plan.topic, self._plan.subscription, but=self)
+        self._held.seek(partial(super().seek, messageid))
 
-    def _subscription_moved(self) -> None:
-        """Drop held messages and nacks: another consumer here has moved the subscription.
+    def pause_message_listener(self) -> None:
+        """Pause the listener on both topics."""
+        self._in_hand.is_asking = False
+        for source in reversed(self._in_hand.sources):
+            source.raw.pause_message_listener()
 
-        Thread-safe.
-        """
-        self._nacks.clear()
-        self._moved()
-        items = [item for inbox in self._inboxes for item in inbox.drop(letters=False)]
-        if items:
-            self._worker.submit(lambda: self._ask_back([item.message for item in items]))
+    def resume_message_listener(self) -> None:
+        """Resume the listener on both topics."""
+        for source in reversed(self._in_hand.sources):
+            source.raw.resume_message_listener()
 
-    def _ask_back(self, messages: list[Any]) -> None:
-        """Request dropped messages again, unless they are certainly from before the seek."""
-        if not self._is_cut_soon():  # the broker ignores ids that it will not deliver
-            for raw in messages:
-                self._returns.given_back(raw)
-                self._nacks.add(self._to_nack(raw, letter=False), 0.0)
-
-    def _is_cut_soon(self) -> bool:
-        """Wait briefly for the disconnect; tell whether it came, and the consumer has one topic."""
-        deadline = self._clock.monotonic() + _CUT
-        while self._consumer.is_connected():
-            if self._clock.monotonic() >= deadline:
-                return False
-            self._clock.sleep(_CUT / 50)
-        return isinstance(self._plan.topic, str)
-
-    def _moved(self) -> None:
-        for each in list(self._when_moved):
-            each()
-
-    # -- the nack path's dead letters ---------------------------------------------------------
-
-    def _is_surplus(self, raw: Any) -> bool:
-        """Tell whether *raw* was delivered N + 1 times already; if so, it is dead-lettered."""
-        limit = self._plan.limit
-        if limit is None or not surplus_delivery(self._returns.attempts_before(raw), limit):
-            return False
-        if self._dead_letter_redelivered(raw):
-            self._took((raw,))
-            return True
-        return False
-
-    def _dead_letter_redelivered(self, raw: Any) -> bool:
-        """Dead-letter a message whose redeliveries are used up, without blocking the caller.
-
-        If that fails, it is tried again after longer and longer delays. The message is not
-        delivered meanwhile. Returns False if pulsar-client cannot read the message's properties,
-        because then no letter can be made.
-        """
-        if self._closed:
-            return True  # the broker redelivers it
-        try:
-            letter = self._letters.redelivered(raw)
-        except UnicodeDecodeError:
-            text = "a message with properties that are no text is not dead-lettered"
-            _log.warning(text, extra=self._watch.facts(raw))
-            return False
-        if (future := self._hand_on_now(raw, letter, keep=True)) is not None:
-            log_failure(future, raw, self._watch)
-        else:
-            self._worker.submit(
-                lambda: log_failure(self._hand_on(raw, letter, keep=True), raw, self._watch)
-            )
-        return True
+    def is_connected(self) -> bool:
+        """Tell whether the consumer is connected to the brokers of both topics."""
+        return all(source.raw.is_connected() for source in self._in_hand.sources)
 
     def unsubscribe(self) -> None:
         """Remove the subscription from all its topics, after the letters in flight are done.
@@ -402,13 +436,10 @@ class Consumer(SettlingConsumer):
             pulsar.PulsarException: the broker refused, for example because the subscription has
                 other consumers. The consumer can still be used.
         """
-        if self._hand_off is not None:
-            self._hand_off.drain()
-        self._unsubscribe_raw()
+        self._outbox.drain()
+        for source in self._in_hand.sources:  # the topic first, because the broker may refuse it
+            source.raw.unsubscribe()
         self._settle()
-
-    def _unsubscribe_raw(self) -> None:
-        super().unsubscribe()
 
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
@@ -422,36 +453,32 @@ class Consumer(SettlingConsumer):
                 are released nevertheless.
         """
         with self._closing:  # a second caller waits here until the first has finished
-            if self._closed:
+            if self._outbox.closed:
                 return
-            self._closed = True
+            self._outbox.closed = True
             self._settle()
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)  # noqa: SLF001
             self._close_raw()
 
     def _close_raw(self) -> None:
-        self._consumer.close()
-
-    def _give_up(self) -> None:
-        """Fail the letters in flight, because pulsar-client was shut down."""
-        self._closed = True
-        self._ledger.detach(self._gauges)
-        self._kept.close()
-        if self._hand_off is not None:
-            self._hand_off.give_up()
+        with contextlib.ExitStack() as afterwards:
+            if (inbox := self._receiving.inbox) is not None:
+                afterwards.callback(inbox.drop)  # a closed consumer delivers nothing
+                afterwards.callback(inbox.wait_for_callbacks)
+            for source in self._in_hand.sources:
+                afterwards.callback(source.raw.close)  # the last one first
 
     def _settle(self) -> None:
         """Wait for letters in flight, then close the resources that they needed."""
-        self._close_nacks()
-        self._ledger.detach(self._gauges)
-        self._kept.close()
-        self._worker.close()
-        if self._hand_off is not None:
-            self._hand_off.stop()
-            if left := self._hand_off.drain():
-                _log.warning("%d letters have no receipt; their originals will come back", left)
-            self._hand_off.producers.close()
+        self._settling.close()
+        self._ledger.detach(self._in_hand)
+        self._outbox.close()
+
+    def _give_up(self) -> None:
+        """Fail the letters in flight, because pulsar-client was shut down."""
+        self._ledger.detach(self._in_hand)
+        self._outbox.give_up()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -14,7 +13,6 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.inbox import Inbox
-from pulsar_retry.consumer.receiving import CountingConsumer, RetryConsumer
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
@@ -36,51 +34,46 @@ class Handover:
     """
 
     def __init__(self, consumer: Consumer, codec: Codec, redact: Redact | None) -> None:
-        self._consumer = consumer
+        self._timer = consumer._timer
         self._plan = consumer._plan
         self._schema = consumer._schema
+        self._in_hand = consumer._in_hand
+        self._settling = consumer._settling
+        self._outbox = consumer._outbox
+        self._held = consumer._held
+        #: The watch, which is notified of what happens to messages.
+        self.watch: Watch = consumer._watch
+        #: Returns a receive function that is faster than `receive`; None if no messages are
+        #: flowing. See `Receiving.flowing`. It returns pulsar-client's raw messages (see `whole`).
+        self.flowing = consumer._receiving.flowing
         self._codec = codec
         self._redact = redact
 
     def is_letter(self, message: Any) -> bool:
         """Tell whether *message* came from the retry topic."""
-        return self._consumer._is_letter(message)
-
-    def flowing(self) -> Callable[[int], Any] | None:
-        """Return a receive function that is faster than `receive`; None if no messages are flowing.
-
-        The function takes milliseconds. It returns pulsar-client's raw message (see `whole`), or
-        raises `pulsar.Timeout`. After that, call `receive`, which reads the retry topic too.
-        """
-        consumer = self._consumer
-        return consumer._flowing() if isinstance(consumer, CountingConsumer) else None
+        return self._in_hand.is_letter(message)
 
     def whole(self, raw: Any) -> pulsar.Message:
         """Return the message for a raw one of `flowing`, as `pulsar.Consumer.receive` makes it."""
-        self._consumer._took((raw,))
+        self._in_hand.took((raw,))
         return message_of(raw, self._schema, letter=False)
 
     def check_later(self, owner: TimerTarget, delay: float) -> None:
         """Have the client's timer check *owner* in *delay* seconds or slightly later."""
-        self._consumer._timer.check_later(owner, delay)
-
-    @property
-    def watch(self) -> Watch:
-        """The watch, which is notified of what happens to messages."""
-        return self._consumer._watch
+        self._timer.check_later(owner, delay)
 
     def redeliveries(self, message: Any) -> int:
         """Return how often the broker has redelivered *message* as a retry."""
-        return self._consumer._returns.attempts_before(raw_of(message))
+        return self._in_hand.returns.attempts_before(raw_of(message))
 
     @property
     def stuck_letters(self) -> int:
         """How many letters wait after their publication has failed repeatedly."""
-        return self._consumer._kept.stuck
+        return self._outbox.kept.stuck
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""
-        self._consumer._settle_as(message, outcome)
+        self._settling.settle_as(message, outcome)
 
     def parked(self, message: Any, delay: float, error: BaseException, attempt: int) -> None:
         """Record that a message is retried in its lane."""
@@ -88,14 +81,13 @@ class Handover:
 
     def when_moved(self, act: Callable[[], None]) -> None:
         """Have *act* called, on any thread, when this process has moved the subscription."""
-        self._consumer._when_moved.append(act)
+        self._held.when_moved.append(act)
 
     def cut(self) -> frozenset[bool]:
         """Return which raw consumers have no connection: True stands for the retry topic's."""
-        consumer = self._consumer
-        sources = {False, isinstance(consumer, RetryConsumer)}
+        sources = self._in_hand.sources
         return frozenset(
-            letter for letter in sources if not consumer._source(letter=letter).is_connected()
+            bool(place) for place, each in enumerate(sources) if not each.raw.is_connected()
         )
 
     def comes_by_itself(self, message: Any, cut: frozenset[bool]) -> bool:
@@ -112,8 +104,8 @@ class Handover:
         This redelivery is not a retry and does not count as one.
         """
         raw, letter = raw_of(message), self.is_letter(message)
-        wanted = self._consumer._to_nack(raw, letter=letter)
-        return partial(self._consumer._queue(letter=letter).add, wanted, 0.0)
+        wanted = self._in_hand.nack_id(raw, letter=letter)
+        return partial(self._in_hand.source(letter=letter).nacks.add, wanted, 0.0)
 
     def retry(
         self,
@@ -144,7 +136,7 @@ class Handover:
         )
         letter = attrs.evolve(letter, delay=max(letter.delay, least_delay))
         letter = settling(letter, message, self._plan.subscription)
-        return self._consumer._hand_on(raw, letter, keep=keep)
+        return self._outbox.hand_on(raw, letter, keep=keep)
 
     def dead(
         self,
@@ -165,7 +157,7 @@ class Handover:
                 self._plan, carried, origin, reason=action.reason, details=details
             )
         letter = settling(letter, message, self._plan.subscription)
-        return self._consumer._hand_on(raw, letter, keep=keep)
+        return self._outbox.hand_on(raw, letter, keep=keep)
 
     def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
@@ -180,7 +172,7 @@ class Handover:
             codec=self._codec,
             redact=self._redact,
         )
-        return raw, raw.properties(), self._consumer._letters.origin(raw), details
+        return raw, raw.properties(), self._outbox.letters.origin(raw), details
 
 
 class Inside:
@@ -189,44 +181,47 @@ class Inside:
     Attributes:
         raw: pulsar-client's own consumer.
         schema: The schema that decodes values.
-        limit: The highest redelivery count with which a message of the topic is delivered.
         max_pending_letters: The maximum number of letters in flight.
-        letters: Makes letters.
-        is_surplus: Tells whether a raw message must not be handled; then it is settled.
-        took: Counts raw messages that are delivered to the application.
-        wrap: Counts a raw message, and returns the message for the application.
-        hand_on: Hands a raw message on; it may block.
-        hand_on_now: Hands a raw message on if that does not block; otherwise it returns None.
+        receiving: Tells which messages are surplus, and makes messages for the application.
+        outbox: Makes letters, and hands messages on.
         cumulatively: Returns a function that acknowledges everything up to a message.
-        submit: Runs a blocking call on the consumer's own thread; False: the consumer is closed.
     """
 
     def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        plan = consumer._plan
         self.raw, self.schema = consumer._consumer, consumer._schema
-        self.limit = sys.maxsize if plan.limit is None else plan.limit
-        self.max_pending_letters = plan.max_pending_letters
-        self.letters = consumer._letters
-        # Bound once, because some of them are called for each message.
-        self.is_surplus = consumer._is_surplus
-        self.took = consumer._took
-        self.wrap = consumer._wrap
-        self.hand_on = consumer._hand_on
-        self.hand_on_now = consumer._hand_on_now
+        self.max_pending_letters = consumer._plan.max_pending_letters
+        self.receiving, self.outbox = consumer._receiving, consumer._outbox
         self.cumulatively = consumer._cumulatively
-        self.submit = consumer._worker.submit
+        self._in_hand = consumer._in_hand
+        self._settling = consumer._settling
+        self._held = consumer._held
+        # Bound once, because it is called for each message.
+        self.took = consumer._in_hand.took
 
     def reads_by(self, inbox: Inbox) -> None:
         """Register *inbox*, which holds messages, so that a seek reaches them."""
-        if inbox not in self._consumer._inboxes:
-            self._consumer._inboxes.append(inbox)
+        if inbox not in self._held.inboxes:
+            self._held.inboxes.append(inbox)
 
     def asks(self) -> None:
         """Record that the application waits for a message."""
-        self._consumer._is_asking = True
+        self._in_hand.is_asking = True
 
     def ask_back(self, raw: Any) -> None:
         """Have a message redelivered whose hand-off did not take place."""
-        if not self._consumer._closed:  # otherwise the broker redelivers it anyway
-            self._consumer._come_back(raw, self._consumer._is_letter(raw))
+        if not self.outbox.closed:  # otherwise the broker redelivers it anyway
+            self._settling.come_back(raw, self._in_hand.is_letter(raw))
+
+
+def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
+    """Return the inbox of *consumer*, and make one if the consumer has none.
+
+    Args:
+        consumer: An open consumer that nothing else uses.
+        polls: Whether the consumer has a receiver queue.
+    """
+    if consumer._receiving.inbox is not None:
+        return consumer._receiving.inbox
+    arms = not (consumer._plan.ack_timeout and polls)
+    raw, clock = consumer._consumer, consumer._client._clock
+    return Inbox(raw, None, lambda _: None, arms=arms, polls=polls, clock=clock)

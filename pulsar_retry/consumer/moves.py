@@ -9,16 +9,25 @@ from __future__ import annotations
 import re
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.settling import MessageSettler
+from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import topic_label
+from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.names import logical
+
+#: Seconds to wait for the broker to disconnect a consumer whose subscription was moved.
+_CUT = 0.25
 
 
 class Movable(Protocol):
     """A consumer that can be notified of a seek."""
 
-    def _subscription_moved(self) -> None:
+    def subscription_moved(self) -> None:
         """Drop everything that is held from before the seek."""
 
 
@@ -45,7 +54,7 @@ class Moves:
             known = list(self._consumers.items())
         for consumer, (of, name) in known:
             if consumer is not but and name == subscription and _share(of, topic):
-                consumer._subscription_moved()  # noqa: SLF001 - a method of the protocol here
+                consumer.subscription_moved()
 
 
 def _share(one: Any, other: Any) -> bool:
@@ -62,3 +71,71 @@ def _names(topic: Any) -> set[str]:
 
 #: The instance of this process.
 MOVES = Moves()
+
+
+class HeldMessages:
+    """What one consumer holds, and drops when its subscription is moved. Thread-safe.
+
+    Attributes:
+        inboxes: They hold messages that pulsar-client has already handed to this consumer.
+        when_moved: Functions to call when this process has moved the subscription.
+    """
+
+    def __init__(
+        self,
+        in_hand: InHand,
+        settling: MessageSettler,
+        *,
+        plan: Plan,
+        clock: Clock,
+        submit: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """Watch the seeks of a subscription; *submit* runs calls that can block."""
+        self.inboxes: list[Inbox] = []
+        self.when_moved: list[Callable[[], None]] = []
+        self._in_hand = in_hand
+        self._settling = settling
+        self._topic, self._subscription = plan.topic, plan.subscription
+        self._clock = clock
+        self._submit = submit
+        MOVES.watch(self, plan.topic, plan.subscription)
+
+    def seek(self, move: Callable[[], None]) -> None:
+        """Move the subscription with *move*, and drop what is from before."""
+        self._drop()
+        move()
+        self._settling.moved()
+        self._in_hand.all_redelivered()
+        self._notify()
+        MOVES.tell(self._topic, self._subscription, but=self)
+
+    def subscription_moved(self) -> None:
+        """Drop messages and nacks: another consumer here has moved the subscription."""
+        self._settling.moved()
+        self._notify()
+        if messages := self._drop():
+            self._submit(lambda: self._ask_back(messages))
+
+    def _drop(self) -> list[Any]:
+        return [item.message for inbox in self.inboxes for item in inbox.drop(letters=False)]
+
+    def _notify(self) -> None:
+        for each in list(self.when_moved):
+            each()
+
+    def _ask_back(self, messages: list[Any]) -> None:
+        """Request dropped messages again, unless they are certainly from before the seek."""
+        if not self._is_cut_soon():  # the broker ignores ids that it will not deliver
+            for raw in messages:
+                self._in_hand.returns.given_back(raw)
+                message_id = self._in_hand.nack_id(raw, letter=False)
+                self._in_hand.main.nacks.add(message_id, 0.0)
+
+    def _is_cut_soon(self) -> bool:
+        """Wait briefly for the disconnect; tell whether it came, and the consumer has one topic."""
+        deadline = self._clock.monotonic() + _CUT
+        while self._in_hand.main.raw.is_connected():
+            if self._clock.monotonic() >= deadline:
+                return False
+            self._clock.sleep(_CUT / 50)
+        return isinstance(self._topic, str)

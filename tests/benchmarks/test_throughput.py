@@ -18,7 +18,7 @@ from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge, subs
 from loads import IN_FLIGHT, LETTER
 
 import pulsar_retry as pr
-from pulsar_retry.consumer.receiving import RetryConsumer
+from pulsar_retry.consumer.consumer import Consumer
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
@@ -161,21 +161,21 @@ def test_reconsume_later_async(benchmark, broker, namespace):
 @contextmanager
 def uncounted() -> Iterator[None]:
     """Acknowledge as if there were no metrics."""
-    counted = RetryConsumer.acknowledge
+    counted = Consumer.acknowledge
 
-    def acknowledge(self: RetryConsumer, message: pulsar.Message) -> None:
+    def acknowledge(self: Consumer, message: pulsar.Message) -> None:
         if getattr(message, "_letter", None) is False:
             raw = message._message
             self._consumer.acknowledge(raw)
-            self._settled += 1
+            self._in_hand.settled += 1
             if self._nacked:
-                self._take_back(raw)
+                self._in_hand.main.nacks.cancel(raw.message_id())
 
-    RetryConsumer.acknowledge = acknowledge
+    Consumer.acknowledge = acknowledge
     try:
         yield
     finally:
-        RetryConsumer.acknowledge = counted
+        Consumer.acknowledge = counted
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])

@@ -81,7 +81,7 @@ async def test_a_letter_that_was_nacked(client, topic):
     await producer.send(BIG)
     await consumer.reconsume_later(await consumer.receive(SOON), delay=0)
     letter = await consumer.receive(SOON)
-    begin(getattr(consumer, "_inner", consumer)._retry, letter)
+    begin(getattr(consumer, "_inner", consumer)._in_hand.retry.raw, letter)
     await consumer.negative_acknowledge(letter, delay=AFTER)
     again = await consumer.receive(SOON)
     assert (BIG, "1") == (again.data(), again.properties()["RECONSUMETIMES"])

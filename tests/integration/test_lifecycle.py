@@ -80,7 +80,7 @@ def test_close_wakes_a_blocked_receive(subscribe):
     threads = [threading.Thread(target=work), threading.Thread(target=work, args=(60_000,))]
     for thread in threads:
         thread.start()
-    eventually(lambda: consumer._inbox._waiting == 2)
+    eventually(lambda: consumer._receiving.inbox._waiting == 2)
     consumer.close()
     for thread in threads:
         thread.join(20)

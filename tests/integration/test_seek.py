@@ -277,7 +277,7 @@ def test_what_has_come_before_the_seek_is_known(monkeypatch, subscription, subsc
     tell = MOVES.tell
 
     def tell_late(*of: Any) -> None:
-        eventually(lambda: consumer._inbox._ready)
+        eventually(lambda: consumer._receiving.inbox._ready)
         tell(*of)
 
     monkeypatch.setattr(MOVES, "tell", tell_late)

@@ -108,11 +108,11 @@ def test_reconsumed_letters_are_not_remembered(subscribe, publish):
     publish()
     consumer.reconsume_later(consumer.receive(SOON))
     letter = consumer.receive(SOON)
-    assert 1 == len(consumer._in_hand._ids)
+    assert 1 == len(consumer._in_hand.letters._in_hand._ids)
 
     consumer.reconsume_later(letter)
 
-    assert {} == consumer._in_hand._ids
+    assert {} == consumer._in_hand.letters._in_hand._ids
 
 
 def test_shared_subscriptions_have_no_cumulative_forms(subscribe, publish):

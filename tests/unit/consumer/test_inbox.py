@@ -123,7 +123,7 @@ class Interrupted(threading.Condition):
 
 
 class Rig:
-    """An inbox with its two fakes, received from as `RetryConsumer.receive` does it."""
+    """An inbox with its two fakes, received from as `Consumer.receive` does it."""
 
     def __init__(self) -> None:
         self.main = FakeConsumer()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulsar
 import pytest
 
-from pulsar_retry.consumer.delivered import DeliveredLetters
+from pulsar_retry.consumer.received_letters import DeliveredLetters
 
 
 def message_id(entry: int, *, ledger: int = 1, batch: int = -1) -> pulsar.MessageId:

@@ -1,0 +1,166 @@
+"""Hands the messages of one consumer on as letters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pulsar
+
+from pulsar_retry.consumer.handoff.handoff import HandOff, log_failure
+from pulsar_retry.consumer.handoff.kept import KeptLetters
+from pulsar_retry.consumer.handoff.making import LetterMaker
+from pulsar_retry.consumer.in_hand import InHand
+from pulsar_retry.consumer.settling import MessageSettler
+from pulsar_retry.errors import ConsumerClosedError
+from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.plan import Plan
+from pulsar_retry.observe.watch import Watch
+from pulsar_retry.runtime import fork
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.worker import Worker
+
+_log = logging.getLogger("pulsar_retry")
+
+
+class Outbox:
+    """Makes letters of received messages, and hands the messages on. Thread-safe.
+
+    Attributes:
+        letters: Makes the letters.
+        kept: The letters that are published again until that succeeds.
+        closed: Whether nothing is handed on any more.
+    """
+
+    def __init__(
+        self,
+        client: pulsar.Client,
+        schema: Any,
+        plan: Plan,
+        *,
+        timer: Timer,
+        clock: Clock,
+        watch: Watch,
+        in_hand: InHand,
+        settling: MessageSettler,
+    ) -> None:
+        """Make the outbox of one consumer. Without a dead-letter policy it refuses everything."""
+        self.letters = LetterMaker(plan, clock)
+        self.closed = False
+        self._in_hand = in_hand
+        self._watch = watch
+        self._worker = Worker("pulsar-retry-dead-letters", clock)
+        self.kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
+        #: Runs a call that can block on a thread of its own; returns False if that has ended.
+        self.submit = self._worker.submit
+        self._hand_off: HandOff | None = None
+        if plan.policy is not None:
+            self._hand_off = HandOff(
+                client,
+                schema,
+                max_pending=plan.max_pending_letters,
+                send_timeout=plan.letter_send_timeout,
+                dead_letter_subscription=plan.policy.initial_subscription_name,
+                come_back=settling.hand_off_failed,
+                timer=timer,
+                watch=watch,
+                clock=clock,
+                new_message=client._new_message,  # noqa: SLF001
+                producer_options=plan.letter_options,
+            )
+        in_hand.letters_in_flight = self.__len__
+        fork.guard(self, "_hand_off")
+
+    def __len__(self) -> int:
+        """Return how many letters are in flight, or wait to be published again."""
+        return len(self.kept) + (len(self._hand_off.flights) if self._hand_off else 0)
+
+    def hand_on(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None]:
+        """Publish *letter*, then acknowledge the raw message that it was made from.
+
+        If the letter cannot be published, the message is redelivered. With *keep* the letter is
+        published again instead, after longer and longer delays, until publishing succeeds or the
+        consumer is closed. The call can block; see `HandOff.hand_on`.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        hand_off = self._open()
+        source, options = self._leaving(raw, keep=keep)
+        return hand_off.hand_on(raw, source, letter, **options)
+
+    def hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
+        """Do what `hand_on` does if that does not block; otherwise return None."""
+        hand_off = self._open()
+        source, options = self._leaving(raw, keep=keep)
+        handed = hand_off.hand_on_now(raw, source, letter, **options)
+        if handed is None:
+            self._in_hand.settled -= 1
+        return handed
+
+    def _open(self) -> HandOff:
+        if self.closed or self._hand_off is None:
+            raise ConsumerClosedError("the consumer is closed")
+        return self._hand_off
+
+    def _leaving(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
+        """Record that *raw* is handed on; return its raw consumer and the options of `hand_on`."""
+        in_hand, letters = self._in_hand, self._in_hand.letters
+        was_letter = in_hand.is_letter(raw)
+        ended: Callable[[], None] | None = None
+        if was_letter and letters is not None:
+            ended = letters.handing_on(raw)
+        source = in_hand.source(letter=was_letter)
+        if source.nacks.pending.entries:
+            source.nacks.cancel(raw.message_id())
+        in_hand.settled += 1  # undone if the hand-off fails
+        kept = self.kept.keep if keep else None
+        return source.raw, {"was_letter": was_letter, "ended": ended, "keep": kept}
+
+    def dead_letter_redelivered(self, raw: Any) -> bool:
+        """Dead-letter a message whose redeliveries are used up, without blocking the caller.
+
+        If that fails, it is tried again after longer and longer delays. The message is not
+        delivered meanwhile. Returns False if pulsar-client cannot read the message's properties,
+        because then no letter can be made.
+        """
+        if self.closed:
+            return True  # the broker redelivers it
+        try:
+            letter = self.letters.redelivered(raw)
+        except UnicodeDecodeError:
+            text = "a message with properties that are no text is not dead-lettered"
+            _log.warning(text, extra=self._watch.facts(raw))
+            return False
+        if (future := self.hand_on_now(raw, letter, keep=True)) is not None:
+            log_failure(future, raw, self._watch)
+        else:
+            self.submit(lambda: log_failure(self.hand_on(raw, letter, keep=True), raw, self._watch))
+        return True
+
+    # -- ending -----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Wait for letters in flight, at most for the time that one letter may take."""
+        if self._hand_off is not None:
+            self._hand_off.drain()
+
+    def close(self) -> None:
+        """Wait for letters in flight, then close the resources that they needed."""
+        self.kept.close()
+        self._worker.close()
+        if self._hand_off is not None:
+            self._hand_off.stop()
+            if left := self._hand_off.drain():
+                _log.warning("%d letters have no receipt; their originals will come back", left)
+            self._hand_off.producers.close()
+
+    def give_up(self) -> None:
+        """Fail the letters in flight, because pulsar-client was shut down."""
+        self.closed = True
+        self.kept.close()
+        if self._hand_off is not None:
+            self._hand_off.give_up()

@@ -1,0 +1,275 @@
+"""The letters that a consumer has received from its retry topic."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import _pulsar
+import pulsar
+from pulsar import Client as BareClient
+from pulsar import Message
+
+from pulsar_retry.consumer.duplicates import Deduper, LetterId
+from pulsar_retry.letters.plan import Plan
+from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.raw import id_of, position_of, raw_of
+from pulsar_retry.wire.names import logical
+
+_log = logging.getLogger("pulsar_retry")
+
+#: Milliseconds to wait for a message that must exist, because the broker says so.
+_PATIENCE = 2000
+
+#: How many ledgers of the main topic are remembered. A topic has a new one every few hours.
+_MOST = 1000
+
+
+class LetterLedgers:
+    """Distinguishes letters from messages of the main topic. Thread-safe.
+
+    An id does not include its topic, but no two topics of a cluster share a ledger. The ledgers of
+    letters that were received here are known. For each other ledger the broker is asked once.
+
+    Attributes:
+        topics: The retry topic and those of its partitions that were seen.
+    """
+
+    def __init__(self, client: pulsar.Client, topic: str) -> None:
+        """Start with the retry *topic* of a subscription."""
+        self.topics = {topic}
+        self._client = client
+        self._topic = topic
+        self._ledgers: set[int] = set()
+        self._others: set[int] = set()
+
+    def seen(self, raw: Any, ledger: int) -> None:
+        """Record the ledger of a raw letter that was received."""
+        if ledger not in self._ledgers:
+            self.topics.add(raw.topic_name())
+            self._ledgers.add(ledger)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no letter has been received or asked for here."""
+        return not self._ledgers
+
+    def is_from(self, topic: str) -> bool:
+        """Tell whether *topic* is the retry topic, or a partition of it."""
+        return topic in self.topics or logical(topic) in self.topics
+
+    def holds(self, message_id: Any) -> bool:
+        """Tell whether a raw message id is a letter's. It may ask the broker (about 10 ms).
+
+        If the broker does not answer, or refuses to, the id counts as one of the main topic.
+        """
+        ledger = message_id.ledger_id()
+        if ledger in self._ledgers:
+            return True
+        if ledger in self._others:
+            return False
+        try:
+            is_letter = self._asked(message_id)
+        except pulsar.PulsarException as error:
+            _log.warning(
+                "a message id is taken for one of the main topic, because %s cannot be asked: %s",
+                self._topic,
+                error,
+            )
+            return False
+        if is_letter:
+            self._ledgers.add(ledger)
+        else:
+            if len(self._others) >= _MOST:
+                self._others.clear()
+            self._others.add(ledger)
+        return is_letter
+
+    def located(self, message_id: Any) -> Any:
+        """Return a letter's raw id, with the name of its partition if it has one.
+
+        A stored id has no such name, but a consumer of partitions needs it.
+        """
+        if message_id.partition() >= 0:
+            message_id.topic_name(f"{self._topic}-partition-{message_id.partition()}")
+        return message_id
+
+    def _asked(self, message_id: Any) -> bool:
+        """Tell whether the message at an id of the retry topic, or the next one, has its ledger."""
+        partition = message_id.partition()
+        partitions = self._client.get_topic_partitions(self._topic)
+        topics = [each for each in partitions if each.endswith(f"-partition-{partition}")]
+        if partition < 0:
+            topics = [each for each in partitions if each == self._topic]
+        if not topics:
+            return False
+        reader = BareClient.create_reader(
+            self._client,
+            topics[0],
+            pulsar.MessageId.wrap(message_id),
+            start_message_id_inclusive=True,
+            receiver_queue_size=1,
+        )
+        try:
+            if not reader.has_message_available():
+                return False
+            found = reader.read_next(_PATIENCE).message_id()
+            return bool(found.ledger_id() == message_id.ledger_id())
+        finally:
+            reader.close()
+
+
+class DeliveredLetters:
+    """Remembers unacknowledged letters in the order of their delivery. Thread-safe.
+
+    The retry topic is always Shared, so the broker has no cumulative acknowledgement for it. For an
+    Exclusive or Failover consumer, "up to this letter" means the letters delivered before it.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, int, int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def add(self, message_id: Any) -> None:
+        """Record a delivery; a redelivered letter moves to the end."""
+        key = position_of(message_id)
+        with self._lock:
+            self._ids.pop(key, None)
+            self._ids[key] = message_id
+
+    def remove(self, message_id: Any) -> None:
+        """Forget a settled letter."""
+        with self._lock:
+            self._ids.pop(position_of(message_id), None)
+
+    def clear(self) -> None:
+        """Forget all letters, because they will be delivered again."""
+        with self._lock:
+            self._ids.clear()
+
+    def up_to(self, message_id: Any) -> list[Any]:
+        """Return the ids up to and including this one; only this id if it is unknown."""
+        last = position_of(message_id)
+        with self._lock:
+            if last not in self._ids:
+                return [message_id]
+            keys = list(self._ids)
+            return [self._ids[key] for key in keys[: keys.index(last) + 1]]
+
+
+class ReceivedLetters:
+    """Which messages are letters, which of them are in hand, and which are duplicates. Thread-safe.
+
+    It has to be notified of each letter, by `came`, before the letter is delivered.
+    """
+
+    def __init__(self, client: pulsar.Client, plan: Plan, clock: Clock) -> None:
+        """Start with the plan of a subscription with retries."""
+        assert plan.topics is not None  # noqa: S101 - this plan has retries
+        self._ledgers = LetterLedgers(client, plan.topics.retry)
+        self._in_hand = None if plan.shared else DeliveredLetters()
+        self._deduper = Deduper(plan, clock) if plan.dedupe_letters else None
+        self._latest: tuple[Any, LetterId | None] = (None, None)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The retry topic and those of its partitions that were seen."""
+        return tuple(self._ledgers.topics)
+
+    @property
+    def dropped(self) -> int:
+        """How many letters were duplicates."""
+        return 0 if self._deduper is None else self._deduper.dropped
+
+    # -- receiving ------------------------------------------------------------------------------
+
+    def came(self, raw: Any) -> None:
+        """Record a raw letter, so that its acknowledgement or nack goes to the retry topic."""
+        message_id = raw.message_id()
+        position = position_of(message_id)
+        self._ledgers.seen(raw, position[0])
+        if self._in_hand is not None:
+            self._in_hand.add(message_id)
+        self._latest = (raw, position)
+
+    def position(self, raw: Any) -> LetterId | None:
+        """Return the position of a raw message if it is a letter, otherwise None."""
+        latest, position = self._latest  # read it once: other threads may replace it
+        if latest is raw:
+            return position
+        if self._ledgers.is_empty:
+            return None  # every letter is recorded before it gets here
+        return position_of(raw.message_id()) if self.includes(raw) else None
+
+    def delivers(self, message: Message, position: LetterId) -> None:
+        """Note the position of a letter in the *message* that the application gets."""
+        message._position = position  # noqa: SLF001 - asked for again when it is acknowledged
+        self._latest = (None, None)  # do not keep the message alive longer than its receiver
+
+    def includes(self, message: Any) -> bool:
+        """Tell whether *message*, or the message of an id, is a letter."""
+        if isinstance(message, Message):
+            known = getattr(message, "_letter", None)  # see `message_of`
+            return self._ledgers.is_from(message.topic_name()) if known is None else known
+        if isinstance(message, _pulsar.Message):
+            return self._ledgers.is_from(message.topic_name())
+        raw = raw_of(message)
+        return isinstance(raw, _pulsar.MessageId) and self._ledgers.holds(raw)
+
+    def is_duplicate(self, raw: Any) -> bool:
+        """Tell whether *raw* is the second letter of one delivery."""
+        return (
+            self._deduper is not None
+            and (position := self.position(raw)) is not None
+            and self._deduper.delivered(raw, position)
+        )
+
+    # -- settling -------------------------------------------------------------------------------
+
+    def located(self, message: Any) -> Any:
+        """Return what pulsar-client needs to acknowledge a letter, or the letter of an id."""
+        raw = raw_of(message)
+        return self._ledgers.located(raw) if isinstance(raw, _pulsar.MessageId) else raw
+
+    def acknowledged(self, message: Any) -> None:
+        """Record a letter that was acknowledged."""
+        if self._in_hand is not None:
+            self._in_hand.remove(id_of(message))
+        if self._deduper is not None:
+            position = getattr(message, "_position", None)  # see `delivers`
+            self._deduper.settled(position or position_of(id_of(message)))
+
+    def passed_over(self, message: Any) -> None:
+        """Record a letter that is acknowledged, unhandled, because there is a newer one."""
+        if self._deduper is not None:
+            self._deduper.passed_over(position_of(id_of(message)))
+
+    def handing_on(self, raw: Any) -> Callable[[], None] | None:
+        """Record that a letter is being handed on; return what to call when that is done."""
+        message_id = raw.message_id()
+        self.comes_again(raw)
+        if self._deduper is None:
+            return None
+        return partial(self._deduper.settled, position_of(message_id))
+
+    def comes_again(self, raw: Any) -> None:
+        """Record that a letter is in hand no more; a redelivery adds it again."""
+        if self._in_hand is not None:
+            self._in_hand.remove(raw.message_id())
+
+    def all_come_again(self) -> None:
+        """Record that no letter is in hand any more."""
+        if self._in_hand is not None:
+            self._in_hand.clear()
+
+    def up_to(self, message: Any) -> list[Any] | None:
+        """Return the ids of letters that were delivered up to *message*; None on Shared."""
+        return None if self._in_hand is None else self._in_hand.up_to(id_of(message))
+
+    def moved(self) -> None:
+        """Forget which letters were handled: the subscription was moved."""
+        if self._deduper is not None:
+            self._deduper.clear()
