@@ -342,7 +342,7 @@ def test_a_batch_ends_in_time(rig: Rig) -> None:
     """Whatever there is by then is returned, be it nothing."""
     assert [] == rig.batch(count=10, wait=1)
     rig.main.deliver(*m(1))
-    assert m(1) == rig.batch(count=10, wait=1)
+    assert m(1) == rig.batch(count=10, wait=100)
 
 
 def test_a_batch_holds_messages_and_letters(rig: Rig) -> None:
@@ -405,7 +405,7 @@ def test_dropping_can_spare_the_letters(rig: Rig) -> None:
 def test_dropping_forgets_what_a_batch_put_back(rig: Rig) -> None:
     """It has been taken from pulsar-client, too."""
     rig.main.deliver(Message("m", 1, size=60), Message("m", 2, size=60))
-    assert [1] == [each.number for each in rig.batch(size=100)]
+    assert [1] == [each.number for each in rig.batch(size=100, wait=UNLIMITED)]
     rig.inbox.drop(letters=False)
     assert [] == rig.receive_all()
 
