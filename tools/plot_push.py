@@ -26,7 +26,7 @@ PUBLISHED, QUICK, SLOW, REFUSED = 2000, 0.05, 3.0, 0.005
 PHASES = ((0.0, "quick"), (8.0, "slow"), (28.0, "quick"), (40.0, "down"), (70.0, "quick"))
 END, STEP = 100.0, 0.25
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 720, 190, 60, 28, 26
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 720, 206, 60, 44, 26
 INK, LINE, SHADE = "#444", "#1f77b4", "#f2e3d5"
 
 Point = tuple[float, float]
@@ -150,8 +150,8 @@ def window_plot() -> str:
     parts = []
     ends = [*(since for since, _ in PHASES[1:]), END]
     panels = [
-        Panel("Window: requests that may be outstanding", "", (1, 4, 100, 3000), 0, 1, 4000, END),
-        Panel("Requests per second", "", (0.1, 1, 10, 100, 1000), HEIGHT, 0.1, 5000, END),
+        Panel(f"Window: requests that may be outstanding, {_BY}", "", _WINDOWS, 0, 1, 4000, END),
+        Panel(f"Requests per second, {_BY}", "", _RATES, HEIGHT, 0.1, 50_000, END),
     ]
     for panel, points in zip(panels, (simulation.window, simulation.rate), strict=True):
         for (since, name), until in zip(PHASES, ends, strict=True):
@@ -159,7 +159,7 @@ def window_plot() -> str:
             if name != "quick":
                 box = f'x="{x:.1f}" y="{panel.top + TOP:g}" width="{width:.1f}"'
                 parts.append(f'<rect {box} height="{HEIGHT - TOP - BOTTOM}" fill="{SHADE}"/>')
-            parts.append(text(x + width / 2, panel.top + TOP + 12, _WORDS[name], "middle"))
+            parts.append(text(x + width / 2, panel.top + TOP - 6, _WORDS[name], "middle"))
         parts += panel.frame(range(0, int(END) + 1, 20), lambda value: f"{value:g} s")
         parts.append(panel.curve(points))
     return svg(2 * HEIGHT, parts)
@@ -188,7 +188,10 @@ def backoff_plot() -> str:
     return svg(HEIGHT, parts)
 
 
-_WORDS = {"quick": "answers in 50 ms", "slow": "answers in 3 s", "down": "down"}
+_WORDS = {"quick": "50 ms", "slow": "3 s", "down": "down"}
+_BY = "by the time in which the endpoint answers"
+_WINDOWS = (1, 4, 100, 3000)
+_RATES = (0.1, 1, 10, 100, 1000, 10_000)
 _SECONDS = (0.01, 0.1, 1, 10, 60)
 
 PLOTS: dict[str, Callable[[], str]] = {
