@@ -30,6 +30,9 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"pulsar-retry {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
 
 # Anchors as GitHub makes them, so that links to headings work there, too.
 myst_heading_anchors = 4
