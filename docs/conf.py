@@ -56,14 +56,28 @@ linkcheck_workers = 4
 linkcheck_ignore = [r"http://(localhost|127\.0\.0\.1)"]
 
 
+#: Patterns of what `repr` makes of defaults, and how each is shown.
+_DEFAULTS = {
+    r"<(\w+\.\w+): [^<>]+>": r"\1",
+    r"<(?:\w+\.)*(\w+) object(?: at 0x\w+)?>": r"\1()",
+    r"<built-in function (time|monotonic)>": r"time.\1",
+    r"<function _\w+(?: at 0x\w+)?>": "...",
+    r"<class '_?([\w.]+)'>": r"\1",
+}
+
+
 def _readable_defaults(
     _app: Sphinx, _kind: str, _name: str, _object: Any, _options: Any, text: str, returns: str
 ) -> tuple[str, str] | None:
-    """Show a default as users write it: enums by name, objects by their class."""
+    """Show a default as users write it: enums by name, objects by their class.
+
+    Otherwise the signature could not be parsed, and would be shown without lines and links.
+    """
     if text is None:
         return None
-    text = re.sub(r"<(\w+\.\w+): [^<>]+>", r"\1", text)
-    return re.sub(r"<(?:\w+\.)*(\w+) object at 0x\w+>", r"\1()", text), returns
+    for written, shown in _DEFAULTS.items():
+        text = re.sub(written, shown, text)
+    return text, returns
 
 
 def setup(app: Sphinx) -> None:
