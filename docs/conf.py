@@ -28,6 +28,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # the theme's own underlines names, as if they were links
 html_title = f"pulsar-retry {release}"
 html_copy_source = False
 html_static_path = ["_static"]
