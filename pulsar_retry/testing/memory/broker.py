@@ -119,8 +119,9 @@ class MemoryBroker:
             topic: The topic. If it has partitions, the first one is used, unless *topic* names one.
             data: The payload.
             properties: Its properties.
-            key: Its partition key.
-            ordering_key: Its ordering key.
+            key: Its partition key. Messages of one key go to the same consumer of a Key_Shared
+                subscription. The key does not choose a partition.
+            ordering_key: Its ordering key, which takes the place of *key* on such a subscription.
             delay: Seconds or a timedelta until the broker delivers it.
 
         Raises:
