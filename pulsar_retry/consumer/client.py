@@ -205,9 +205,13 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 expression is not allowed.
             subscription_name: The name of the subscription. With a dead-letter policy or
                 ``enable_retry`` it must not be blank.
-            consumer_type: The type of the subscription: Exclusive, Shared, Failover or KeyShared.
-                The subscription of the retry topic is always Shared.
-            schema: The schema of the messages. The default is plain bytes.
+            consumer_type: How consumers of the subscription share its messages. ``Exclusive``: only
+                one consumer can subscribe. ``Failover``: one consumer of each topic or partition
+                gets everything, and the others replace it when it ends. ``Shared``: each message
+                goes to one of the consumers. ``KeyShared``: all messages of a key go to the same
+                one. The subscription of the retry topic is always Shared.
+            schema: The schema of the messages, such as ``pulsar.schema.JsonSchema(Order)``. The
+                default is plain bytes.
             message_listener: A function of two arguments, the consumer and the message. A thread of
                 pulsar-client calls it with each message. `receive` must not be used then.
             receiver_queue_size: How many messages pulsar-client fetches ahead. A larger queue can
@@ -253,9 +257,11 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 delivered. ``CONSUME``: it is delivered encrypted.
             enable_retry: Read the retry topic too. `Consumer.reconsume_later` needs this.
             naming: The rules for the names of letters' topics that the policy does not name.
-            delay_levels: The table of delays that the *level* of `reconsume_later` refers to.
-            negative_ack_backoff: Computes the delay of a nack from the message's redelivery count.
-                It replaces *negative_ack_redelivery_delay_ms*.
+            delay_levels: The table of delays that the *level* of `reconsume_later` refers to, such
+                as ``"1s 10s 1m"``.
+            negative_ack_backoff: Computes the delay of a nack from the message's redelivery count,
+                for example ``pr.Exponential(1, 60)``. It replaces
+                *negative_ack_redelivery_delay_ms*.
             max_pending_letters: How many letters can be in flight. The asynchronous calls block at
                 this limit. They also block while the letters in flight hold 64 MiB of payload.
             letter_send_timeout: Seconds, or a timedelta. A letter without a receipt after this time
@@ -275,6 +281,9 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             plain_letters: Publish the letters unencrypted, although messages are decrypted.
             **newer: Arguments of a newer pulsar-client that this signature does not list. They are
                 passed on for each topic.
+
+        Returns:
+            The consumer. It reads the topic and, with ``enable_retry``, the retry topic.
 
         Raises:
             TypeError: the installed pulsar-client has no such argument. Nothing was opened.
