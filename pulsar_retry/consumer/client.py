@@ -337,8 +337,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             "batch_index_ack_enabled": batch_index_ack_enabled,
             "crypto_failure_action": crypto_failure_action,
         }
-        with self._awaiting_contact():
-            plan = with_old_names(plan, self)
+        plan = with_old_names(plan, self, self._awaiting_contact)
         checked_sources(plan)  # the look-up may have changed the names
         consumer = Consumer(self, schema, plan, self._timer)
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
