@@ -23,6 +23,7 @@ from typing import Any
 
 from pulsar_retry.letters.identity import identity_of
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
+from pulsar_retry.letters.stamps import made_at
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.codecs import READ
 from pulsar_retry.wire.properties import (
@@ -228,7 +229,9 @@ class Deduper:
             return False
         if print_ is None:
             return False
-        if not self._window.delivered(letter, print_, raw.publish_timestamp() / 1000):
+        if not self._window.delivered(
+            letter, print_, made_at(properties, raw.publish_timestamp() / 1000)
+        ):
             return False
         _log.info(
             "letter %s of %s is dropped: its message was handled after the letter was published",

@@ -22,7 +22,7 @@ from pulsar_retry.wire.envelope import Redact
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
-    FAILURE_WRITER,
+    FAILURE_STAMP,
     Origin,
     check_custom,
     dead_letter_properties,
@@ -133,7 +133,7 @@ class FailureDetails:
         )
         kept = self.codec.strip(carried)
         if reason is not None:  # a redriven message starts again without these
-            kept.pop(FAILURE_WRITER, None)
+            kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
         return kept, self.codec.write(envelope, redact=self.redact)
 

@@ -49,8 +49,8 @@ FAILURE_TASK = "FAILURE_TASK"
 FAILURE_TIME = "FAILURE_TIME"
 #: The row's columns that have no property for themselves (JSON).
 FAILURE_EXTRA = "FAILURE_EXTRA"
-#: The process that published a letter, and how many worker processes its message has killed.
-FAILURE_WRITER = "FAILURE_WRITER"
+#: The order of a message's letters, and how many worker processes the message has killed.
+FAILURE_STAMP = "FAILURE_STAMP"
 FAILURE_CRASHES = "FAILURE_CRASHES"
 #: The span of the message's first attempt, in the format of W3C's Trace Context.
 FAILURE_TRACEPARENT = "FAILURE_TRACEPARENT"

@@ -18,7 +18,7 @@ from pulsar_retry.wire.properties import (
     DELAY_TIME,
     FAILURE,
     FAILURE_CRASHES,
-    FAILURE_WRITER,
+    FAILURE_STAMP,
     REAL_SUBSCRIPTION,
     REAL_TOPIC,
     RECONSUMETIMES,
@@ -30,8 +30,8 @@ from pulsar_retry.wire.properties import (
     redrive_count,
 )
 
-#: The delay, the writer and the crash count of the last attempt. A redrive always removes them.
-_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_WRITER, FAILURE_CRASHES})
+#: The delay, the stamp and the crash count of the last attempt. A redrive always removes them.
+_NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES})
 #: Properties about failures, in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")

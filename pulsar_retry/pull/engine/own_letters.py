@@ -6,12 +6,11 @@ acknowledged. Each of the two would then produce letters.
 
 So a process remembers two facts about each message that has failed:
 
-- The last letter that it has published, or that there is a dead letter. An older retry letter is
-  *superseded*: it is dropped. This loses nothing, also when the subscription is moved back, because
-  the newer letter is handled after the older one was published. For its own letters the process
-  knows the order. A letter of another process is older if it was published earlier, and it is
-  dropped only if it does not count more attempts. An original is never dropped, because it may come
-  again on purpose.
+- The last letter that it has published, or that there is a dead letter. An older retry letter, of
+  whichever process, is *superseded*: it is dropped, unless it counts more attempts. The letters'
+  stamps tell which one is older (`letters/stamps.py`). This loses nothing, also when the
+  subscription is moved back, because the newer letter is handled after the older one was published.
+  An original is never dropped, because it may come again on purpose.
 - How many attempts it has had. Other copies of the message that come soon continue from this count
   instead of their own. This holds only for a short time, because later a user may want to start the
   message again.
@@ -23,13 +22,13 @@ dead letter already. The second kind is dropped.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from pulsar_retry.letters.stamps import next_stamp, stamp_of
 
 #: How many messages are remembered; the oldest are forgotten first.
 _MOST = 10_000
@@ -39,50 +38,23 @@ _MOST = 10_000
 _SOON = 30.0
 
 
-class Stamp(NamedTuple):
-    """The identity of a letter.
-
-    Attributes:
-        writer: The process that publishes the letter.
-        number: The letter's number among the letters of that process.
-    """
-
-    writer: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.writer}.{self.number}"
-
-    @classmethod
-    def read(cls, text: str | None) -> Stamp | None:
-        """Return the stamp that a letter carries; None if it has none, or an invalid one."""
-        writer, _, number = (text or "").partition(".")
-        return cls(writer, int(number)) if writer and _NUMBER.fullmatch(number) else None
-
-
 class _Known(NamedTuple):
     """What is known of a message.
 
     Attributes:
         failures: How many of its attempts have failed.
         until: When this is forgotten, by the monotonic clock.
-        number: The number of its last letter; 0 if there was none.
-        at: The earliest time at which that letter was published, in seconds since 1970.
+        stamp: The stamp of its last letter; 0 if there was none.
         dead: Whether the message is dead.
     """
 
     failures: int
     until: float
-    number: int
-    at: float
+    stamp: int = 0
     dead: bool = False
 
 
-#: The number of a stamp. int() alone would accept other digits as well, and fail with more than
-#: 4300.
-_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
-
-_NOTHING = _Known(0, 0.0, 0, 0.0)
+_NOTHING = _Known(0, 0.0)
 
 
 class OwnLetters:
@@ -92,20 +64,31 @@ class OwnLetters:
         is_empty: Whether no failure was recorded yet.
     """
 
-    def __init__(self, most: int = _MOST, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int = _MOST,
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Remember *most* messages. *clock* makes stamps; *steady* is never set."""
         self.is_empty = True
-        self._writer = uuid.uuid4().hex[:16]
-        self._number = 0
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._most = most
         self._clock = clock
+        self._steady = steady
         self._lock = threading.Lock()
 
-    def stamp(self) -> Stamp:
-        """Return the stamp of the next letter."""
+    def stamp(self, key: str, properties: Mapping[str, str]) -> int:
+        """Return the stamp of a new letter.
+
+        Args:
+            key: The identity of the message, which its letters share.
+            properties: The properties of the message, or of the letter, that it is made from.
+        """
         with self._lock:
-            self._number += 1
-            return Stamp(self._writer, self._number)
+            known = self._known.get(key, _NOTHING)
+        return next_stamp(self._clock(), known.stamp, stamp_of(properties) or 0)
 
     def failed(self, key: str, failures: int, delay: float = 0.0) -> None:
         """Record a failed attempt.
@@ -117,7 +100,7 @@ class OwnLetters:
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-            until = self._clock() + delay + _SOON
+            until = self._steady() + delay + _SOON
             failures = max(failures, self._failures(key))
             self._known[key] = known._replace(failures=failures, until=until)
             self._known.move_to_end(key)
@@ -125,20 +108,19 @@ class OwnLetters:
                 self._known.popitem(last=False)
             self.is_empty = False
 
-    def published(self, key: str, stamp: Stamp, *, at: float, dead: bool = False) -> None:
+    def published(self, key: str, stamp: int, *, dead: bool = False) -> None:
         """Record a letter that was published.
 
         Args:
             key: The identity of its message.
             stamp: The stamp of the letter.
-            at: The earliest time at which it was published, in seconds since 1970.
             dead: Whether it is a dead letter.
         """
         with self._lock:
             known = self._known.get(key)
             # Letters of one message may be published at the same time, by several workers.
-            if known is not None and stamp.number > known.number:
-                self._known[key] = known._replace(number=stamp.number, at=at, dead=dead)
+            if known is not None and stamp > known.stamp:
+                self._known[key] = known._replace(stamp=stamp, dead=dead)
 
     def forget(self, key: str) -> None:
         """Forget the attempts of a message, because its letter was not published."""
@@ -160,26 +142,23 @@ class OwnLetters:
         """Tell whether a message was dead-lettered here a moment ago."""
         with self._lock:
             known = self._known.get(key, _NOTHING)
-            return known.dead and self._clock() < known.until
+            return known.dead and self._steady() < known.until
 
     def _failures(self, key: str) -> int:
         known = self._known.get(key, _NOTHING)
-        return known.failures if self._clock() < known.until else 0
+        return known.failures if self._steady() < known.until else 0
 
-    def supersede(self, key: str, failures: int, at: float, stamp: Stamp | None) -> bool:
+    def supersede(self, key: str, failures: int, stamp: int | None) -> bool:
         """Tell whether a letter is superseded by a newer one.
 
         Args:
             key: The identity of its message.
             failures: How many attempts of the message have failed, as the letter says.
-            at: When the letter was published, in seconds since 1970.
             stamp: The stamp of the letter; None if it has none, for example because another client
                 made it.
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-        if stamp is None or (known.dead and self._clock() >= known.until):
+        if stamp is None or (known.dead and self._steady() >= known.until):
             return False
-        if stamp.writer == self._writer:
-            return stamp.number < known.number
-        return failures <= known.failures and at < known.at
+        return failures <= known.failures and stamp < known.stamp

@@ -23,6 +23,7 @@ from pulsar_retry.errors import (
     WorkerCrashedError,
     shown,
 )
+from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
 from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
@@ -32,12 +33,12 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.origin import chain_key, first_published_at, origin_key
-from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
+from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
 from pulsar_retry.pull.rules.quarantine import crashes_of
 from pulsar_retry.runtime.clock import SYSTEM, Clock
-from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_WRITER, reconsume_times
+from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsume_times
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -115,7 +116,7 @@ class Settler:
         self._late = late
         self._lock = threading.Lock()
         self.counts = Counts()
-        self.own_letters = OwnLetters(clock=clock.monotonic)
+        self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
         self._has_told = False
 
@@ -247,19 +248,19 @@ class Settler:
     def _dead_letter(
         self, work: Work, action: DeadLetter, failure: Failure, failures: int, *, keep: bool
     ) -> Future[None]:
-        stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
+        key, stamp = self._stamped(work)
         self.own_letters.failed(key, failures)
         future = self.handover.dead(work.message, action, failure, failures=failures, keep=keep)
-        out = partial(self.own_letters.published, key, stamp, at=began, dead=True)
+        out = partial(self.own_letters.published, key, stamp, dead=True)
         return self._follow(work, "dead_lettered", future, key, out)
 
     def _retry(
         self, work: Work, action: RetryLater, failure: Failure, attempt: int, *, keep: bool
     ) -> Future[None]:
-        stamp, began, key = self.own_letters.stamp(), self._clock.time(), chain_key(work.message)
+        key, stamp = self._stamped(work)
         failures = attempt if action.counted else attempt - 1
         self.own_letters.failed(key, failures, max(action.delay, LEAST_DELAY))
-        custom = {**_crashes(work, failure), FAILURE_WRITER: str(stamp)}
+        custom = {**_crashes(work, failure), FAILURE_STAMP: str(stamp)}
         future = self.handover.retry(
             work.message,
             action,
@@ -269,8 +270,13 @@ class Settler:
             custom=custom,
             keep=keep,
         )
-        out = partial(self.own_letters.published, key, stamp, at=began)
+        out = partial(self.own_letters.published, key, stamp)
         return self._follow(work, "retried", future, key, out)
+
+    def _stamped(self, work: Work) -> tuple[str, int]:
+        """Return the identity of a message, and the stamp of the letter that is made from it."""
+        key = chain_key(work.message)
+        return key, self.own_letters.stamp(key, work.message.properties())
 
     def _follow(
         self, work: Work, kind: str, future: Future[None], key: str, out: Callable[[], None]
@@ -319,9 +325,9 @@ class Settler:
             return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
         if not self.handover.is_letter(message):
             return False
-        properties, at = message.properties(), message.publish_timestamp() / 1000
-        stamp = Stamp.read(properties.get(FAILURE_WRITER))
-        return own.supersede(chain_key(message), reconsume_times(properties), at, stamp)
+        properties = message.properties()
+        stamp = stamp_of(properties)
+        return own.supersede(chain_key(message), reconsume_times(properties), stamp)
 
     def _again(self, work: Work, delay: float, failure: Failure, attempt: int) -> None:
         """Have a message delivered again, or retried in its lane, without a letter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import _pulsar
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pulsar_retry.consumer.duplicates import Fingerprint, LetterId, LetterWindow, fingerprint
+from pulsar_retry.consumer.duplicates import (
+    Deduper,
+    Fingerprint,
+    LetterId,
+    LetterWindow,
+    fingerprint,
+)
 from pulsar_retry.letters.identity import gives_identity, identity_of, of_message
 from pulsar_retry.wire.properties import message_id_text
 
@@ -247,7 +254,7 @@ def print_of(
     [
         {"DELAY_TIME": "7"},
         {"DELAY": "-1"},
-        {"FAILURE_WRITER": "another.1", "FAILURE_TIME": "2026-01-01T00:00:00Z"},
+        {"FAILURE_STAMP": "7", "FAILURE_TIME": "2026-01-01T00:00:00Z"},
     ],
 )
 def test_what_tells_of_the_failure_does_not_count(changes: dict[str, str]) -> None:
@@ -340,3 +347,35 @@ def test_letters_of_non_persistent_topics_have_no_identity() -> None:
     raw = Raw(OURS, topic=TOPIC.replace("persistent", "non-persistent"), place=(-1, -1, -1))
     assert not letter_of(raw)[1]
     assert identity_of(raw, origin("-1:-1:-1")) is None
+
+
+def arrived(published: float, stamp: str) -> Any:
+    """Return a raw letter of a subscriber, with the two times that its publisher has written."""
+    raw = Raw(OURS)
+    return SimpleNamespace(
+        **{name: getattr(raw, name) for name in ("producer_name", "topic_name", "message_id")},
+        properties=lambda: letter(FAILURE_STAMP=stamp),
+        data=lambda: b"x",
+        has_null_value=lambda: False,
+        partition_key=lambda: "",
+        ordering_key=lambda: "",
+        event_timestamp=lambda: 0,
+        publish_timestamp=lambda: round(published * 1000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("stamp", "is_superfluous"), [("990000000", True), ("1000500001", False), ("", True)]
+)
+def test_a_deferred_letter_is_news(clock: Clock, stamp: str, is_superfluous: bool) -> None:
+    """It is equal to the letter that it was made of, and the clock of its process is behind.
+
+    The stamp tells that it was made of a letter that this process made at 1000.5.
+    """
+    plan: Any = SimpleNamespace(dedupe_letters=100)
+    clocks: Any = SimpleNamespace(time=clock.wall, monotonic=clock.steady)
+    deduper = Deduper(plan, clocks)
+    assert not deduper.delivered(arrived(980.0, "980000000"), FIRST)
+    deduper.settled(FIRST)
+    clock.now = 1010.0
+    assert is_superfluous == deduper.delivered(arrived(990.0, stamp), SECOND)

@@ -79,7 +79,7 @@ def test_an_error_that_cannot_be_shown_is_no_obstacle(plan_of: Callable[..., Pla
 
 def test_who_brings_a_dead_letter_back_begins_anew(plan_of: Callable[..., Plan]) -> None:
     """What stood for this life of the message alone stays behind."""
-    carried = {"FAILURE_WRITER": "a.1", "FAILURE_CRASHES": "2"}
+    carried = {"FAILURE_STAMP": "7", "FAILURE_CRASHES": "2"}
     letter = dead_lettered(plan_of(), carried, ORIGIN, reason="bad", details=details())
     assert not letter.properties.keys() & carried
 

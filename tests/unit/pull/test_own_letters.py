@@ -2,79 +2,119 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from pulsar_retry.pull.engine.own_letters import OwnLetters, Stamp
-
-ANOTHER = Stamp("another", 7)
+from pulsar_retry.pull.engine.own_letters import OwnLetters
 
 
 class Clock:
-    """A clock that goes when it is told."""
+    """The two clocks of a machine: one that may be wrong, and one that begins anywhere."""
 
     now = 1000.0
+    is_off_by = 0.0
 
-    def __call__(self) -> float:
-        """Return the time."""
+    def wall(self) -> float:
+        """Return the seconds since 1970."""
+        return self.now + self.is_off_by
+
+    def steady(self) -> float:
+        """Return the seconds since the machine was started."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """Give a clock that stands still."""
+    """Give clocks that stand still."""
     return Clock()
+
+
+def of_clock(clock: Clock, most: int = 100) -> OwnLetters:
+    """Return the memory of a process."""
+    return OwnLetters(most, clock=clock.wall, steady=clock.steady)
 
 
 @pytest.fixture
 def own(clock: Clock) -> OwnLetters:
-    """Give a process that has published the letter after two failures at the time 100."""
-    own = OwnLetters(clock=clock)
-    publish(own, "a", 2, at=100.0, delay=5.0)
+    """Give a process that has published the letter after two failures at the time 1000."""
+    own = of_clock(clock)
+    publish(own, "a", 2, delay=5.0)
     return own
 
 
 def publish(
-    own: OwnLetters, key: str, failures: int, *, at: float, delay: float = 0.0, dead: bool = False
-) -> Stamp:
+    own: OwnLetters,
+    key: str,
+    failures: int,
+    *,
+    made_from: int = 0,
+    delay: float = 0.0,
+    dead: bool = False,
+) -> int:
     """Have an attempt fail and its letter published; return the stamp."""
-    stamp = own.stamp()
+    stamp = own.stamp(key, {"FAILURE_STAMP": str(made_from)})
     own.failed(key, failures, delay)
-    own.published(key, stamp, at=at, dead=dead)
+    own.published(key, stamp, dead=dead)
     return stamp
+
+
+def at(seconds: float) -> int:
+    """Return the stamp of a letter that another process made."""
+    return round(seconds * 1e6)
 
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_an_older_letter_of_another_process_is_superfluous(own: OwnLetters, failures: int) -> None:
     """The newer one stands for the same attempts, and is still to come."""
-    assert own.supersede("a", failures, 99.9, ANOTHER)
+    assert own.supersede("a", failures, at(999.9))
 
 
 @pytest.mark.parametrize(
     ("key", "failures", "time", "why"),
     [
-        ("a", 3, 99.9, "it is at a later attempt"),
-        ("a", 2, 100.0, "it is not older"),
-        ("a", 2, 100.1, "it is newer: the subscription was set back, perhaps"),
-        ("b", 2, 99.9, "it is another message's"),
+        ("a", 3, 999.9, "it is at a later attempt"),
+        ("a", 2, 1000.0, "it is not older"),
+        ("a", 2, 1000.1, "it is newer: the subscription was set back, perhaps"),
+        ("b", 2, 999.9, "it is another message's"),
     ],
 )
 def test_what_is_needed(own: OwnLetters, key: str, failures: int, time: float, why: str) -> None:
     """When in doubt it is handled: a duplicate beats a loss."""
-    assert not own.supersede(key, failures, time, ANOTHER), why
+    assert not own.supersede(key, failures, at(time)), why
 
 
 def test_whose_letter_it_is_must_be_known(own: OwnLetters) -> None:
     """Java's says nothing."""
-    assert not own.supersede("a", 2, 0.0, None)
+    assert not own.supersede("a", 2, None)
 
 
 def test_the_older_of_its_own_letters_is_superfluous(own: OwnLetters) -> None:
-    """By their order, whatever the clocks and the counts say; the last one never is."""
-    older, newer = own.stamp(), own.stamp()
-    own.published("a", newer, at=50.0)
-    own.published("a", older, at=150.0)
-    assert own.supersede("a", 3, 150.0, older)
-    assert not own.supersede("a", 1, 50.0, newer)
+    """In the order in which they were made; the last one never is."""
+    older = own.stamp("a", {})
+    own.published("a", older)
+    newer = own.stamp("a", {})
+    own.published("a", newer)
+    own.published("a", older)
+    assert own.supersede("a", 2, older)
+    assert not own.supersede("a", 1, newer)
+
+
+def test_a_clock_that_was_set_back_makes_no_letter_old(own: OwnLetters, clock: Clock) -> None:
+    """It was made later all the same."""
+    clock.is_off_by = -3600.0
+    newer = publish(own, "a", 2)
+    assert not own.supersede("a", 2, newer)
+    assert own.supersede("a", 2, at(1000.0))
+
+
+def test_a_deferred_letter_is_newer_than_the_one_before(own: OwnLetters, clock: Clock) -> None:
+    """Another process whose clock is behind has deferred our letter: the count is the same."""
+    last = publish(own, "a", 2)
+    clock.is_off_by = -3600.0
+    deferred = publish(of_clock(clock), "a", 2, made_from=last)
+    assert not own.supersede("a", 2, deferred)
 
 
 def test_attempts_go_on_from_what_is_known(own: OwnLetters, clock: Clock) -> None:
@@ -101,40 +141,114 @@ def test_what_could_not_be_published_is_no_attempt_more(own: OwnLetters) -> None
 
 def test_a_dead_message_is_known_for_a_while(own: OwnLetters, clock: Clock) -> None:
     """Whatever is still under way of it need not be handled, until somebody may want it again."""
-    left = publish(own, "a", 3, at=110.0)
+    left = publish(own, "a", 3)
     assert not own.is_dead("a")
-    publish(own, "a", 4, at=120.0, dead=True)
+    dead = publish(own, "a", 4, dead=True)
     assert own.is_dead("a")
-    assert own.supersede("a", 3, 110.0, left)
-    assert own.supersede("a", 4, 119.9, ANOTHER)
+    assert own.supersede("a", 3, left)
+    assert own.supersede("a", 4, dead - 1)
     clock.now += 30.0
     assert not own.is_dead("a")
-    assert not own.supersede("a", 3, 110.0, left)
-    publish(own, "a", 1, at=200.0)
+    assert not own.supersede("a", 3, left)
+    publish(own, "a", 3)
     assert not own.is_dead("a")
-    assert own.supersede("a", 3, 110.0, left)
+    assert own.supersede("a", 3, left)
 
 
 def test_memory_is_bounded(clock: Clock) -> None:
     """The oldest are forgotten: then both letters are handled."""
-    own = OwnLetters(most=2, clock=clock)
+    own = of_clock(clock, most=2)
     assert own.is_empty
     for key in ("a", "b", "a", "c"):
-        publish(own, key, 1, at=100.0)
+        publish(own, key, 1)
     assert not own.is_empty
-    assert [True, False, True] == [own.supersede(key, 1, 0.0, ANOTHER) for key in "abc"]
+    assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", "a", "a.", ".1", "a.x", "a.-1", "a.\u0661", "a." + "9" * 20]
+@attrs.frozen(eq=False)
+class Copy:
+    """A copy of one message that is not acknowledged: the message itself, or a letter."""
+
+    failures: int = 0
+    stamp: int | None = None
+
+
+#: How many processes handle the message.
+PROCESSES = 3
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["fail", "defer", "publish"]),
+        st.integers(0, PROCESSES - 1),
+        st.integers(0, 9),
+        st.booleans(),
+        st.sampled_from([0.0, 0.0005, 0.5, 2.0]),
+    ),
+    max_size=40,
 )
-def test_garbage_is_no_stamp(text: str | None) -> None:
-    """Such a letter is handled."""
-    assert Stamp.read(text) is None
+
+#: A process whose clock is behind defers the letter of another one: the count stays the same.
+DEFERRED = [
+    ("fail", 0, 0, True, 0.0),
+    ("publish", 0, 0, True, 0.0),
+    ("defer", 1, 0, True, 0.5),
+    ("publish", 0, 0, True, 0.0),
+    ("fail", 0, 0, True, 0.5),
+]
+#: A kill leaves a message and its letter. Two processes handle them in one millisecond, and each
+#: receives the other's letter.
+AT_ONCE = [
+    ("fail", 0, 0, False, 0.0),
+    ("publish", 0, 0, False, 0.0),
+    ("fail", 1, 0, True, 0.5),
+    ("fail", 2, 1, True, 0.0),
+    ("publish", 0, 0, True, 0.0),
+    ("publish", 0, 0, True, 0.0),
+    ("fail", 2, 0, True, 0.6),
+    ("fail", 1, 0, True, 0.0),
+]
 
 
-def test_a_stamp_is_read_as_it_is_written(own: OwnLetters) -> None:
-    """And no two are the same."""
-    first, second = own.stamp(), own.stamp()
-    assert (first, second) == (Stamp.read(str(first)), Stamp.read(str(second)))
-    assert first != second
+@example(steps=DEFERRED, off=[5.0, 0.0, 0.0], later=[0.0, 0.0, 0.0])
+@example(steps=AT_ONCE, off=[0.00015, 0.0003, 0.00045], later=[0.0, 0.0, 0.0])
+@given(
+    steps=STEPS,
+    off=st.lists(
+        st.sampled_from([-3600.0, -1.0, 0.0, 0.1, 5.0]), min_size=PROCESSES, max_size=PROCESSES
+    ),
+    later=st.lists(st.sampled_from([-2.0, 0.0, 2.0]), min_size=PROCESSES, max_size=PROCESSES),
+)
+def test_the_last_copy_is_never_dropped(
+    steps: list[tuple[str, int, int, bool, float]], off: list[float], later: list[float]
+) -> None:
+    """Whatever the clocks show, whoever gets which copy, and whatever is not acknowledged.
+
+    The clocks differ, and are set in between. A step is that a process handles a copy, which fails
+    or is deferred, or that one of the letters that are being made is published. Its original is
+    then acknowledged or not.
+    """
+    clocks = [Clock() for _ in range(PROCESSES)]
+    for clock, seconds in zip(clocks, off, strict=True):
+        clock.is_off_by = seconds
+    processes = [of_clock(clock) for clock in clocks]
+    copies, making = [Copy()], list[tuple[OwnLetters, Copy, Copy, bool]]()
+    for number, (step, which, nth, is_acknowledged, seconds) in enumerate(steps):
+        for clock, change in zip(clocks, later, strict=True):
+            clock.now += seconds
+            clock.is_off_by += change * (number == len(steps) // 2)
+        if step == "publish":
+            if making:
+                own, letter, original, acknowledges = making.pop(nth % len(making))
+                own.published("a", letter.stamp or 0)
+                copies.append(letter)
+                if acknowledges and original in copies:
+                    copies.remove(original)
+            continue
+        own, copy = processes[which], copies[nth % len(copies)]
+        if copy.stamp is not None and own.supersede("a", copy.failures, copy.stamp):
+            copies.remove(copy)
+            assert copies
+            continue
+        failures = max(copy.failures, own.failures("a")) + (step == "fail")
+        stamp = own.stamp("a", {"FAILURE_STAMP": str(copy.stamp)})
+        own.failed("a", failures)
+        making.append((own, Copy(failures, stamp), copy, is_acknowledged))

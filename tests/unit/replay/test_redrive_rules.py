@@ -148,7 +148,7 @@ SYSTEM = {
     "RECONSUMETIMES": "3",
     "DELAY_TIME": "1000",
     "DELAY": "2",
-    "FAILURE_WRITER": "somebody.7",
+    "FAILURE_STAMP": "7",
     "FAILURE_CRASHES": "2",
 }
 
@@ -175,7 +175,7 @@ def test_what_is_the_messages_own_stays(properties, to_retry, keep_failure, keep
     )
     assert keep_failure == ("FAILURE_REASON" in found)
     assert keep_attempts == ("RECONSUMETIMES" in found)
-    assert not {"DELAY_TIME", "DELAY", "FAILURE_WRITER", "FAILURE_CRASHES"} & set(found)
+    assert not {"DELAY_TIME", "DELAY", "FAILURE_STAMP", "FAILURE_CRASHES"} & set(found)
     assert to_retry == ("REAL_SUBSCRIPTION" in found) == ("RETRY_TOPIC" in found)
 
 
