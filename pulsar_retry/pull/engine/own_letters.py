@@ -18,6 +18,9 @@ So a process remembers two facts about each message that has failed:
 Without retry letters the same is remembered. In that mode the broker redelivers whole batches, with
 all messages that are not acknowledged yet. These include messages in hand, and messages that have a
 dead letter already. The second kind is dropped.
+
+The consumer's window drops letters too (`consumer/duplicates.py`). It knows what was received, this
+module what was published. docs/decisions/duplicates.md lists what only one of them can drop.
 """
 
 from __future__ import annotations
