@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from pulsar_retry.admin.compaction import Compaction
 from pulsar_retry.admin.endpoint import Endpoint
 from pulsar_retry.admin.namespaces import Namespaces
 from pulsar_retry.admin.subscriptions import Subscriptions
@@ -23,6 +24,7 @@ class AdminClient:
         namespaces: Requests about namespaces.
         topics: Requests about topics.
         subscriptions: Requests about subscriptions, and changes to them.
+        compaction: Compaction of single topics.
     """
 
     def __init__(self, endpoint: Endpoint, *, check: bool = False) -> None:
@@ -38,6 +40,7 @@ class AdminClient:
         self.namespaces = Namespaces(self._transport)
         self.topics = Topics(self._transport)
         self.subscriptions = Subscriptions(self._transport)
+        self.compaction = Compaction(self._transport)
 
     def tenants(self) -> list[str]:
         """Return the names of all tenants, sorted. Needs the rights of a superuser."""

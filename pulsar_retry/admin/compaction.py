@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.admin.transport import topic_path
+from pulsar_retry.admin.transport import Transport, topic_path
 
 
 class Compaction:
     """Compaction of single topics. Thread-safe. Failed requests raise `AdminError`."""
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._transport = admin._transport  # noqa: SLF001 - the same package
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
 
     def start(self, topic: str) -> None:
         """Start the compaction of a topic. A running compaction continues.

@@ -14,7 +14,6 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
-from pulsar_retry.admin.compaction import Compaction
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
 from pulsar_retry.wire.names import TopicName
 
@@ -77,7 +76,7 @@ class LargeValues:
 
     def _compact(self) -> None:
         """Compact the topic, then let the broker delete what is not needed any more."""
-        compaction = Compaction(self._admin)
+        compaction = self._admin.compaction
         try:
             compaction.start(self.topic)
         except AdminConflictError:
