@@ -181,7 +181,7 @@ class Puller:
         return self._settler
 
     def _check_later(self) -> None:
-        """Have `_check` called when the next lease ends, or the consumer is unused for too long."""
+        """Have `check` called when the next lease ends, or the consumer is unused for too long."""
         now = self._now()
         due = self._clock.next_due()
         if not self._pulls and not len(self._clock):
@@ -190,7 +190,7 @@ class Puller:
             self._checked_at = due
             self._handover.check_later(self, due - now)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Start `_look` on another thread. The timer calls this, and must not be blocked."""
         self._worker.submit(self._look)
 

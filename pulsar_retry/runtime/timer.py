@@ -19,7 +19,7 @@ _log = logging.getLogger("pulsar_retry")
 class TimerTarget(Protocol):
     """An object that can be called later."""
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Do what is due. Other owners wait meanwhile."""
 
 
@@ -81,7 +81,7 @@ class Timer:
             if owner is None:
                 continue
             try:
-                owner._check()  # noqa: SLF001
+                owner.check()
             except Exception:  # noqa: BLE001 - an error of one owner must not stop the others
                 _log.warning("a scheduled task failed", exc_info=True)
             del owner  # do not keep it alive during the wait

@@ -90,7 +90,7 @@ class World:
         while self._due <= until:
             self.time, self._due = max(self.time, self._due), math.inf
             self._advance_client(self.time)
-            self.queue._check()
+            self.queue.check()
         self.time = max(self.time, until)
         self._advance_client(self.time)
 

@@ -373,7 +373,7 @@ class HandOff:
             return  # another consumer is connected to it, so the subscription exists
         consumer.close()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Give up letters that have no receipt for too long; the timer calls it."""
         now = self.clock.monotonic()
         for flight in list(self.flights):

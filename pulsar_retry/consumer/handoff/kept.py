@@ -74,7 +74,7 @@ class KeptLetters:
             _log.warning(text, len(self._waiting), error)
         return True
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Publish the letters that are due; the timer calls it."""
         now = self._timer.now()
         with self._lock:

@@ -186,7 +186,7 @@ class NackQueue:
             self._timer.check_later(self, when - self._timer.now())
             self._looks = when  # it stays unchanged if no thread could be started
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Nack at pulsar-client what is due now; the timer calls it."""
         clock = self._timer.now
         with self._lock:
@@ -299,7 +299,8 @@ class _Recall:
         self._queue = weakref.ref(queue)
         self.due = float("inf")
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Request messages once more that have not come; the timer calls it."""
         self.due = float("inf")
         if (queue := self._queue()) is not None:
             queue.ask_again()

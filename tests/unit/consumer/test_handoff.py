@@ -343,7 +343,7 @@ def test_giving_up_before_there_is_a_producer(rig: Rig, monkeypatch: pytest.Monk
         with monkeypatch.context() as late:
             late.setattr(Clock, "monotonic", lambda _: 1e12)
             try:
-                rig.hand_off._check()
+                rig.hand_off.check()
             except Exception as error:
                 checks.append(error)
             else:
@@ -368,7 +368,7 @@ def test_a_slow_acknowledgement_is_not_a_lost_producer(
     rig.world.answer("receipt")
     monkeypatch.setattr(Clock, "monotonic", lambda _: 1e12)
     rig.world.close_async = lambda _callback: rig.world.events.append("close")
-    rig.hand_off._check()
+    rig.hand_off.check()
     assert pr.AcknowledgeError is type(future.exception(0))
     assert "close" not in rig.world.events
 

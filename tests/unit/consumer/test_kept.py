@@ -69,7 +69,7 @@ def kept_in(world: World, most: int = 1000) -> KeptLetters:
 def due(world: World, kept: KeptLetters) -> None:
     """Let what waits be due."""
     world.time += 60
-    kept._check()
+    kept.check()
 
 
 def test_letters_kept_are_bounded_by_bytes(world: World) -> None:

@@ -26,7 +26,7 @@ class Owner:
         self.calls = 0
         self._changed = threading.Condition()
 
-    def _check(self) -> None:
+    def check(self) -> None:
         with self._changed:
             self.calls += 1
             self._changed.notify_all()
@@ -105,8 +105,8 @@ def test_an_owner_may_ask_again_while_it_is_called(rig: Rig) -> None:
     """Which is how it waits for more than one thing."""
 
     class Again(Owner):
-        def _check(self) -> None:
-            super()._check()
+        def check(self) -> None:
+            super().check()
             if self.calls < 3:
                 rig.timer.check_later(self, 0)
 
@@ -136,7 +136,7 @@ def test_one_owners_trouble_is_not_the_others(rig: Rig, caplog: pytest.LogCaptur
     """It is logged, and the others are called."""
 
     class Broken:
-        def _check(self) -> None:
+        def check(self) -> None:
             raise RuntimeError("broken")
 
     broken = Broken()
@@ -247,7 +247,7 @@ def test_an_owner_may_close_the_timer(
     """The thread does not wait for itself."""
 
     class Closer:
-        def _check(self) -> None:
+        def check(self) -> None:
             rig.timer.close()
 
     closer = Closer()
