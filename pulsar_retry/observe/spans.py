@@ -59,7 +59,7 @@ class Spans:
             f"process {logical(message.topic_name())}",
             context,
             SpanKind.CONSUMER,
-            self._attributes(message, "process", "process"),
+            self.attributes(message, "process", "process"),
             links,
             record_exception=False,
             set_status_on_exception=False,
@@ -109,7 +109,14 @@ class Spans:
             start_time=began,
         ).end()
 
-    def _attributes(self, message: Any, kind: str, name: str) -> dict[str, Any]:
+    def attributes(self, message: Any, kind: str, name: str) -> dict[str, Any]:
+        """Return the attributes of a span of one message.
+
+        Args:
+            message: The message.
+            kind: The type of the operation, in OpenTelemetry's conventions.
+            name: Its name.
+        """
         topic = message.topic_name()
         attributes = self._common(kind, name) | {
             "messaging.destination.name": logical(topic),
@@ -147,7 +154,7 @@ class Settling:
         if own is None or makes is None:
             return None
         name = "dead_letter" if letter.dead else "retry"
-        attributes = Spans(makes, subscription)._attributes(message, "settle", name)  # noqa: SLF001
+        attributes = Spans(makes, subscription).attributes(message, "settle", name)
         attributes["pulsar_retry.letter_topic"] = letter.topic
         if letter.dead:
             attributes["pulsar_retry.reason"] = letter.reason or ""
