@@ -18,7 +18,13 @@ from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
-from pulsar_retry.pull.options import checked_options, checked_policy, effective, with_handler
+from pulsar_retry.pull.options import (
+    Options,
+    checked_options,
+    checked_policy,
+    effective,
+    with_handler,
+)
 from pulsar_retry.pull.puller import Puller
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
@@ -174,6 +180,10 @@ class Client(consumer_client.Client):
                 hooks=hooks,
             )
         )
+        return self._subscriber_of(options)
+
+    def _subscriber_of(self, options: Options) -> Subscriber:
+        """Return a subscriber; `pulsar_retry.testing` changes its options."""
         return Subscriber(self, options)
 
     def pull(

@@ -76,7 +76,7 @@ class MemoryBroker:
         An event loop waits in real time. Let virtual time pass on another thread: ``await
         asyncio.to_thread(broker.clock.advance, 3600)``.
         """
-        return AsyncMemoryClient(self.client())
+        return AsyncMemoryClient(self.client(), self.clock)
 
     def close(self) -> None:
         """End all clients as if their processes had died. They need not be closed before.
@@ -271,11 +271,9 @@ class MemoryClient(Client):
         producer.__class__ = _Producer
         return producer
 
-    def subscriber(self, *args: Any, **kwargs: Any) -> Subscriber:
-        """Do what `Client.subscriber` does, and record the errors that `raise_errors` raises."""
-        subscriber = super().subscriber(*args, **kwargs)
-        subscriber._options = _noting(subscriber._options, self._world.handler_errors)  # noqa: SLF001
-        return subscriber
+    def _subscriber_of(self, options: Options) -> Subscriber:
+        """Return a subscriber that records the errors that `raise_errors` raises."""
+        return super()._subscriber_of(_noting(options, self._world.handler_errors))
 
     def _subscribe_raw(self, *args: Any, message_listener: Any = None, **kwargs: Any) -> Any:
         raw = super()._subscribe_raw(*args, **kwargs)
