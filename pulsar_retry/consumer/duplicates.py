@@ -158,7 +158,8 @@ class LetterWindow:
             if is_superfluous:
                 self.dropped += 1
             else:
-                self._in_hand[letter] = (print_, now)
+                # If it comes again while it is in hand, the first delivery may be the settled one.
+                self._in_hand.setdefault(letter, (print_, now))
             return is_superfluous
 
     def settled(self, letter: LetterId) -> None:

@@ -102,6 +102,16 @@ def test_a_letter_is_delivered_while_the_first_is_in_hand(clock: Clock) -> None:
     assert not window.delivered(SECOND, PRINT, 991.0)
 
 
+def test_what_comes_again_while_it_is_in_hand_was_handled_at_first(clock: Clock) -> None:
+    """The second handler of the letter may be killed; then nothing has been handled since."""
+    window = window_of(clock)
+    window.delivered(FIRST, PRINT, 990.0)
+    clock.now = 1010.0
+    window.delivered(FIRST, PRINT, 990.0)
+    window.settled(FIRST)
+    assert not window.delivered(SECOND, PRINT, 1005.0)
+
+
 def test_settling_what_was_not_delivered_does_nothing(window: LetterWindow) -> None:
     """A letter without a fingerprint, or forgotten."""
     window.settled(THIRD)

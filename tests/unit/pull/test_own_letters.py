@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 
@@ -163,92 +160,3 @@ def test_memory_is_bounded(clock: Clock) -> None:
         publish(own, key, 1)
     assert not own.is_empty
     assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
-
-
-@attrs.frozen(eq=False)
-class Copy:
-    """A copy of one message that is not acknowledged: the message itself, or a letter."""
-
-    failures: int = 0
-    stamp: int | None = None
-
-
-#: How many processes handle the message.
-PROCESSES = 3
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["fail", "defer", "publish"]),
-        st.integers(0, PROCESSES - 1),
-        st.integers(0, 9),
-        st.booleans(),
-        st.sampled_from([0.0, 0.0005, 0.5, 2.0]),
-    ),
-    max_size=40,
-)
-
-#: A process whose clock is behind defers the letter of another one: the count stays the same.
-DEFERRED = [
-    ("fail", 0, 0, True, 0.0),
-    ("publish", 0, 0, True, 0.0),
-    ("defer", 1, 0, True, 0.5),
-    ("publish", 0, 0, True, 0.0),
-    ("fail", 0, 0, True, 0.5),
-]
-#: A kill leaves a message and its letter. Two processes handle them in one millisecond, and each
-#: receives the other's letter.
-AT_ONCE = [
-    ("fail", 0, 0, False, 0.0),
-    ("publish", 0, 0, False, 0.0),
-    ("fail", 1, 0, True, 0.5),
-    ("fail", 2, 1, True, 0.0),
-    ("publish", 0, 0, True, 0.0),
-    ("publish", 0, 0, True, 0.0),
-    ("fail", 2, 0, True, 0.6),
-    ("fail", 1, 0, True, 0.0),
-]
-
-
-@example(steps=DEFERRED, off=[5.0, 0.0, 0.0], later=[0.0, 0.0, 0.0])
-@example(steps=AT_ONCE, off=[0.00015, 0.0003, 0.00045], later=[0.0, 0.0, 0.0])
-@given(
-    steps=STEPS,
-    off=st.lists(
-        st.sampled_from([-3600.0, -1.0, 0.0, 0.1, 5.0]), min_size=PROCESSES, max_size=PROCESSES
-    ),
-    later=st.lists(st.sampled_from([-2.0, 0.0, 2.0]), min_size=PROCESSES, max_size=PROCESSES),
-)
-def test_the_last_copy_is_never_dropped(
-    steps: list[tuple[str, int, int, bool, float]], off: list[float], later: list[float]
-) -> None:
-    """Whatever the clocks show, whoever gets which copy, and whatever is not acknowledged.
-
-    The clocks differ, and are set in between. A step is that a process handles a copy, which fails
-    or is deferred, or that one of the letters that are being made is published. Its original is
-    then acknowledged or not.
-    """
-    clocks = [Clock() for _ in range(PROCESSES)]
-    for clock, seconds in zip(clocks, off, strict=True):
-        clock.is_off_by = seconds
-    processes = [of_clock(clock) for clock in clocks]
-    copies, making = [Copy()], list[tuple[OwnLetters, Copy, Copy, bool]]()
-    for number, (step, which, nth, is_acknowledged, seconds) in enumerate(steps):
-        for clock, change in zip(clocks, later, strict=True):
-            clock.now += seconds
-            clock.is_off_by += change * (number == len(steps) // 2)
-        if step == "publish":
-            if making:
-                own, letter, original, acknowledges = making.pop(nth % len(making))
-                own.published("a", letter.stamp or 0)
-                copies.append(letter)
-                if acknowledges and original in copies:
-                    copies.remove(original)
-            continue
-        own, copy = processes[which], copies[nth % len(copies)]
-        if copy.stamp is not None and own.supersede("a", copy.failures, copy.stamp):
-            copies.remove(copy)
-            assert copies
-            continue
-        failures = max(copy.failures, own.failures("a")) + (step == "fail")
-        stamp = own.stamp("a", {"FAILURE_STAMP": str(copy.stamp)})
-        own.failed("a", failures)
-        making.append((own, Copy(failures, stamp), copy, is_acknowledged))
