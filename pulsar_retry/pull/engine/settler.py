@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -78,6 +76,22 @@ class Counts:
     unsettled: int = 0
 
 
+class _Verdict(NamedTuple):
+    """What is done about a failed message.
+
+    Attributes:
+        action: What the policy has decided.
+        attempt: The number of the failed attempt.
+        suspended: Seconds until a dead letter may be written; None: now.
+        stamp: The stamp of the letter.
+    """
+
+    action: Action
+    attempt: int
+    suspended: float | None = None
+    stamp: int = 0
+
+
 class Settler:
     """Settles deliveries, each exactly once. Thread-safe.
 
@@ -115,6 +129,7 @@ class Settler:
         self._safe_breaker = safe_breaker
         self._late = late
         self._lock = threading.Lock()
+        self._judging = threading.Lock()
         self.counts = Counts()
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
@@ -181,11 +196,13 @@ class Settler:
         Returns:
             The future of the hand-off; None if there is no hand-off.
         """
-        failure, attempt = _failure(work, error, self._clock.now()), self.attempt(work)
+        failure = _failure(work, error, self._clock.now())
         if self._safe_breaker is not None and not _is_chosen(error):
             self._safe_breaker.failed()
-        action = decide(policy, attempt, failure)
-        return self._carry_out(work, action, failure, attempt, keep=keep)
+        with self._judging:
+            attempt = self.attempt(work)
+            verdict = self._recorded(work, decide(policy, attempt, failure), attempt)
+        return self._carry_out(work, verdict, failure, keep=keep)
 
     def attempt(self, work: Work) -> int:
         """Return the number of this attempt: the durable count, and in nack mode the redeliveries.
@@ -214,79 +231,81 @@ class Settler:
         try:
             overflow = Outcome("the lane has overflowed")
             failure = _failure(work, overflow, self._clock.now())
-            failures = self._failures(work) + (letter and not has_failed)
-            self._carry_out(work._replace(entry=None), action, failure, failures, keep=True)
+            with self._judging:
+                failures = self._failures(work) + (letter and not has_failed)
+                verdict = self._recorded(work._replace(entry=None), action, failures)
+            self._carry_out(work._replace(entry=None), verdict, failure, keep=True)
         except Exception as trouble:  # noqa: BLE001 - as above
             self.come_back(work._replace(entry=None), trouble)
 
+    def _recorded(self, work: Work, action: Action, attempt: int) -> _Verdict:
+        """Record failure number *attempt* of a message, and return what to do.
+
+        Two copies of a message can fail at the same moment. The second one must count the first, so
+        call this and compute the attempt with the lock held.
+        """
+        suspended = self._suspended() if isinstance(action, DeadLetter) else None
+        if isinstance(action, RetryLater) and work.entry is None:
+            failures, delay = attempt, action.delay
+            if not self._nacks:
+                failures, delay = attempt - (not action.counted), max(delay, LEAST_DELAY)
+        elif isinstance(action, DeadLetter) and suspended is None:
+            failures, delay = attempt, 0.0
+        else:
+            return _Verdict(action, attempt, suspended)
+        key = chain_key(work.message)
+        self.own_letters.failed(key, failures, delay)
+        stamp = self.own_letters.stamp(key, work.message.properties())
+        return _Verdict(action, attempt, stamp=stamp)
+
     def _carry_out(
-        self, work: Work, action: Action, failure: Failure, attempt: int, *, keep: bool
+        self, work: Work, verdict: _Verdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
-        """Act on the decision about failure number *attempt* of a message; *keep*: see `judge`."""
-        wait = self._suspended() if isinstance(action, DeadLetter) else None
+        """Act on the decision about a failed message; *keep*: see `judge`."""
+        action, attempt, wait, _ = verdict
         told = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, told, failure, attempt)
         match action:
             case DeadLetter() if wait is not None:
                 self._again(work, wait, failure, attempt)
             case DeadLetter():
-                return self._dead_letter(work, action, failure, attempt, keep=keep)
+                future = self.handover.dead(
+                    work.message, action, failure, failures=attempt, keep=keep
+                )
+                return self._follow(work, "dead_lettered", future, verdict.stamp, dead=True)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
                 self._again(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
-                self.own_letters.failed(chain_key(work.message), attempt, delay)
                 self._again(work, delay, failure, attempt)
-            case RetryLater():
-                return self._retry(work, action, failure, attempt, keep=keep)
+            case RetryLater(counted=counted):
+                future = self.handover.retry(
+                    work.message,
+                    action,
+                    failure,
+                    failures=attempt - (not counted),
+                    least_delay=LEAST_DELAY,
+                    custom={**_crashes(work, failure), FAILURE_STAMP: str(verdict.stamp)},
+                    keep=keep,
+                )
+                return self._follow(work, "retried", future, verdict.stamp)
             case Stop():
                 self._end_all(work, failure.error)
             case _:  # Discard
                 self._acknowledge(work, DROPPED)
         return None
 
-    def _dead_letter(
-        self, work: Work, action: DeadLetter, failure: Failure, failures: int, *, keep: bool
-    ) -> Future[None]:
-        key, stamp = self._stamped(work)
-        self.own_letters.failed(key, failures)
-        future = self.handover.dead(work.message, action, failure, failures=failures, keep=keep)
-        out = partial(self.own_letters.published, key, stamp, dead=True)
-        return self._follow(work, "dead_lettered", future, key, out)
-
-    def _retry(
-        self, work: Work, action: RetryLater, failure: Failure, attempt: int, *, keep: bool
-    ) -> Future[None]:
-        key, stamp = self._stamped(work)
-        failures = attempt if action.counted else attempt - 1
-        self.own_letters.failed(key, failures, max(action.delay, LEAST_DELAY))
-        custom = {**_crashes(work, failure), FAILURE_STAMP: str(stamp)}
-        future = self.handover.retry(
-            work.message,
-            action,
-            failure,
-            failures=failures,
-            least_delay=LEAST_DELAY,
-            custom=custom,
-            keep=keep,
-        )
-        out = partial(self.own_letters.published, key, stamp)
-        return self._follow(work, "retried", future, key, out)
-
-    def _stamped(self, work: Work) -> tuple[str, int]:
-        """Return the identity of a message, and the stamp of the letter that is made from it."""
-        key = chain_key(work.message)
-        return key, self.own_letters.stamp(key, work.message.properties())
-
     def _follow(
-        self, work: Work, kind: str, future: Future[None], key: str, out: Callable[[], None]
+        self, work: Work, kind: str, future: Future[None], stamp: int, *, dead: bool = False
     ) -> Future[None]:
-        """Return *future*; *out* is called when the letter is published."""
+        """Return *future*, the result of a hand-off, and note its letter when that is published."""
+        key = chain_key(work.message)
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
             if error is None or isinstance(error, AcknowledgeError):
-                out()  # whatever happens to its original
+                # whatever happens to its original
+                self.own_letters.published(key, stamp, dead=dead)
             else:
                 self.own_letters.forget(key)
             self._ended(work, kind, error)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
+import pulsar
 import pytest
 
+import pulsar_retry as pr
+from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.pull.engine.own_letters import OwnLetters
+from pulsar_retry.pull.engine.settler import Settler
+from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
+from pulsar_retry.testing import MemoryBroker
+from pulsar_retry.wire.codecs import Codec
 
 
 class Clock:
@@ -160,3 +170,52 @@ def test_memory_is_bounded(clock: Clock) -> None:
         publish(own, key, 1)
     assert not own.is_empty
     assert [True, False, True] == [own.supersede(key, 1, at(0.0)) for key in "abc"]
+
+
+def test_copies_that_fail_at_the_same_moment() -> None:
+    """The second one counts the first, although two threads judge them."""
+    memory = MemoryBroker()
+    consumer = memory.client().subscribe(
+        "orders", "billing", pulsar.ConsumerType.Shared, enable_retry=True
+    )
+    memory.send("orders", b"order")
+    message = consumer.receive(1000)
+    settler = Settler(
+        WorkQueue(),
+        consumer,
+        pr.RetryPolicy(),
+        Handover(consumer, Codec.PULSAR, None),
+        redelivery="letters",
+        lanes=None,
+        safe_breaker=None,
+        late="refuse",
+    )
+    is_judged, other_begins = threading.Event(), threading.Event()
+
+    class Slow:
+        """Takes its time for the first failure, so that the other one is judged meanwhile."""
+
+        def delay(self, attempt: int) -> float:
+            if not is_judged.is_set():
+                is_judged.set()
+                other_begins.wait(30)
+                time.sleep(0.2)
+            return 5.0 + attempt
+
+    def fail() -> None:
+        if is_judged.is_set():
+            other_begins.set()
+        future = settler.judge(Work(message, 5, None), TimeoutError(), policy)
+        assert future is not None
+        future.result(30)
+
+    policy = pr.RetryPolicy(backoff=Slow())
+    first = threading.Thread(target=fail)
+    first.start()
+    assert is_judged.wait(30)
+    fail()
+    first.join()
+
+    letters = memory.messages("orders-billing-RETRY")
+    assert ["1", "2"] == sorted(each.properties()["RECONSUMETIMES"] for each in letters)
+    memory.close()
