@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import attrs
 import pulsar
 import pytest
-from hostile import HOSTILE
 
 import pulsar_retry as pr
 from pulsar_retry.errors import StandaloneError
@@ -32,9 +31,10 @@ from pulsar_retry.testing.broker import (
     find_broker,
     running_broker,
 )
+from support.brokers.hostile import HOSTILE
 
 #: The rows of the fault table, which tests of several folders enter, and Hypothesis's profiles.
-pytest_plugins = ("profiles", "reliability")
+pytest_plugins = ("support.profiles", "support.faults.reliability")
 
 CHOICE = pytest.StashKey[BrokerChoice]()
 STACK = pytest.StashKey[ExitStack]()
@@ -177,7 +177,7 @@ def index_ack_broker() -> Iterator[Standalone]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Give a cluster of several processes, with tokens and TLS, which tests may break and mend."""
-    from clusters import is_required, running_cluster  # noqa: PLC0415 - for few runs
+    from support.brokers.clusters import is_required, running_cluster  # noqa: PLC0415 - for few runs
 
     with ExitStack() as stack:
         try:
@@ -309,7 +309,7 @@ def admin(broker: RunningBroker) -> Admin:
 @pytest.fixture
 def proxy(broker: RunningBroker) -> Iterator[Any]:
     """Give what stands between the broker and the clients that connect to it."""
-    from proxy import Proxy  # noqa: PLC0415 - for few tests
+    from support.brokers.proxy import Proxy  # noqa: PLC0415 - for few tests
 
     url = urlsplit(broker.service_url)
     with Proxy(url.hostname, url.port) as proxy:

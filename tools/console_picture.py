@@ -19,9 +19,9 @@ import pulsar_retry as pr
 from pulsar_retry.testing.broker import find_broker, running_broker
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from browser import Browser, find_chromium  # noqa: E402 - it is no package
+from support.browser import Browser, find_chromium  # noqa: E402 - tests are not installed
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 #: How many letters come together; there is one second between two waves.

@@ -13,7 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from figures import Figures, plot_name, plots, unplaced, written
+
+from support.benchmarks.figures import Figures, plot_name, plots, unplaced, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 PLOTS = PAGE.parent / "figures"
@@ -67,7 +68,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def write(measured: dict[str, Figures]) -> None:
     """Write what was measured to where the page has it."""
-    from plotting import drawn  # noqa: PLC0415 - matplotlib is slow to import
+    from support.benchmarks.plotting import drawn  # noqa: PLC0415 - matplotlib is slow to import
 
     page = PAGE.read_text("utf-8")
     PAGE.write_text(written(page, {name: each.table() for name, each in measured.items()}), "utf-8")

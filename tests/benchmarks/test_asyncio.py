@@ -11,10 +11,10 @@ from typing import Any
 import pulsar
 import pulsar.asyncio
 import pytest
-from comparing import Stopwatch, compare
-from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
 
 import pulsar_retry as pr
+from support.benchmarks.comparing import Stopwatch, compare
+from support.consumer.filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest

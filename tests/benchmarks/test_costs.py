@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from http import HTTPMethod
 
 import pytest
-from comparing import Stopwatch, sweep
-from loads import CONTESTANTS, Load, settled
+
+from support.benchmarks.comparing import Stopwatch, sweep
+from support.benchmarks.loads import CONTESTANTS, Load, settled
 
 ROUNDS = 3
 MESSAGES = 5_000

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pulsar
 import pytest
-from comparing import Stopwatch, compare
-from filling import QUIET, fill, subscribe
-from loads import IN_FLIGHT
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
+from support.benchmarks.comparing import Stopwatch, compare
+from support.benchmarks.loads import IN_FLIGHT
+from support.consumer.filling import QUIET, fill, subscribe
 
 MESSAGES = 10_000
 #: What is awaited one by one.

@@ -17,10 +17,11 @@ from itertools import pairwise
 
 import attrs
 import pytest
-from comparing import Stopwatch
-from enduring import Enduring, Window
-from figures import Point, Result
-from loads import CONTESTANTS, OURS, Load
+
+from support.benchmarks.comparing import Stopwatch
+from support.benchmarks.enduring import Enduring, Window
+from support.benchmarks.figures import Point, Result
+from support.benchmarks.loads import CONTESTANTS, OURS, Load
 
 MESSAGES = int(os.environ.get("PULSAR_RETRY_BENCH_MESSAGES", "1000000"))
 SIZE = 100

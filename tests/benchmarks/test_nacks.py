@@ -16,10 +16,10 @@ from collections.abc import Callable
 import _pulsar
 import pulsar
 import pytest
-from comparing import Stopwatch, compare
-from redelivering import RedeliveryProxy
 
 import pulsar_retry as pr
+from support.benchmarks.comparing import Stopwatch, compare
+from support.brokers.redelivering import RedeliveryProxy
 
 NACKS = 100_000
 ROUNDS = 2

@@ -13,9 +13,10 @@ from typing import Any
 import attrs
 import pulsar
 import pytest
-from comparing import Stopwatch, compare
-from interop.peers import Program
-from interop.programs import PEERS, go_program, java_program, running
+
+from support.benchmarks.comparing import Stopwatch, compare
+from support.interop.peers import Program
+from support.interop.programs import PEERS, go_program, java_program, running
 
 ROUNDS = 7
 PAYLOAD = b"x" * 1024

@@ -10,19 +10,19 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 
-import endpoint
 import httpcore2
 import pulsar
 import pulsar.asyncio
 import pytest
-from comparing import Stopwatch, compare
-from filling import QUIET, subscribe
 
 import pulsar_retry as pr
 from pulsar_retry.push.body import Pushed, common_headers, wrapped, wrapped_headers
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Poster
+from support.benchmarks.comparing import Stopwatch, compare
+from support.consumer.filling import QUIET, subscribe
+from support.push import endpoint
 
 MESSAGES = 10_000
 #: Requests of the HTTP client by itself: with many at a time it takes a millisecond for each.

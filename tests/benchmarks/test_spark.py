@@ -17,16 +17,16 @@ from functools import partial
 
 import pulsar
 import pytest
-import sending
-from comparing import Stopwatch, compare
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from watching import Family
 
 from pulsar_retry.testing.broker import RunningBroker
 from pulsar_retry_spark import register, split, write_failures
 from pulsar_retry_spark.local import local_session
+from support.benchmarks import sending
+from support.benchmarks.comparing import Stopwatch, compare
+from support.spark.watching import Family
 
 ROWS = 300_000
 FEW_ROWS = ROWS // 60  # for what is too slow for all of them
@@ -38,8 +38,8 @@ CORES = 2
 DELAY = timedelta(hours=1)
 MEMORY_ROWS = int(os.environ.get("PULSAR_RETRY_BENCH_ROWS", "1000000"))
 
-# Workers have no tests/support on their path.
-cloudpickle.register_pickle_by_value(sys.modules["sending"])
+# Workers have no tests on their path.
+cloudpickle.register_pickle_by_value(sys.modules["support.benchmarks.sending"])
 
 
 @pytest.fixture(scope="module")

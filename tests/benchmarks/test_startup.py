@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from comparing import compare_times
-from loads import Load
+
+from support.benchmarks.comparing import compare_times
+from support.benchmarks.loads import Load
 
 ROUNDS = 15
 CEILING = 1.3

@@ -15,12 +15,12 @@ from typing import Any
 
 import pulsar
 import pytest
-import workers
-from comparing import Stopwatch, compare
-from programs import Program
-from reading import eventually
 
 import pulsar_retry as pr
+from support.benchmarks.comparing import Stopwatch, compare
+from support.pull import workers
+from support.pull.programs import Program
+from support.reading import eventually
 
 MESSAGES = 20_000
 ROUNDS = 7

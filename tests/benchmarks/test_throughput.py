@@ -13,12 +13,19 @@ from datetime import timedelta
 
 import pulsar
 import pytest
-from comparing import Stopwatch, compare
-from filling import MESSAGES, QUIET, ROUNDS, fill, receive_and_acknowledge, subscribe
-from loads import IN_FLIGHT, LETTER
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.consumer import Consumer
+from support.benchmarks.comparing import Stopwatch, compare
+from support.benchmarks.loads import IN_FLIGHT, LETTER
+from support.consumer.filling import (
+    MESSAGES,
+    QUIET,
+    ROUNDS,
+    fill,
+    receive_and_acknowledge,
+    subscribe,
+)
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])

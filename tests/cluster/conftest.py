@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pulsar
 import pytest
-from clusters import RunningCluster
 
 import pulsar_retry as pr
+from support.brokers.clusters import RunningCluster
 
 
 @pytest.fixture

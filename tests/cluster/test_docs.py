@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from encrypting import key_files
 
 import pulsar_retry.standalone
+from support.encrypting import key_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 BLOCKS = re.findall(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from balancing import Stage
-from handing import manage, publish, retry_many, retry_topic
-from ledger import Ledger, wait_until
+
+from support.faults.balancing import Stage
+from support.faults.handing import manage, publish, retry_many, retry_topic
+from support.faults.ledger import Ledger, wait_until
 
 #: Messages before the fault, and as many while it lasts.
 COUNT = 150

@@ -7,10 +7,10 @@ import time
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION
-from stored import stored
 
 import pulsar_retry as pr
+from support.reading import SOON, SUBSCRIPTION
+from support.stored import stored
 
 #: Seconds for what has to come true, on a loaded machine.
 PATIENCE = 120.0

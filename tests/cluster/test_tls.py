@@ -8,12 +8,12 @@ import sys
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry.errors import AdminError
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
+from support.reading import SOON, SUBSCRIPTION
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 

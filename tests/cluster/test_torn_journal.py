@@ -6,11 +6,11 @@ import os
 
 import pulsar
 import pytest
-from clusters import RunningCluster
-from journals import tear, torn_padding
 
 import pulsar_retry as pr
 from pulsar_retry.standalone import LocalCluster
+from support.brokers.clusters import RunningCluster
+from support.brokers.journals import tear, torn_padding
 
 pytestmark = pytest.mark.broker
 

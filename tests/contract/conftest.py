@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from contract import Place
 
 from pulsar_retry.testing import MemoryBroker
+from support.brokers.contract import Place
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])

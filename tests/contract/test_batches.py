@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from contract import Place, publish_batch, rest, take
 
 from pulsar_retry.testing import MemoryBroker
+from support.brokers.contract import Place, publish_batch, rest, take
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])

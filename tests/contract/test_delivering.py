@@ -9,9 +9,19 @@ from typing import Any
 import _pulsar
 import pulsar
 import pytest
-from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, publish_batch, rest, take, texts
 
 import pulsar_retry as pr
+from support.brokers.contract import (
+    EARLIEST,
+    NEVER,
+    SOON,
+    SUBSCRIPTION,
+    Place,
+    publish_batch,
+    rest,
+    take,
+    texts,
+)
 
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])

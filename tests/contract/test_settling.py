@@ -6,9 +6,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
 
 import pulsar_retry as pr
+from support.brokers.contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
 
 
 def _read(place: Place, topic: str, count: int) -> list[Any]:

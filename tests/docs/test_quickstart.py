@@ -14,7 +14,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from logged import entries
+
+from support.logged import entries
 
 PAGE = (Path(__file__).parents[2] / "docs" / "quickstart.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

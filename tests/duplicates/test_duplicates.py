@@ -15,13 +15,14 @@ from threading import Barrier
 from urllib.parse import urlsplit
 
 import pytest
-import reliability
-from balancing import Stage
-from handing import publish
-from interop.programs import PEERS, java_program, running
-from ledger import Ledger, wait_until
-from proxy import Proxy
-from reading import SUBSCRIPTION
+
+from support.brokers.proxy import Proxy
+from support.faults import reliability
+from support.faults.balancing import Stage
+from support.faults.handing import publish
+from support.faults.ledger import Ledger, wait_until
+from support.interop.programs import PEERS, java_program, running
+from support.reading import SUBSCRIPTION
 
 CLIENTS = ("Java", "pulsar.Client", "pr.Client", "pr.Client.subscriber")
 

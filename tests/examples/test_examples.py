@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from logged import entries
 
 from pulsar_retry.testing.broker import RunningBroker
+from support.logged import entries
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

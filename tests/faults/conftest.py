@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import pulsar
 import pytest
-from balancing import Stage
-from ledger import Ledger
 
 import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
+from support.faults.balancing import Stage
+from support.faults.ledger import Ledger
 
 
 @pytest.fixture

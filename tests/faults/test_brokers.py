@@ -6,9 +6,10 @@ from functools import partial
 
 import pulsar
 import pytest
-from handing import manage, publish, retry_many, retry_topic
-from ledger import wait_until
-from reading import SUBSCRIPTION, eventually
+
+from support.faults.handing import manage, publish, retry_many, retry_topic
+from support.faults.ledger import wait_until
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(280)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from handing import manage, publish, retry_many, subscribe
-from reading import SOON, SUBSCRIPTION, eventually
 
 from pulsar_retry.runtime.clock import Clock
+from support.faults.handing import manage, publish, retry_many, subscribe
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 COUNT = 50
 

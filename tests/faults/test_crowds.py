@@ -9,12 +9,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pulsar
 import pytest
-from crashing import crash
-from handing import DELAY, NAME, manage, process, publish, retry, retry_many, subscribe
-from ledger import payload
-from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.faults.crashing import crash
+from support.faults.handing import (
+    DELAY,
+    NAME,
+    manage,
+    process,
+    publish,
+    retry,
+    retry_many,
+    subscribe,
+)
+from support.faults.ledger import payload
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 COUNT = 200
 

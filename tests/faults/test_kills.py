@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from crashing import STEPS, crash
-from handing import WAYS, publish
+
+from support.faults.crashing import STEPS, crash
+from support.faults.handing import WAYS, publish
 
 #: What the process is at when it dies, and what follows.
 WHEN = {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from handing import DELAY, nack, process, publish, received, subscribe
-from ledger import Ledger
-from reading import SOON, eventually
+
+from support.faults.handing import DELAY, nack, process, publish, received, subscribe
+from support.faults.ledger import Ledger
+from support.reading import SOON, eventually
 
 COUNT = 30
 

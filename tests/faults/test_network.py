@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import pulsar
 import pytest
-from handing import manage, publish, retry_many
-from ledger import wait_until
-from proxy import BREAKS
-from pushing import push
 
 import pulsar_retry as pr
+from support.brokers.proxy import BREAKS
+from support.faults.handing import manage, publish, retry_many
+from support.faults.ledger import wait_until
+from support.faults.pushing import push
 
 COUNT = 300
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from handing import publish
-from ledger import wait_until
-from proxy import BREAKS, Proxy
-from pushing import OUTSTANDING, endpoint, push_to
 
 import pulsar_retry as pr
+from support.brokers.proxy import BREAKS, Proxy
+from support.faults.handing import publish
+from support.faults.ledger import wait_until
+from support.faults.pushing import OUTSTANDING, endpoint, push_to
 
 COUNT = 600
 

@@ -8,7 +8,11 @@ from http import HTTPMethod
 import attrs
 import pulsar
 import pytest
-from handing import (
+
+import pulsar_retry as pr
+from pulsar_retry.standalone import Standalone
+from support.brokers.hostile import HOSTILE
+from support.faults.handing import (
     EARLIEST,
     dead_letter,
     dead_letter_topic,
@@ -19,11 +23,7 @@ from handing import (
     retry,
     retry_topic,
 )
-from hostile import HOSTILE
-from reading import eventually
-
-import pulsar_retry as pr
-from pulsar_retry.standalone import Standalone
+from support.reading import eventually
 
 pytestmark = pytest.mark.timeout(280)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import SUBSCRIPTION, read_all
-from redriving import Dead
-from replaying import subscription_of
 
 import pulsar_retry as pr
 from pulsar_retry import cli
 from pulsar_retry.replay import Subscription
+from support.reading import SUBSCRIPTION, read_all
+from support.replay.redriving import Dead
+from support.replay.replaying import subscription_of
 
 Subscribe = Callable[..., pr.Consumer]
 

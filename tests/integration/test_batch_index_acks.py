@@ -7,11 +7,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from filling import send_batch
-from reading import SOON, receive_all
-from redriving import Dead, received
 
 from pulsar_retry.replay import Filter
+from support.consumer.filling import send_batch
+from support.reading import SOON, receive_all
+from support.replay.redriving import Dead, received
 
 SHARED = pulsar.ConsumerType.Shared
 

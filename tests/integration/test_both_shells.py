@@ -7,9 +7,9 @@ import re
 
 import pulsar
 import pytest
-from shells import on_both_shells
 
 import pulsar_retry as pr
+from support.consumer.shells import on_both_shells
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest

@@ -7,10 +7,10 @@ import threading
 
 import pulsar
 import pytest
-from reading import SOON
-from shells import on_both_shells
 
 import pulsar_retry as pr
+from support.consumer.shells import on_both_shells
+from support.reading import SOON
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest

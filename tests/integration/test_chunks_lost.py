@@ -13,11 +13,11 @@ import time
 import _pulsar
 import pulsar
 import pytest
-from reading import SOON
-from shells import on_both_shells
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.nacks import awaited
+from support.consumer.shells import on_both_shells
+from support.reading import SOON
 
 SHARED = pulsar.ConsumerType.Shared
 EARLIEST = pulsar.InitialPosition.Earliest

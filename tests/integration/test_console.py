@@ -13,9 +13,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from browser import Browser, find_chromium
-from reading import eventually
-from redriving import Dead, received
+
+from support.browser import Browser, find_chromium
+from support.reading import eventually
+from support.replay.redriving import Dead, received
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it

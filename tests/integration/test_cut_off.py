@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 COUNT = 50
 PAYLOADS = Counter(b"%d" % number for number in range(COUNT))

@@ -16,10 +16,10 @@ from pathlib import Path
 import pulsar
 import pytest
 from pyarrow import parquet
-from reading import SUBSCRIPTION, eventually
-from redriving import received
 
 from pulsar_retry.admin.transport import Transport
+from support.reading import SUBSCRIPTION, eventually
+from support.replay.redriving import received
 
 PUSH = ("--topic", "{topic}", "--subscription", "s", "--endpoint", "http://127.0.0.1:9")
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"

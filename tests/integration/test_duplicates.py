@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 
-import dying
 import pulsar
 import pytest
-from reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
 
 import pulsar_retry as pr
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.replay import seek
+from support.consumer import dying
+from support.reading import NEVER, SOON, SUBSCRIPTION, eventually, receive_all
 
 COUNT = 100
 

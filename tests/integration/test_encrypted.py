@@ -6,11 +6,11 @@ import asyncio
 
 import pulsar
 import pytest
-from encrypting import key_files
-from reading import RETRYING, SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
+from support.encrypting import key_files
+from support.reading import RETRYING, SOON, SUBSCRIPTION
 
 EARLIEST = pulsar.InitialPosition.Earliest
 KEY = "orders"

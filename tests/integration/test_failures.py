@@ -7,9 +7,9 @@ from collections import Counter
 
 import pulsar
 import pytest
-from reading import SOON, eventually, receive_all
 
 import pulsar_retry as pr
+from support.reading import SOON, eventually, receive_all
 
 
 def test_a_terminated_retry_topic(subscribe, publish, admin, topic):

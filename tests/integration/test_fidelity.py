@@ -6,11 +6,11 @@ import os
 
 import pulsar
 import pytest
-from filling import send_batch
 from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
-from reading import SOON, eventually, read_all, receive_all
 
 import pulsar_retry as pr
+from support.consumer.filling import send_batch
+from support.reading import SOON, eventually, read_all, receive_all
 
 
 class Order(Record):

@@ -13,9 +13,9 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION
 
 #: The subscription that is made by default.
 KEEPER = "pulsar-retry"

@@ -16,9 +16,9 @@ from concurrent.futures import wait
 
 import pulsar
 import pytest
-from reading import NEVER, SOON, eventually, receive_all
 
 import pulsar_retry as pr
+from support.reading import NEVER, SOON, eventually, receive_all
 
 
 def run(code, broker, *arguments, expect=0):

@@ -11,11 +11,11 @@ import time
 
 import pulsar
 import pytest
-from reading import NEVER, SOON, eventually, receive_all
-from redelivering import RedeliveryProxy
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.nacks.bursts import AHEAD
+from support.brokers.redelivering import RedeliveryProxy
+from support.reading import NEVER, SOON, eventually, receive_all
 
 SHARED = pulsar.ConsumerType.Shared
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)

@@ -7,9 +7,9 @@ import time
 
 import pulsar
 import pytest
-from reading import NEVER, SOON, eventually, read_all, receive_all
 
 import pulsar_retry as pr
+from support.reading import NEVER, SOON, eventually, read_all, receive_all
 
 SHARED = pulsar.ConsumerType.Shared
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pulsar
 import pytest
-from reading import SOON, read_all, receive_all
 
 import pulsar_retry as pr
+from support.reading import SOON, read_all, receive_all
 
 OLD_STYLE = {"retry": "billing-RETRY", "dlq": "billing-DLQ"}
 

@@ -8,10 +8,10 @@ from typing import Any
 import prometheus_client
 import pulsar
 import pytest
-from handling import fails
-from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.pull.handling import fails
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

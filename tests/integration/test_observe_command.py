@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from reading import SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry import cli
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 

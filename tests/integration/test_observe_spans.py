@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from reading import SOON, SUBSCRIPTION, eventually
-from receiving import Receiver
 
 import pulsar_retry as pr
+from support.push.receiving import Receiver
+from support.reading import SOON, SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

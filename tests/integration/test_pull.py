@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hostile import TICK
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.brokers.hostile import TICK
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

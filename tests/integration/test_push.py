@@ -16,12 +16,12 @@ from typing import Any
 import pulsar
 import pytest
 from h2.connection import H2Connection
-from reading import SUBSCRIPTION, eventually
-from receiving import Receiver, Request, Say, answer, no_content
-from serving_http2 import Server, say_status, serving
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handover import Handover
+from support.push.receiving import Receiver, Request, Say, answer, no_content
+from support.push.serving_http2 import Server, say_status, serving
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from flask import Flask, request
-from reading import SUBSCRIPTION, eventually
 from werkzeug.serving import make_server
 
 import pulsar_retry as pr
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -7,10 +7,10 @@ import uuid
 
 import pulsar
 import pytest
-from reading import SUBSCRIPTION, eventually
-from receiving import Receiver
 
 import pulsar_retry as pr
+from support.push.receiving import Receiver
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(200)
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import SUBSCRIPTION, eventually
-from receiving import Receiver, Request, Say, answer, no_content
 
 from pulsar_retry.push import VerificationError, Verifier
+from support.push.receiving import Receiver, Request, Say, answer, no_content
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pulsar
 import pytest
-from hostile import TICK
-from reading import NEVER, SOON, eventually, receive_all
 
 import pulsar_retry as pr
+from support.brokers.hostile import TICK
+from support.reading import NEVER, SOON, eventually, receive_all
 
 
 def test_a_message_is_delivered_n_plus_1_times_and_then_dead_lettered(

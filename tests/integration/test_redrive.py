@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pulsar
 import pytest
-from reading import SUBSCRIPTION, eventually
-from redriving import Dead, received
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Subscription
+from support.reading import SUBSCRIPTION, eventually
+from support.replay.redriving import Dead, received
 
 
 def test_letters_go_to_the_retry_topic_of_the_subscription_that_failed(dead, client) -> None:

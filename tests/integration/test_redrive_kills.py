@@ -7,11 +7,11 @@ from collections import Counter
 
 import pulsar
 import pytest
-from reading import eventually
-from redriving import Dead
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Redrive
+from support.reading import eventually
+from support.replay.redriving import Dead
 
 LETTERS = 10_000
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pulsar
 import pytest
-from redriving import received
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Redrive
+from support.replay.redriving import received
 
 
 def test_letters_are_taken_through_the_subscription_that_keeps_them(dead, run_json) -> None:

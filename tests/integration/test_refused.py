@@ -12,11 +12,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from encrypting import key_files
-from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff import alone
+from support.encrypting import key_files
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 COUNT = 50

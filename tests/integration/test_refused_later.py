@@ -7,9 +7,9 @@ import threading
 
 import pulsar
 import pytest
-from reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.reading import FROM_START, RETRYING, SOON, SUBSCRIPTION, eventually
 
 COUNT = 20
 BAD = 7

@@ -7,9 +7,9 @@ from concurrent.futures import wait
 
 import pulsar
 import pytest
-from reading import SOON, receive_all
 
 import pulsar_retry as pr
+from support.reading import SOON, receive_all
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

@@ -9,11 +9,11 @@ import uuid
 
 import pulsar
 import pytest
-from hostile import HOSTILE
-from reading import SOON
 
 import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
+from support.brokers.hostile import HOSTILE
+from support.reading import SOON
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pulsar
 import pytest
-from reading import SOON
-from shells import on_both_shells
+
+from support.consumer.shells import on_both_shells
+from support.reading import SOON
 
 RETRIES = {
     "consumer_type": pulsar.ConsumerType.Shared,

@@ -7,9 +7,15 @@ from typing import Any
 
 import pulsar
 import pytest
-from handling import Notes
-from reading import SOON, SUBSCRIPTION, eventually
-from replaying import (
+
+import pulsar_retry as pr
+from pulsar_retry.admin import Position
+from pulsar_retry.admin.subscriptions import Subscriptions
+from pulsar_retry.consumer.moves import MOVES
+from pulsar_retry.replay import seek
+from support.pull.handling import Notes
+from support.reading import SOON, SUBSCRIPTION, eventually
+from support.replay.replaying import (
     consume,
     delivered,
     drained,
@@ -18,12 +24,6 @@ from replaying import (
     subscription_of,
     trim,
 )
-
-import pulsar_retry as pr
-from pulsar_retry.admin import Position
-from pulsar_retry.admin.subscriptions import Subscriptions
-from pulsar_retry.consumer.moves import MOVES
-from pulsar_retry.replay import seek
 
 
 def test_past_time(admin, topic, subscription, consumer, publish):

@@ -13,12 +13,12 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually
-from replaying import consume, delivered, drained, firsts, trim
 
 import pulsar_retry as pr
 from pulsar_retry import cli
 from pulsar_retry.replay import Snapshot, seek
+from support.reading import SOON, SUBSCRIPTION, eventually
+from support.replay.replaying import consume, delivered, drained, firsts, trim
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pulsar
 import pytest
-from handling import Notes
-from reading import NEVER, SOON, SUBSCRIPTION, eventually
-from shells import SHELLS
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.moves import MOVES
 from pulsar_retry.replay import seek
+from support.consumer.shells import SHELLS
+from support.pull.handling import Notes
+from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 

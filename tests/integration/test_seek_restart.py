@@ -7,13 +7,13 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually
-from replaying import delivered, firsts, subscription_of
 
 import pulsar_retry as pr
 from pulsar_retry.admin import AdminClient
 from pulsar_retry.admin.subscriptions import Subscriptions
 from pulsar_retry.replay import Snapshot, seek
+from support.reading import SOON, SUBSCRIPTION, eventually
+from support.replay.replaying import delivered, firsts, subscription_of
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

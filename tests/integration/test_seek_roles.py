@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
-from hostile import HOSTILE
-from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry.admin.transport import topic_path
 from pulsar_retry.replay import Cluster, Snapshot, Subscription, seek
 from pulsar_retry.standalone import Standalone
+from support.brokers.hostile import HOSTILE
+from support.reading import SOON, SUBSCRIPTION
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from typing import Any
 
 import pulsar
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually
-from replaying import consume, drained, firsts, ledgers, received, subscription_of, trim
 
 import pulsar_retry as pr
 from pulsar_retry.admin import Position
@@ -17,6 +15,16 @@ from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.acking import acknowledge
 from pulsar_retry.replay.snapshots import snapshot as snapshots
 from pulsar_retry.replay.snapshots.store import Store
+from support.reading import SOON, SUBSCRIPTION, eventually
+from support.replay.replaying import (
+    consume,
+    drained,
+    firsts,
+    ledgers,
+    received,
+    subscription_of,
+    trim,
+)
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from handling import SOON, Notes, fails
-from hostile import TICK
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.brokers.hostile import TICK
+from support.pull.handling import SOON, Notes, fails
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

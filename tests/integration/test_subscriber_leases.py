@@ -8,11 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
-import workers
-from handling import SOON, Notes, fails
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.pull import workers
+from support.pull.handling import SOON, Notes, fails
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

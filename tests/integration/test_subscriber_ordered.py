@@ -9,10 +9,10 @@ from typing import Any
 
 import pulsar
 import pytest
-from handling import SOON, Notes, fails
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.pull.handling import SOON, Notes, fails
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(60)
 

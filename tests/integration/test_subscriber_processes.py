@@ -13,13 +13,12 @@ from typing import Any
 
 import pulsar
 import pytest
-import quarantining
-import workers
-from handling import SOON
-from programs import Program
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.pull import quarantining, workers
+from support.pull.handling import SOON
+from support.pull.programs import Program
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from handling import SOON, Notes
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry.pull.engine import supervisor
+from support.pull.handling import SOON, Notes
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -7,10 +7,10 @@ import warnings
 
 import pulsar
 import pytest
-from hostile import TICK
-from reading import SOON, eventually, receive_all
 
 import pulsar_retry as pr
+from support.brokers.hostile import TICK
+from support.reading import SOON, eventually, receive_all
 
 UNSHARED = [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from interop.ours import PythonSide
-from interop.peers import PeerSide
-from interop.programs import go_program, java_program, running
 
 import pulsar_retry as pr
+from support.interop.ours import PythonSide
+from support.interop.peers import PeerSide
+from support.interop.programs import go_program, java_program, running
 
 
 @pytest.fixture(scope="module")

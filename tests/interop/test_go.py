@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from interop.names import dead_letter_topic, retry_topic
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.interop.names import dead_letter_topic, retry_topic
+from support.reading import SUBSCRIPTION, eventually
 
 both_orders = pytest.mark.parametrize("order", [("python", "go"), ("go", "python")])
 

@@ -6,10 +6,10 @@ import base64
 from collections import Counter
 
 import pytest
-from interop.names import dead_letter_topic, is_settled, retry_topic
-from reading import SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
+from support.interop.names import dead_letter_topic, is_settled, retry_topic
+from support.reading import SUBSCRIPTION, eventually
 
 both_orders = pytest.mark.parametrize("order", [("python", "java"), ("java", "python")])
 

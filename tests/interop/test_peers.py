@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from interop.names import dead_letter_topic, is_settled, retry_topic
-from reading import SUBSCRIPTION, eventually
+
+from support.interop.names import dead_letter_topic, is_settled, retry_topic
+from support.reading import SUBSCRIPTION, eventually
 
 
 @pytest.fixture(params=["java", "go"], scope="module")

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import cell_worker
 import pulsar
 import pytest
-from cell_worker import KEY, RETRIES, schema
-from cells import AXES, SENSELESS, Cell, pairwise
-from encrypting import key_files
-from reading import SUBSCRIPTION, eventually
+
+from support.encrypting import key_files
+from support.matrix import cell_worker
+from support.matrix.cell_worker import KEY, RETRIES, schema
+from support.matrix.cells import AXES, SENSELESS, Cell, pairwise
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = [
     pytest.mark.timeout(280),

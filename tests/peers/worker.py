@@ -24,9 +24,9 @@ import pulsar
 
 import pulsar_retry as pr
 
-sys.path.append(str(Path(__file__).parents[1] / "support"))
+sys.path.append(str(Path(__file__).parents[1]))
 
-from ledger import Ledger, number_of
+from support.faults.ledger import Ledger, number_of
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 import attrs
 import pulsar
 import pytest
-from balancing import Stage
-from crashing import STEPS, crash
-from handing import WAYS, manage, publish, retry_many, retry_topic
-from ledger import Ledger
-from proxy import Proxy
-from schedule import schedule
 
 import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
+from support.brokers.proxy import Proxy
+from support.faults.balancing import Stage
+from support.faults.crashing import STEPS, crash
+from support.faults.handing import WAYS, manage, publish, retry_many, retry_topic
+from support.faults.ledger import Ledger
+from support.faults.schedule import schedule
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from sourcing import Letters
 
 import pulsar_retry as pr
 from pulsar_retry_spark.local import local_session
+from support.spark.sourcing import Letters
 
 
 @pytest.fixture(scope="session")

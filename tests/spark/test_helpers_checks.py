@@ -9,11 +9,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from reading import SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry_spark import checks as module
 from pulsar_retry_spark import doctor, register
+from support.reading import SUBSCRIPTION
 
 #: Says what the doctor finds in a session whose settings can't be changed later.
 PROGRAM = """

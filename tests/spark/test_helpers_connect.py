@@ -10,7 +10,8 @@ import uuid
 from pathlib import Path
 
 import pytest
-from reading import SUBSCRIPTION
+
+from support.reading import SUBSCRIPTION
 
 pytest.importorskip("grpc", reason="pyspark[connect] is not installed")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from reading import SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 from pulsar_retry_spark import failures, write_failures
+from support.reading import SUBSCRIPTION, read_all
 
 
 @pytest.fixture

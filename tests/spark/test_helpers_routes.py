@@ -6,10 +6,10 @@ import json
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from reading import SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 from pulsar_retry_spark import failures, route_batches, split
+from support.reading import SUBSCRIPTION, read_all
 
 
 @pytest.fixture

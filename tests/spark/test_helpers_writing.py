@@ -8,11 +8,11 @@ from datetime import timedelta
 import pulsar
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from reading import SOON, SUBSCRIPTION, read_all
 
 import pulsar_retry as pr
 from pulsar_retry_spark import PulsarFailuresError, failures, register, split, write_failures
 from pulsar_retry_spark.errors import PulsarSourceError
+from support.reading import SOON, SUBSCRIPTION, read_all
 
 
 @pytest.fixture

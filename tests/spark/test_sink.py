@@ -12,8 +12,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from reading import SOON, SUBSCRIPTION
-from stored import QUIET, payloads, stored
 
 import pulsar_retry as pr
 from pulsar_retry_spark import clients, write_failures
@@ -22,6 +20,8 @@ from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
+from support.reading import SOON, SUBSCRIPTION
+from support.stored import QUIET, payloads, stored
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from collections import defaultdict
 
 import pyarrow as pa
 import pytest
-from reading import SUBSCRIPTION
-from stored import payloads, stored
 
 from pulsar_retry_spark import clients
 from pulsar_retry_spark.errors import PulsarFailuresError
@@ -18,6 +16,8 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts
 from pulsar_retry_spark.sink import sender
 from pulsar_retry_spark.sink.sink import send_batches
+from support.reading import SUBSCRIPTION
+from support.stored import payloads, stored
 
 
 def batches(count, rows=1000):

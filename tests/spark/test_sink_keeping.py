@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pulsar
 import pyarrow as pa
 import pytest
-from reading import SOON, SUBSCRIPTION, eventually, receive_all
-from stored import payloads, stored
 
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry_spark import clients
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
+from support.reading import SOON, SUBSCRIPTION, eventually, receive_all
+from support.stored import payloads, stored
 
 
 @pytest.fixture(autouse=True)

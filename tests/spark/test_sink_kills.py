@@ -11,10 +11,7 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
-import chaos
 import pytest
-from reading import SUBSCRIPTION, eventually
-from stored import payloads, stored
 
 from pulsar_retry_spark import clients
 from pulsar_retry_spark.datasource import register
@@ -22,6 +19,9 @@ from pulsar_retry_spark.exactly_once.stable import in_stable_order
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.report import Report, TaskReport
 from pulsar_retry_spark.sink.sink import REPORT_SCHEMA, arrow_sender
+from support.reading import SUBSCRIPTION, eventually
+from support.spark import chaos
+from support.stored import payloads, stored
 
 ROWS = 40_000
 ALL = {b"%d" % row for row in range(ROWS)}

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 from _pulsar import MessageBuilder, Result
 from pyspark.errors import StreamingQueryException
-from reading import SUBSCRIPTION, eventually
-from stored import QUIET, payloads, stored
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark import clients, route_batches, split, write_failures
@@ -21,6 +19,8 @@ from pulsar_retry_spark.exactly_once.manifest import _settled, claimed
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
+from support.reading import SUBSCRIPTION, eventually
+from support.stored import QUIET, payloads, stored
 
 
 @pytest.fixture(autouse=True)

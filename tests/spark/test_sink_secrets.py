@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from hostile import HOSTILE
 
 from pulsar_retry.standalone import Standalone
+from support.brokers.hostile import HOSTILE
 
 #: Writes with a token in each way there is, once well and twice badly, and tells all that Spark
 #: knows of it: plans, errors, and its own log and pulsar-client's at their chattiest.

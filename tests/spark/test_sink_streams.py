@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from reading import SUBSCRIPTION
-from stored import payloads, stored
 
 from pulsar_retry_spark.datasource import register
+from support.reading import SUBSCRIPTION
+from support.stored import payloads, stored
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import uuid
 import pulsar
 import pyarrow as pa
 import pytest
-from hostile import HOSTILE
-from sourcing import Letters
 
 from pulsar_retry.standalone import Standalone
 from pulsar_retry_spark.errors import PulsarFailuresError, PulsarSourceError
@@ -18,6 +16,8 @@ from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.sink.sink import send_batches
 from pulsar_retry_spark.source.source import batch_reader, schema
+from support.brokers.hostile import HOSTILE
+from support.spark.sourcing import Letters
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

@@ -10,8 +10,6 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
-from reading import SOON, SUBSCRIPTION, eventually, read_all
-from sourcing import forget, frame, payloads
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register
@@ -20,6 +18,8 @@ from pulsar_retry_spark.source import filters as source_filters
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.rows import SCHEMA
 from pulsar_retry_spark.source.source import PushingReader, batch_reader, schema
+from support.reading import SOON, SUBSCRIPTION, eventually, read_all
+from support.spark.sourcing import forget, frame, payloads
 
 #: Spark gives times without a zone, in that of its session, which is UTC here.
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - see above

@@ -9,11 +9,11 @@ import attrs
 import pulsar
 import pytest
 from pyspark.sql.datasource import InputPartition
-from reading import eventually
-from sourcing import Letters, Micro, Query
 
 import pulsar_retry as pr
 from pulsar_retry_spark.source import reading
+from support.reading import eventually
+from support.spark.sourcing import Letters, Micro, Query
 
 #: Seconds for a broker to come back and for Spark to notice.
 PATIENCE = 240

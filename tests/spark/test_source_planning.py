@@ -12,8 +12,6 @@ import threading
 
 import pulsar
 import pytest
-from reading import eventually
-from sourcing import Micro, forget
 
 from pulsar_retry import ConfigError
 from pulsar_retry_spark.errors import PulsarSourceError
@@ -21,6 +19,8 @@ from pulsar_retry_spark.source import reading
 from pulsar_retry_spark.source import stream as stream_module
 from pulsar_retry_spark.source import subscription as reading_subscription
 from pulsar_retry_spark.source.source import batch_reader, schema
+from support.reading import eventually
+from support.spark.sourcing import Micro, forget
 
 NAME = "pulsar-failures"
 

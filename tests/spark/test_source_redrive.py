@@ -7,11 +7,11 @@ import datetime as dt
 import pulsar
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from reading import NEVER, SOON, SUBSCRIPTION, eventually
-from sourcing import frame, payloads
 
 import pulsar_retry as pr
 from pulsar_retry_spark import register, write_failures
+from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
+from support.spark.sourcing import frame, payloads
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from reading import eventually
-from sourcing import Query
+
+from support.reading import eventually
+from support.spark.sourcing import Query
 
 NAME = "pulsar-failures"
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from journals import (
+
+from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone.data.journal import can_judge, crc32c, find_tear, mend
+from support.brokers.journals import (
     FENCE,
     HEADER,
     LAC,
@@ -20,9 +23,6 @@ from journals import (
     record,
     replayed,
 )
-
-from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.data.journal import can_judge, crc32c, find_tear, mend
 
 PREALLOCATED = 20_000
 KEY = record(5, LEDGER_KEY, b"k" * 20)

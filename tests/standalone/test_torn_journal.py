@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from journals import tear, torn_data, torn_ids
 
 from pulsar_retry.standalone import Standalone
+from support.brokers.journals import tear, torn_data, torn_ids
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, find_chromium
+
+from support.browser import Browser, find_chromium
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "_static" / "copy.js"
 WRITE = "navigator.clipboard.writeText = async (text) => { window.copied = text; }"

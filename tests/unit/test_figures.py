@@ -6,8 +6,18 @@ import re
 from pathlib import Path
 
 import pytest
-from figures import Figures, Point, Result, Time, places, plot_name, plots, written
-from plotting import drawn
+
+from support.benchmarks.figures import (
+    Figures,
+    Point,
+    Result,
+    Time,
+    places,
+    plot_name,
+    plots,
+    written,
+)
+from support.benchmarks.plotting import drawn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text("utf-8")

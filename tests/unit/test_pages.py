@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from reliability import rows_tests
+
+from support.faults.reliability import rows_tests
 
 ROOT = Path(__file__).parents[2]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ending import end_of
+from support.ending import end_of
 
 
 def test_a_token_file_aborts_no_driver_at_its_end(tmp_path: Path):

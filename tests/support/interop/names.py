@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reading import SUBSCRIPTION
+from support.reading import SUBSCRIPTION
 
 
 def retry_topic(topic: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import pulsar
 from pulsar.schema import AvroSchema, BytesSchema, Integer, JsonSchema, Record, String
-from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
-from interop.sides import Consumer, Seen, Side
+from support.interop.sides import Consumer, Seen, Side
+from support.reading import SOON, SUBSCRIPTION
 
 
 class Order(Record):

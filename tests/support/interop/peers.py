@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from reading import SOON, SUBSCRIPTION
-
-from interop.sides import Consumer, Seen, Side
+from support.interop.sides import Consumer, Seen, Side
+from support.reading import SOON, SUBSCRIPTION
 
 #: Seconds to wait for an answer; before Java's first answer, its compiler runs.
 PATIENCE = 120

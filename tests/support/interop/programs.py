@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from interop.peers import Program
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import Java, find_java
 from pulsar_retry.standalone.jvm.jvm import java_options
+from support.interop.peers import Program
 
 PEERS = Path(__file__).parents[2] / "peers"
 

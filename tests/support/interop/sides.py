@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import attrs
-from reading import SOON, SUBSCRIPTION
+
+from support.reading import SOON, SUBSCRIPTION
 
 
 @attrs.frozen

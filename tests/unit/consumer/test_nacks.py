@@ -8,10 +8,10 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nacking import Id, World
 
 from pulsar_retry.consumer.nacks import queue as nacks
 from pulsar_retry.consumer.nacks.bursts import AHEAD, LEAD
+from support.consumer.nacking import Id, World
 
 #: Seconds that a release may be late.
 BOUND = 0.2

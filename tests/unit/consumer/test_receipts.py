@@ -9,10 +9,10 @@ from typing import Any
 
 import _pulsar
 import pytest
-from reading import eventually
 
 from pulsar_retry.consumer.handoff import receipts
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
+from support.reading import eventually
 
 OK, TIMEOUT, CLOSED = (
     _pulsar.Result.Ok,

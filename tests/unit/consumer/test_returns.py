@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import attrs
-from nacking import Id
 
 from pulsar_retry.consumer.nacks.returns import Returns
+from support.consumer.nacking import Id
 
 
 @attrs.frozen

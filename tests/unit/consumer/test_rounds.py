@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from nacking import Id, World
 
 from pulsar_retry.consumer.nacks.returns import COME_BACK, Rounds
+from support.consumer.nacking import Id, World
 
 #: Messages, of one topic, all of whose letters fail.
 COUNT = 50

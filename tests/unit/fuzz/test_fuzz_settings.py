@@ -6,7 +6,6 @@ import math
 from datetime import timedelta
 
 import pytest
-from fuzzing import REFUSED, taken
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ import pulsar_retry as pr
 from pulsar_retry.policy.backoff import backoff_of
 from pulsar_retry.policy.durations import MAX_DELAY, seconds, seconds_of_text, text_of
 from pulsar_retry.policy.settings import from_environment
+from support.fuzzing import REFUSED, taken
 
 ANYTHING = st.one_of(
     st.none(),

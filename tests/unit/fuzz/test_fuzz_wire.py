@@ -6,7 +6,6 @@ import json
 from datetime import timedelta
 from types import SimpleNamespace
 
-from fuzzing import REFUSED, taken
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from pulsar_retry.wire import properties as names
 from pulsar_retry.wire.codecs import READ
 from pulsar_retry.wire.names import TopicName
 from pulsar_retry.wire.redrive import dedupe_id, next_redrive, owner_of
+from support.fuzzing import REFUSED, taken
 
 #: Texts that look like what is expected, nearly: numbers, times, JSON, topics, levels.
 NEARLY = st.one_of(

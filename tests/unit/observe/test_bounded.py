@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from reading import eventually
 
 import pulsar_retry as pr
 from pulsar_retry.observe import bounded
@@ -20,6 +19,7 @@ from pulsar_retry.pull.health import Health
 from pulsar_retry.push.pacing.pacer import Pacer
 from pulsar_retry.push.pacing.window import Window
 from pulsar_retry.push.serving import Orders, Server
+from support.reading import eventually
 
 SLOW = 140
 

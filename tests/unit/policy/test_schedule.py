@@ -6,7 +6,8 @@ from itertools import islice
 
 from hypothesis import given
 from hypothesis import strategies as st
-from schedule import FAULTS, schedule
+
+from support.faults.schedule import FAULTS, schedule
 
 
 @given(st.integers(0, 1 << 31))

@@ -11,12 +11,12 @@ from typing import Any
 
 import pulsar
 import pytest
-import workers
-from handling import SOON, Notes
 
 import pulsar_retry as pr
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 from pulsar_retry.testing import MemoryBroker
+from support.pull import workers
+from support.pull.handling import SOON, Notes
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import workers
-from handling import SOON, fails
 
 import pulsar_retry as pr
 from pulsar_retry.testing import MemoryBroker
+from support.pull import workers
+from support.pull.handling import SOON, fails
 
 ONCE = pr.RetryPolicy(max_attempts=1)
 

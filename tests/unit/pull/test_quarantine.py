@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handling import Notes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ import pulsar_retry as pr
 from pulsar_retry.pull.engine.origin import origin_key
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.testing import MemoryBroker
+from support.pull.handling import Notes
 
 
 @given(st.integers(0, 10), st.integers(0, 10), st.integers(0, 100))

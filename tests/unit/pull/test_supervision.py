@@ -10,9 +10,6 @@ from typing import Any
 
 import pulsar
 import pytest
-import workers
-from handling import SOON, Notes
-from reading import eventually
 
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
@@ -21,6 +18,9 @@ from pulsar_retry.pull.engine.work_queue import Slot
 from pulsar_retry.pull.workers import processes as process_workers
 from pulsar_retry.pull.workers.processes import ProcessWorker
 from pulsar_retry.testing import MemoryBroker
+from support.pull import workers
+from support.pull.handling import SOON, Notes
+from support.reading import eventually
 
 SHORT = pr.Lease(minimum=1, maximum=1, max_total=1)
 DAY = 86_400

@@ -14,13 +14,13 @@ import pytest
 from hyperframe.frame import DataFrame, GoAwayFrame
 from hypothesis import given
 from hypothesis import strategies as st
-from serving_http2 import Say, Server, contexts, say_status
 
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.http2 import Frames
 from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.push.http.stream import dial, push_tls_context
+from support.push.serving_http2 import Say, Server, contexts, say_status
 
 pytestmark = pytest.mark.timeout(60)
 

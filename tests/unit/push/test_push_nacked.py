@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from receiving import Receiver, Request, Say
 
 from pulsar_retry.push.errors import PushNacked
 from pulsar_retry.push.http.endpoint import PushEndpoint
@@ -20,6 +19,7 @@ from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Envelope, fingerprint_of
 from pulsar_retry.wire.properties import Origin
+from support.push.receiving import Receiver, Request, Say
 
 ENDPOINT = PushEndpoint.of("https://example.com/hooks/T012345678?token=s3cr3t-value")
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

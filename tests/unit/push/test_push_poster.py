@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import trustme
-from receiving import Act, Receiver, Request, Say, answer, no_content
 
 from pulsar_retry.push.http.connection import MOST_OF_A_BODY
 from pulsar_retry.push.http.endpoint import PushEndpoint
 from pulsar_retry.push.http.guard import Guard
 from pulsar_retry.push.http.poster import Answer, Poster
 from pulsar_retry.push.http.stream import BrokenError, dial
+from support.push.receiving import Act, Receiver, Request, Say, answer, no_content
 
 ACKS = (102, 200, 201, 202, 204)
 

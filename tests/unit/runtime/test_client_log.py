@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ending import end_of
+
+from support.ending import end_of
 
 _LOGGED = """
 import logging

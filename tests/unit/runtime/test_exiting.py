@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ending import end_of
+
+from support.ending import end_of
 
 # Nothing is connected to: closing a client starts a thread of pulsar-client's in any case.
 _CLIENT = (

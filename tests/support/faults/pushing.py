@@ -6,12 +6,11 @@ import base64
 import time
 from typing import Any
 
-from handing import GoOn
-from ledger import Ledger
-from reading import SUBSCRIPTION
-from receiving import Receiver, Request, Say, no_content
-
 import pulsar_retry as pr
+from support.faults.handing import GoOn
+from support.faults.ledger import Ledger
+from support.push.receiving import Receiver, Request, Say, no_content
+from support.reading import SUBSCRIPTION
 
 #: Seconds that an endpoint takes for a message, and how many messages it gets at a time. They are
 #: slow enough that requests are under way, and messages are left, when a fault happens.

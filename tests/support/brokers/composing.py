@@ -23,7 +23,7 @@ from pulsar_retry.standalone.member import BrokerMember, Member
 from pulsar_retry.testing._container import missing_for_container
 from pulsar_retry.testing.broker import DEFAULT_IMAGE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _FILE = ROOT / "docker" / "compose.yaml"
 #: The folder of the configuration inside the containers.
 _INSIDE = Path("/pulsar/cluster")

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 import attrs
-from figures import Point, Result, Time
+
+from support.benchmarks.figures import Point, Result, Time
 
 
 class Stopwatch:

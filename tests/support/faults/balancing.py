@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
-from handing import dead_letter_topic, retry_topic
-from ledger import SOON, Account, Ledger, wait_until
-from reading import SUBSCRIPTION
-from stored import stored
+
+from support.faults.handing import dead_letter_topic, retry_topic
+from support.faults.ledger import SOON, Account, Ledger, wait_until
+from support.reading import SUBSCRIPTION
+from support.stored import stored
 
 Way = Callable[..., None]
 

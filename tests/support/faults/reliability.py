@@ -15,9 +15,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-from ledger import Account
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+from support.faults.ledger import Account
+
+PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 BEGIN, END = "<!-- rows: begin -->", "<!-- rows: end -->"
 _PROPERTY = "fault"
 _COLUMNS = ("Fault", "What happens", "Messages", "Lost", "Duplicates", "Bound", "Recovery", "Test")

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 import pulsar
-from reading import SUBSCRIPTION
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Redrive
+from support.reading import SUBSCRIPTION
 
 #: The program of a separate process, which a test can kill or interrupt.
 PROGRAM = """

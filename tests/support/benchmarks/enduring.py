@@ -69,7 +69,7 @@ class Enduring:
 
 def main(url: str, topic: str, doing: str, name: str) -> None:
     """Run the process."""
-    from loads import CONTESTANTS, QUIET  # noqa: PLC0415 - the parent needs none of it
+    from support.benchmarks.loads import CONTESTANTS, QUIET  # noqa: PLC0415 - the parent needs none of it
 
     kind, settling, options = CONTESTANTS[doing][name]
     client = kind(url, logger=QUIET)

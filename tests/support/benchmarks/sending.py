@@ -12,7 +12,8 @@ from typing import Any
 
 import _pulsar
 import pulsar
-from comparing import Stopwatch
+
+from support.benchmarks.comparing import Stopwatch
 
 #: A row: its key, its payload, and the properties that other rows do not share.
 Row = tuple[str, bytes, dict[str, str]]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import workers
+from support.pull import workers
 
 
 class Program:

@@ -13,10 +13,7 @@ from typing import Any
 import attrs
 import pulsar
 import trustme
-from composing import ComposeCluster, missing_for_compose
 from cryptography.hazmat.primitives import serialization as pem
-from hostile import HOSTILE
-from ledger import patiently
 
 import pulsar_retry as pr
 from pulsar_retry.admin import AdminClient
@@ -26,6 +23,9 @@ from pulsar_retry.replay import Cluster as Connection
 from pulsar_retry.standalone import LocalCluster, TlsFiles
 from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.member import BrokerMember
+from support.brokers.composing import ComposeCluster, missing_for_compose
+from support.brokers.hostile import HOSTILE
+from support.faults.ledger import patiently
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 

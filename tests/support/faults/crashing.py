@@ -20,14 +20,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import _pulsar
 import pulsar
-from handing import WAYS
-from ledger import Ledger
 
 import pulsar_retry as pr
+
+sys.path.append(str(Path(__file__).parents[2]))  # the file is started as a program
+
+from support.faults.handing import WAYS
+from support.faults.ledger import Ledger
 
 STEPS = ("unsent", "sent", "stored", "receipt", "acknowledged", "told")
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 import pulsar
-from ledger import Ledger, patiently, payload
-from reading import SUBSCRIPTION
 
 import pulsar_retry as pr
+from support.faults.ledger import Ledger, patiently, payload
+from support.reading import SUBSCRIPTION
 
 EARLIEST = pulsar.InitialPosition.Earliest
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
-from figures import Figures
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from support.benchmarks.figures import Figures
 
 #: Text stays text, and ids are not random. So files are small, and differ only if figures do.
 _STYLE = {"svg.fonttype": "none", "svg.hashsalt": "pulsar-retry", "font.size": 9}

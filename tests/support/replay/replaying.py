@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pulsar
-from reading import NEVER, SOON, SUBSCRIPTION, eventually
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster, Subscription
+from support.reading import NEVER, SOON, SUBSCRIPTION, eventually
 
 
 def subscription_of(broker: Any, topic: str, name: str = SUBSCRIPTION) -> Subscription:

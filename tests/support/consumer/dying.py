@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pulsar
-from reading import SOON, SUBSCRIPTION
 
 import pulsar_retry as pr
+
+sys.path.append(str(Path(__file__).parents[2]))  # the file is started as a program
+
+from support.reading import SOON, SUBSCRIPTION
 
 
 def main() -> None:

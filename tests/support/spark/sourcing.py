@@ -11,11 +11,11 @@ import _pulsar
 import attrs
 import pulsar
 from pyspark.sql import DataFrame, Row, SparkSession
-from reading import SUBSCRIPTION, eventually
 
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark import register
 from pulsar_retry_spark.source.source import schema, stream_reader
+from support.reading import SUBSCRIPTION, eventually
 
 
 @attrs.frozen

@@ -11,10 +11,10 @@ from typing import Any
 
 import attrs
 import pulsar
-from comparing import Stopwatch
-from filling import QUIET
 
 import pulsar_retry as pr
+from support.benchmarks.comparing import Stopwatch
+from support.consumer.filling import QUIET
 
 IN_FLIGHT = 1_000
 HOUR = timedelta(hours=1)

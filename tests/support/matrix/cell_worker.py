@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pulsar
-from cells import Cell
 from pulsar.schema import AvroSchema
 
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
+
+sys.path.append(str(Path(__file__).parents[2]))  # the file is started as a program
+
+from support.matrix.cells import Cell
 
 SUBSCRIPTION = "billing"
 

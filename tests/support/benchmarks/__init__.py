@@ -1,0 +1,1 @@
+"""What benchmarks measure, how they compare it, and how they report it."""

@@ -1,0 +1,1 @@
+"""Messages, programs and models for tests of the consumer."""

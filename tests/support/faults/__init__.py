@@ -1,0 +1,1 @@
+"""A ledger that counts every message, and the programs and workers that write it."""

@@ -1,0 +1,1 @@
+"""The cells of the matrix, and the program that works on one."""

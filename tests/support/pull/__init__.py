@@ -1,0 +1,1 @@
+"""Handlers, and subscribers in processes of their own."""

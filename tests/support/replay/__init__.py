@@ -1,0 +1,1 @@
+"""Dead letters to redrive, and subscriptions to seek and snapshot."""
