@@ -1,7 +1,7 @@
 """Waiting for an inbox on an event loop: whatever is cancelled, no message is lost or given twice.
 
 The consumer is a fake that keeps pulsar-client's promises; the real one is in
-tests/integration/test_asyncio.py.
+tests/integration/asyncio/test_asyncio.py.
 """
 
 from __future__ import annotations
