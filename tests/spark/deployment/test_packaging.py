@@ -14,7 +14,7 @@ import pytest
 
 from pulsar_retry.testing.broker import RunningBroker
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OURS = ("pulsar_retry", "pulsar_retry_spark", "pyspark_pulsar_failures", "__editable__")
 
 #: Nothing here names the package: the format alone does.
