@@ -315,6 +315,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         )
         checked_sources(plan)
         check_newer(newer)
+        limits = batch_limits(batch_receive_policy)
         common = {
             **newer,
             "schema": schema,
@@ -369,7 +370,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 **common,
             )
             on_failure.pop_all()
-            limits, polls = batch_limits(batch_receive_policy), receiver_queue_size != 0
+            polls = receiver_queue_size != 0
             consumer._attach(main, retry, batch_limits=limits, polls=polls)  # noqa: SLF001
         self._consumers.append(consumer)
         return consumer

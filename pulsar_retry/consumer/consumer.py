@@ -66,6 +66,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             in_hand, settling, outbox, plan=plan, schema=schema, clock=clock
         )
         self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
+        self._has_one_topic = in_hand.retry is None
         # Checked at each acknowledgement: without pending nacks, that costs nothing more.
         self._nacked = in_hand.main.nacks.pending.entries
         watch.ledger.attach(in_hand)
@@ -125,31 +126,39 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             pulsar.AlreadyClosed: the consumer is closed.
         """
         # Written out for speed: this code runs for every message.
-        receiving = self._receiving
-        if receiving.inbox is not None:
-            fast_receive = receiving.inbox.fast_receive
+        if timeout_millis is not None and not isinstance(timeout_millis, int):
+            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
+        receiving, in_hand, message = self._receiving, self._in_hand, Message()
+        if receiving.is_plain:
+            in_hand.is_asking = True
+            receive = self._consumer.receive
+            raw = receive() if timeout_millis is None else receive(timeout_millis)
         else:
-            fast_receive = self._consumer.receive if receiving.polls else None
-        if fast_receive and (timeout_millis is None or isinstance(timeout_millis, int)):
-            try:
-                raw = fast_receive(0)
-            except _pulsar.Timeout:
-                pass
+            raw, inbox = None, receiving.inbox
+            if inbox is not None:
+                fast_receive = inbox.fast_receive
+                message._letter = False  # noqa: SLF001 - as `message_of` does it
             else:
-                if (
-                    raw.redelivery_count() <= receiving.limit
-                    and receiving.now() < receiving.trusted_until
-                ) or not receiving.is_surplus(raw):
-                    in_hand = self._in_hand
-                    in_hand.received = count = in_hand.received + 1
-                    if count >= in_hand.looks_at:
-                        in_hand.look((raw,))
-                    message = Message()
-                    message._message = raw  # noqa: SLF001 - as `message_of` makes it
-                    message._schema = self._schema  # noqa: SLF001
-                    message._letter = False  # noqa: SLF001
-                    return message
-        return receiving.receive(timeout_millis)
+                fast_receive = self._consumer.receive if receiving.polls else None
+            if fast_receive is not None:
+                try:
+                    raw = fast_receive(0)
+                except _pulsar.Timeout:
+                    raw = None
+            if raw is None or (
+                (
+                    raw.redelivery_count() > receiving.limit
+                    or receiving.now() >= receiving.trusted_until
+                )
+                and receiving.is_surplus(raw)
+            ):
+                return receiving.receive(timeout_millis)
+        in_hand.received = count = in_hand.received + 1
+        if count >= in_hand.looks_at:
+            in_hand.look((raw,))
+        message._message = raw  # noqa: SLF001 - as `message_of` does it
+        message._schema = self._schema  # noqa: SLF001
+        return message
 
     def batch_receive(self) -> list[Any]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
@@ -161,6 +170,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             return receiving.batch()
         # Written out for speed: this code runs for every message.
         limit, schema, messages = receiving.limit, self._schema, []
+        has_letters = receiving.inbox is not None
         self._in_hand.is_asking = True
         batch = self._consumer.batch_receive()
         trusted = receiving.is_trusted()
@@ -169,7 +179,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 message = Message()
                 message._message = raw  # noqa: SLF001 - as `message_of` makes it
                 message._schema = schema  # noqa: SLF001
-                message._letter = False  # noqa: SLF001
+                if has_letters:
+                    message._letter = False  # noqa: SLF001
                 messages.append(message)
         self._in_hand.took(messages)
         return messages if batch else receiving.batch_after_empty()
@@ -179,7 +190,9 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def acknowledge(self, message: Any) -> None:
         """Acknowledge a message of either topic; its id is accepted too."""
         # Written out for speed: this code runs for every message.
-        if getattr(message, "_letter", None) is False:
+        if isinstance(message, Message) and (
+            self._has_one_topic or getattr(message, "_letter", None) is False
+        ):
             raw = message._message  # noqa: SLF001
             self._consumer.acknowledge(raw)
             message._settled = True  # noqa: SLF001 - see `LetterMaker`
@@ -196,9 +209,9 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def acknowledge_cumulative(self, message: Any) -> None:
         """Acknowledge everything up to *message*, or its id, on the topic that it came from.
 
-        Only for Exclusive and Failover subscriptions. It counts as one acknowledgement. The retry
-        topic is always Shared, and has no cumulative acknowledgement. For a letter, "up to"
-        therefore means all letters that were delivered to this consumer before it.
+        Only for Exclusive and Failover subscriptions. The retry topic is always Shared, and has no
+        cumulative acknowledgement. For a letter, "up to" therefore means all letters that were
+        delivered to this consumer before it.
 
         Raises:
             pulsar.CumulativeAcknowledgementNotAllowedError: on a Shared or Key_Shared subscription.

@@ -19,6 +19,7 @@ from pulsar_retry.observe.tracing import settling
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import comes_again, message_of, publish_time, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
@@ -46,6 +47,7 @@ class Handover:
         #: Returns a receive function that is faster than `receive`; None if no messages are
         #: flowing. See `Receiving.flowing`. It returns pulsar-client's raw messages (see `whole`).
         self.flowing = consumer._receiving.flowing
+        fork.guard(self, "_timer")
         self._codec = codec
         self._redact = redact
 

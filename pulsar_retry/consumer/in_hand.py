@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,13 @@ class InHand:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
             self.letters = ReceivedLetters(client, plan, clock)
             self.sources = (self.main, self.retry)
+        this = weakref.ref(self)  # no cycle, so that a closed consumer is freed at once
+
+        def state() -> State:
+            return State() if (in_hand := this()) is None else in_hand.state()
+
         for each in self.sources:
-            each.nacks.state = self._state
+            each.nacks.state = state
         self.received = 0
         self.settled = 0
         self.is_asking = False
@@ -113,7 +119,8 @@ class InHand:
 
     def took(self, messages: Sequence[Any]) -> None:
         """Count messages that are delivered to the application; they may be raw or not."""
-        self.received += len(messages)
+        count = len(messages)
+        self.received += count  # nothing is called in between, so no other thread's count is lost
         if self.received >= self.looks_at:
             self.look(messages)
 
@@ -204,5 +211,6 @@ class InHand:
             "unsettled": float(self.unsettled),
         }
 
-    def _state(self) -> State:
+    def state(self) -> State:
+        """Return the state of the application."""
         return State(self.is_asking, not self.letters_in_flight() and not self.unsettled)

@@ -6,6 +6,7 @@ fetched. It does not know about the messages that were taken from it before, so 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import weakref
@@ -17,6 +18,7 @@ from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import topic_label
+from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.names import logical
 
@@ -34,10 +36,14 @@ class Movable(Protocol):
 class Moves:
     """Notifies consumers of seeks. Thread-safe."""
 
+    _consumers: weakref.WeakKeyDictionary[Movable, tuple[Any, str]]
+
     def __init__(self) -> None:
-        self._consumers: weakref.WeakKeyDictionary[Movable, tuple[Any, str]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all consumers."""
+        self._consumers = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def watch(self, consumer: Movable, topic: Any, subscription: str) -> None:
@@ -69,8 +75,9 @@ def _names(topic: Any) -> set[str]:
     return {topic_label(logical(each)) for each in topics}
 
 
-#: The instance of this process.
+#: The instance of this process. A forked child cannot use the consumers of its parent.
 MOVES = Moves()
+os.register_at_fork(after_in_child=MOVES.clear)
 
 
 class HeldMessages:
@@ -99,11 +106,17 @@ class HeldMessages:
         self._clock = clock
         self._submit = submit
         MOVES.watch(self, plan.topic, plan.subscription)
+        fork.guard(self, "inboxes")
 
     def seek(self, move: Callable[[], None]) -> None:
         """Move the subscription with *move*, and drop what is from before."""
-        self._drop()
-        move()
+        messages = self._drop()
+        try:
+            move()
+        except BaseException:
+            if messages:
+                self._submit(lambda: self._ask_back(messages))
+            raise
         self._settling.moved()
         self._in_hand.all_redelivered()
         self._notify()

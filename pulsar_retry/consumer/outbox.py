@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -71,10 +72,11 @@ class Outbox:
                 new_message=client._new_message,  # noqa: SLF001
                 producer_options=plan.letter_options,
             )
-        in_hand.letters_in_flight = self.__len__
+        in_flight = weakref.WeakMethod(self.in_flight)
+        in_hand.letters_in_flight = lambda: 0 if (count := in_flight()) is None else count()
         fork.guard(self, "_hand_off")
 
-    def __len__(self) -> int:
+    def in_flight(self) -> int:
         """Return how many letters are in flight, or wait to be published again."""
         return len(self.kept) + (len(self._hand_off.flights) if self._hand_off else 0)
 

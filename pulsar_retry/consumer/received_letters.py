@@ -265,9 +265,14 @@ class ReceivedLetters:
         if self._in_hand is not None:
             self._in_hand.clear()
 
-    def up_to(self, message: Any) -> list[Any] | None:
-        """Return the ids of letters that were delivered up to *message*; None on Shared."""
-        return None if self._in_hand is None else self._in_hand.up_to(id_of(message))
+    @property
+    def have_order(self) -> bool:
+        """Whether letters can be acknowledged up to one of them: not on a Shared subscription."""
+        return self._in_hand is not None
+
+    def up_to(self, message: Any) -> list[Any]:
+        """Return the ids of letters that were delivered up to *message*, if they have an order."""
+        return [] if self._in_hand is None else self._in_hand.up_to(id_of(message))
 
     def moved(self) -> None:
         """Forget which letters were handled: the subscription was moved."""

@@ -15,7 +15,6 @@ from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.settling import MessageSettler
-from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
 from pulsar_retry.policy.actions import last_delivery, surplus_delivery
@@ -37,6 +36,7 @@ class Receiving:
     else is here.
 
     Attributes:
+        is_plain: Whether there is no dead-letter policy, so that no message is ever surplus.
         inbox: Receives from the topic and the retry topic; None without a retry topic.
         polls: Whether pulsar-client fetches messages ahead, so that it can be asked for them.
         limit: A message with a higher redelivery count must be checked with `is_surplus`.
@@ -61,13 +61,13 @@ class Receiving:
         self._plan = plan
         self._schema = schema
         self._clock = clock
-        self._is_plain = plan.policy is None
+        self.is_plain = plan.policy is None
         self._batch_limits = DEFAULT_BATCH_LIMITS
         self.inbox: Inbox | None = None
         self.polls = False
         self.limit = sys.maxsize if plan.limit is None else plan.limit
         self.now = clock.monotonic
-        self.trusted_until = float("inf") if self._is_plain else 0.0
+        self.trusted_until = float("inf") if self.is_plain else 0.0
         fork.guard(self, "inbox")
 
     def open(self, batch_limits: tuple[int, int, int], *, polls: bool) -> None:
@@ -99,7 +99,7 @@ class Receiving:
 
         The function raises `pulsar.Timeout` if no message is ready. Then call `receive` instead.
         """
-        return None if self._is_plain or not self.is_trusted() else self.fast_receive
+        return None if self.is_plain or not self.is_trusted() else self.fast_receive
 
     def receive(self, timeout_millis: int | None) -> pulsar.Message:
         """Wait for the next message; see `Consumer.receive`."""
@@ -107,8 +107,6 @@ class Receiving:
             while self.is_surplus(raw := self._next(None)):
                 pass
             return self.wrap(raw)
-        if not isinstance(timeout_millis, int):
-            raise ConfigError.bad("timeout_millis", timeout_millis, "an int")
         deadline = self.now() + timeout_millis / 1000
         while self.is_surplus(raw := self._next(timeout_millis)):
             timeout_millis = max(0, round((deadline - self.now()) * 1000))
@@ -132,8 +130,10 @@ class Receiving:
         letters = self._in_hand.letters
         position = None if letters is None else letters.position(raw)
         self._in_hand.took((raw,))
+        if letters is None:
+            return message_of(raw, self._schema)
         message = message_of(raw, self._schema, letter=position is not None)
-        if letters is not None and position is not None:
+        if position is not None:
             letters.delivers(message, position)
         return message
 
@@ -154,6 +154,7 @@ class Receiving:
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
+        self._in_hand.is_asking = True
         if self.inbox is None:
             return []
         count, size, _ = self._batch_limits
@@ -173,7 +174,8 @@ class Receiving:
             self._in_hand.letters.came(raw)
         if not self.is_surplus(raw):
             self._in_hand.took((raw,))
-            message._letter = letter  # noqa: SLF001 - as `message_of` does it
+            if self._in_hand.letters is not None:
+                message._letter = letter  # noqa: SLF001 - as `message_of` does it
             call(message)
         self._in_hand.is_asking = True
 
@@ -181,7 +183,7 @@ class Receiving:
 
     def is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* must not be handled; then it is settled, or will be redelivered."""
-        return not self._is_plain and (
+        return not self.is_plain and (
             self._is_lost(raw) or self._is_duplicate(raw) or self._is_used_up(raw)
         )
 

@@ -70,12 +70,9 @@ class MessageSettler:
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""
         in_hand, letters = self._in_hand, self._in_hand.letters
-        if (
-            letters is None
-            or not in_hand.is_letter(message)
-            or (earlier := letters.up_to(message)) is None
-        ):
+        if letters is None or not letters.have_order or not in_hand.is_letter(message):
             return partial(self._acknowledge_up_to, message)
+        earlier = letters.up_to(message)
 
         def acknowledge() -> None:
             for message_id in earlier:

@@ -21,10 +21,17 @@ class _Lost:
     """Replaces a reference to pulsar-client after a fork."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise ForkedError(
-            "this Pulsar client was made before a fork and cannot be used in the child process; "
-            "make a client in the child instead"
-        )
+        raise _forked()
+
+    def __iter__(self) -> NoReturn:
+        raise _forked()
+
+
+def _forked() -> ForkedError:
+    return ForkedError(
+        "this Pulsar client was made before a fork and cannot be used in the child process; "
+        "make a client in the child instead"
+    )
 
 
 def guard(owner: Any, *attributes: str) -> None:

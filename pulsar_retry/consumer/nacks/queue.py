@@ -132,7 +132,7 @@ class NackQueue:
         with self._lock:
             if not self._closed:
                 self._know(message_id)
-                # It was redelivered before its nack was due. MessageSettler it settles both.
+                # It was redelivered before its nack was due. Settling it settles both.
                 self.redelivered += self.pending.holds(*place_of(message_id))
                 self._awaited.come(message_id, self._timer.now())
                 self._look_for_lost()

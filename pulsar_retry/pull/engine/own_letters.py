@@ -47,13 +47,17 @@ class _Known(NamedTuple):
     Attributes:
         failures: How many of its attempts have failed.
         until: When this is forgotten, by the monotonic clock.
-        stamp: The stamp of its last letter; 0 if there was none.
+        stamp: The greatest stamp of its published letters; 0 if there are none.
+        issued: The greatest stamp of its letters, published or not.
+        out_until: When all of its letters have been delivered, with a margin, by the same clock.
         dead: Whether the message is dead.
     """
 
     failures: int
     until: float
     stamp: int = 0
+    issued: int = 0
+    out_until: float = 0.0
     dead: bool = False
 
 
@@ -80,7 +84,8 @@ class OwnLetters:
         self._most = most
         self._clock = clock
         self._steady = steady
-        self._lock = threading.Lock()
+        # Reentrant, because a garbage collection can settle messages at any moment.
+        self._lock = threading.RLock()
 
     def stamp(self, key: str, properties: Mapping[str, str]) -> int:
         """Return the stamp of a new letter.
@@ -91,7 +96,10 @@ class OwnLetters:
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-        return next_stamp(self._clock(), known.stamp, stamp_of(properties) or 0)
+            issued = next_stamp(self._clock(), known.issued, stamp_of(properties) or 0)
+            if key in self._known:
+                self._known[key] = known._replace(issued=issued)
+            return issued
 
     def failed(self, key: str, failures: int, delay: float = 0.0) -> None:
         """Record a failed attempt.
@@ -105,7 +113,8 @@ class OwnLetters:
             known = self._known.get(key, _NOTHING)
             until = self._steady() + delay + _SOON
             failures = max(failures, self._failures(key))
-            self._known[key] = known._replace(failures=failures, until=until)
+            out_until = max(known.out_until, until)
+            self._known[key] = known._replace(failures=failures, until=until, out_until=out_until)
             self._known.move_to_end(key)
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
@@ -125,10 +134,17 @@ class OwnLetters:
             if known is not None and stamp > known.stamp:
                 self._known[key] = known._replace(stamp=stamp, dead=dead)
 
-    def forget(self, key: str) -> None:
-        """Forget the attempts of a message, because its letter was not published."""
+    def forget(self, key: str, failures: int) -> None:
+        """Forget the attempts of a message, because the letter of the last one was not published.
+
+        Args:
+            key: The identity of the message.
+            failures: What `failed` was called with. If another copy of the message has failed
+                since, its attempts are not forgotten.
+        """
         with self._lock:
-            if (known := self._known.get(key)) is not None:
+            known = self._known.get(key)
+            if known is not None and known.failures <= failures:
                 self._known[key] = known._replace(until=0.0)
 
     def clear(self) -> None:
@@ -162,6 +178,6 @@ class OwnLetters:
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-        if stamp is None or (known.dead and self._steady() >= known.until):
+        if stamp is None or (known.dead and self._steady() >= known.out_until):
             return False
         return failures <= known.failures and stamp < known.stamp

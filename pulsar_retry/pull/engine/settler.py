@@ -83,12 +83,14 @@ class _Verdict(NamedTuple):
         action: What the policy has decided.
         attempt: The number of the failed attempt.
         suspended: Seconds until a dead letter may be written; None: now.
+        failures: How many attempts have failed.
         stamp: The stamp of the letter.
     """
 
     action: Action
     attempt: int
     suspended: float | None = None
+    failures: int = 0
     stamp: int = 0
 
 
@@ -129,7 +131,7 @@ class Settler:
         self._safe_breaker = safe_breaker
         self._late = late
         self._lock = threading.Lock()
-        self._judging = threading.Lock()
+        self._judging = threading.RLock()  # see `OwnLetters`
         self.counts = Counts()
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
@@ -199,9 +201,14 @@ class Settler:
         failure = _failure(work, error, self._clock.now())
         if self._safe_breaker is not None and not _is_chosen(error):
             self._safe_breaker.failed()
-        with self._judging:
+        verdict = None
+        while verdict is None:
             attempt = self.attempt(work)
-            verdict = self._recorded(work, decide(policy, attempt, failure), attempt)
+            action = decide(policy, attempt, failure)  # it may call the user's functions
+            with self._judging:
+                # Two copies of a message can fail at the same moment. One must count the other.
+                if attempt == self.attempt(work):
+                    verdict = self._recorded(work, action, attempt)
         return self._carry_out(work, verdict, failure, keep=keep)
 
     def attempt(self, work: Work) -> int:
@@ -239,11 +246,7 @@ class Settler:
             self.come_back(work._replace(entry=None), trouble)
 
     def _recorded(self, work: Work, action: Action, attempt: int) -> _Verdict:
-        """Record failure number *attempt* of a message, and return what to do.
-
-        Two copies of a message can fail at the same moment. The second one must count the first, so
-        call this and compute the attempt with the lock held.
-        """
+        """Record failure number *attempt* of a message, and return what to do. Call it locked."""
         suspended = self._suspended() if isinstance(action, DeadLetter) else None
         if isinstance(action, RetryLater) and work.entry is None:
             failures, delay = attempt, action.delay
@@ -256,13 +259,13 @@ class Settler:
         key = chain_key(work.message)
         self.own_letters.failed(key, failures, delay)
         stamp = self.own_letters.stamp(key, work.message.properties())
-        return _Verdict(action, attempt, stamp=stamp)
+        return _Verdict(action, attempt, failures=failures, stamp=stamp)
 
     def _carry_out(
         self, work: Work, verdict: _Verdict, failure: Failure, *, keep: bool
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `judge`."""
-        action, attempt, wait, _ = verdict
+        action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
         told = action if wait is None else RetryLater(wait)
         self._log.failed(work.message, told, failure, attempt)
         match action:
@@ -270,25 +273,25 @@ class Settler:
                 self._again(work, wait, failure, attempt)
             case DeadLetter():
                 future = self.handover.dead(
-                    work.message, action, failure, failures=attempt, keep=keep
+                    work.message, action, failure, failures=verdict.failures, keep=keep
                 )
-                return self._follow(work, "dead_lettered", future, verdict.stamp, dead=True)
+                return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
                 self._again(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
                 self._again(work, delay, failure, attempt)
-            case RetryLater(counted=counted):
+            case RetryLater():
                 future = self.handover.retry(
                     work.message,
                     action,
                     failure,
-                    failures=attempt - (not counted),
+                    failures=verdict.failures,
                     least_delay=LEAST_DELAY,
                     custom={**_crashes(work, failure), FAILURE_STAMP: str(verdict.stamp)},
                     keep=keep,
                 )
-                return self._follow(work, "retried", future, verdict.stamp)
+                return self._follow(work, "retried", future, verdict)
             case Stop():
                 self._end_all(work, failure.error)
             case _:  # Discard
@@ -296,7 +299,7 @@ class Settler:
         return None
 
     def _follow(
-        self, work: Work, kind: str, future: Future[None], stamp: int, *, dead: bool = False
+        self, work: Work, kind: str, future: Future[None], verdict: _Verdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
         key = chain_key(work.message)
@@ -305,9 +308,10 @@ class Settler:
             error = future.exception()
             if error is None or isinstance(error, AcknowledgeError):
                 # whatever happens to its original
-                self.own_letters.published(key, stamp, dead=dead)
+                is_dead = isinstance(verdict.action, DeadLetter)
+                self.own_letters.published(key, verdict.stamp, dead=is_dead)
             else:
-                self.own_letters.forget(key)
+                self.own_letters.forget(key, verdict.failures)
             self._ended(work, kind, error)
 
         future.add_done_callback(ended)

@@ -486,7 +486,7 @@ def test_a_retry_topic_of_another_dialect(subscription, subscribe):
 
     report = seek(subscription, "earliest", dry_run=True)
 
-    assert any("naming tdmq-2.6.1" in warning for warning in report.warnings)
+    assert any("set naming to tdmq-2.6.1" in warning for warning in report.warnings)
 
 
 def test_letters_of_another_topic(admin, namespace, topic, subscription, client, publish):

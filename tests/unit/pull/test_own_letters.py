@@ -61,8 +61,8 @@ def publish(
     dead: bool = False,
 ) -> int:
     """Have an attempt fail and its letter published; return the stamp."""
-    stamp = own.stamp(key, {"FAILURE_STAMP": str(made_from)})
     own.failed(key, failures, delay)
+    stamp = own.stamp(key, {"FAILURE_STAMP": str(made_from)})
     own.published(key, stamp, dead=dead)
     return stamp
 
@@ -140,10 +140,29 @@ def test_attempts_go_on_from_what_is_known(own: OwnLetters, clock: Clock) -> Non
 def test_what_could_not_be_published_is_no_attempt_more(own: OwnLetters) -> None:
     """The message comes back with its own count, and has its retries."""
     own.failed("a", 3)
-    own.forget("a")
+    own.forget("a", 3)
     assert 0 == own.failures("a")
-    own.forget("b")
+    own.forget("b", 1)
     assert 0 == own.failures("b")
+
+
+def test_a_copy_whose_letter_was_published_is_not_forgotten(own: OwnLetters) -> None:
+    """Only the letter of the other copy, which failed before, was not published."""
+    own.failed("a", 3)
+    publish(own, "a", 4)
+    own.forget("a", 3)
+    assert 4 == own.failures("a")
+
+
+def test_stamps_of_letters_that_are_not_out_yet(own: OwnLetters, clock: Clock) -> None:
+    """Two copies fail at one moment, or the clock is set back between: the order stays."""
+    first = own.stamp("a", {})
+    clock.is_off_by = -3600.0
+    second = own.stamp("a", {})
+    own.published("a", second)
+    own.published("a", first)
+    assert own.supersede("a", 2, first)
+    assert not own.supersede("a", 2, second)
 
 
 def test_a_dead_message_is_known_for_a_while(own: OwnLetters, clock: Clock) -> None:
@@ -156,6 +175,8 @@ def test_a_dead_message_is_known_for_a_while(own: OwnLetters, clock: Clock) -> N
     assert own.supersede("a", 4, dead - 1)
     clock.now += 30.0
     assert not own.is_dead("a")
+    assert own.supersede("a", 3, left), "a letter with a delay of 5 s may still be out"
+    clock.now += 5.0
     assert not own.supersede("a", 3, left)
     publish(own, "a", 3)
     assert not own.is_dead("a")
