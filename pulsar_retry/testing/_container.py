@@ -14,14 +14,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pulsar_retry.errors import StandaloneError
-from pulsar_retry.standalone.config import BROKER_SETTINGS, Setting, setting_text
-from pulsar_retry.standalone.jvm.health import is_ready, wait_until
+from pulsar_retry.standalone.config import (
+    BROKER_SETTINGS,
+    Setting,
+    own_settings,
+    setting_text,
+)
+from pulsar_retry.standalone.jvm.health import wait_until, why_not_ready
 from pulsar_retry.standalone.ports import LOOPBACK, free_ports
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
-__all__ = ["PulsarContainer", "missing_for_container"]
+__all__ = ["PulsarContainer", "missing_for_container", "shares_network"]
 
 _STARTUP_TIMEOUT = 120.0  # seconds
 _STOP_TIMEOUT = 10  # seconds until Docker kills it
@@ -83,6 +88,19 @@ def _socket_problem() -> str:
     return ""
 
 
+def shares_network(daemon: Mapping[str, Any]) -> bool:
+    """Tell whether a container of this daemon can use our own loopback.
+
+    It cannot if the daemon runs in a virtual machine (Docker Desktop), on another machine, without
+    root's rights, or outside the container that we run in.
+
+    Args:
+        daemon: What the daemon says of itself (`docker info`).
+    """
+    rootless = any("rootless" in option for option in daemon.get("SecurityOptions") or ())
+    return daemon.get("Name") == socket.gethostname() and not rootless
+
+
 def _reason(error: Exception) -> str:
     """Return the daemon's message, without the HTTP request around it."""
     return getattr(error, "explanation", None) or str(error)
@@ -94,6 +112,11 @@ class PulsarContainer:
     Its ports are the same inside and outside. So the address that the broker advertises is also
     right for clients outside: a client with an `http:` service URL connects to that address.
 
+    Where it can, it uses the network of this machine, and listens on loopback only. Elsewhere it
+    has a network of its own, and Docker publishes the two ports. A network of its own is one more
+    thing that can fail: a killed daemon may leave a container's address in use, and then the next
+    container with this address gets only some of its packets.
+
     Args:
         image: The image to start.
         settings: Lines of `standalone.conf` to add or replace.
@@ -104,6 +127,7 @@ class PulsarContainer:
         self._more = dict(settings or {})
         found = free_ports()
         self._broker_port, self._web_port = next(found), next(found)
+        self._shares_network = False
         self._container = self._configured()
         self._host = LOOPBACK
 
@@ -129,9 +153,7 @@ class PulsarContainer:
     def __enter__(self) -> Self:
         self._container.start()
         try:
-            self._host = self._container.get_container_host_ip()
-            if self._host == "localhost":
-                self._host = LOOPBACK  # "localhost" may mean ::1, where nothing listens
+            self._host = self._found_host()
             self._await_ready()
         except BaseException:
             self._stop()
@@ -152,40 +174,61 @@ class PulsarContainer:
         container = DockerContainer(self._image)
         container.with_command(["sh", "-c", _COMMAND])
         container.with_env("PULSAR_MEM", _MEMORY)
-        for key, value in self._settings().items():
+        self._shares_network = shares_network(container.get_docker_client().client.info())
+        if self._shares_network:
+            container.with_kwargs(network_mode="host")
+            network = own_settings(self._broker_port, self._web_port)
+        else:
+            for port in (self._broker_port, self._web_port):
+                container.with_bind_ports(port, port)
+            network = _published(self._broker_port, self._web_port)
+        for key, value in {**BROKER_SETTINGS, **self._more, **network}.items():
             container.with_env(f"PULSAR_PREFIX_{key}", setting_text(value))
-        for port in (self._broker_port, self._web_port):
-            container.with_bind_ports(port, port)
         return container
 
-    def _settings(self) -> dict[str, Setting]:
-        return {
-            **BROKER_SETTINGS,
-            **self._more,
-            "brokerServicePort": self._broker_port,
-            "webServicePort": self._web_port,
-            "bindAddress": "0.0.0.0",  # noqa: S104 - inside the container
-            # It must also be right inside the container: the health check connects to it.
-            "advertisedAddress": LOOPBACK,
-        }
+    def _found_host(self) -> str:
+        if self._shares_network:
+            return LOOPBACK
+        host = self._container.get_container_host_ip()
+        # "localhost" may mean ::1, where nothing listens.
+        return LOOPBACK if host == "localhost" else str(host)
 
     def _await_ready(self) -> None:
-        def over() -> bool:
-            return self._has_ended() or is_ready(self.admin_url)
+        problem = ""
 
-        if wait_until(over, _STARTUP_TIMEOUT) and not self._has_ended():
+        def over() -> bool:
+            nonlocal problem
+            if self._has_ended():
+                problem = "it has ended"
+                return True
+            problem = why_not_ready(self.admin_url)
+            return not problem
+
+        wait_until(over, _STARTUP_TIMEOUT)
+        if not problem:
             return
         output, errors = self._container.get_logs()
         tail = (output + errors).decode(errors="replace").splitlines()[-30:]
         raise StandaloneError(
-            f"Pulsar in a container of {self._image} ended, or was not ready after "
-            f"{_STARTUP_TIMEOUT:g} s\n" + "\n".join(tail)
+            f"Pulsar in a container of {self._image} was not ready after {_STARTUP_TIMEOUT:g} s "
+            f"({problem})\n" + "\n".join(tail)
         )
 
     def _has_ended(self) -> bool:
         container = self._container.get_wrapped_container()
         container.reload()
         return container.status in ("exited", "dead")
+
+
+def _published(broker_port: int, web_port: int) -> dict[str, Setting]:
+    """Return the settings of a broker whose ports Docker publishes."""
+    return {
+        "brokerServicePort": broker_port,
+        "webServicePort": web_port,
+        "bindAddress": "0.0.0.0",  # noqa: S104 - inside the container
+        # It must also be right inside the container: the health check connects to it.
+        "advertisedAddress": LOOPBACK,
+    }
 
 
 def _do_without_reaper_if_need_be() -> None:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import urllib.request
+from typing import Any
 
+import pulsar
 import pytest
 
 from pulsar_retry.errors import StandaloneError
+from pulsar_retry.testing import _container as container_module
 from pulsar_retry.testing import broker as broker_module
-from pulsar_retry.testing.broker import RunningBroker, find_broker, running_broker
+from pulsar_retry.testing.broker import (
+    BrokerChoice,
+    RunningBroker,
+    find_broker,
+    running_broker,
+)
 
 
 @pytest.fixture
@@ -69,3 +79,17 @@ def test_container_is_restarted_with_its_data(broker: RunningBroker) -> None:
     broker.restart()
     with urllib.request.urlopen(f"{broker.admin_url}/admin/v2/clusters") as answer:  # noqa: S310
         assert b"standalone" in answer.read()
+
+
+@pytest.mark.container
+def test_container_with_a_network_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the daemon is elsewhere, its ports are published, and are the same inside and out."""
+    docker: Any = importlib.import_module("docker")
+    with contextlib.closing(docker.from_env()) as daemon:
+        if not daemon.networks.list(names=["bridge"]):
+            pytest.skip("skipped, because the Docker daemon has no bridge network")
+    monkeypatch.setattr(container_module, "shares_network", lambda _daemon: False)
+    with running_broker(BrokerChoice("container", "")) as found:
+        client = pulsar.Client(found.admin_url)  # which connects to the address that is advertised
+        client.create_producer("own-network").send(b"")
+        client.close()

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 
-__all__ = ["is_ready", "wait_until"]
+__all__ = ["is_ready", "wait_until", "why_not_ready"]
 
 _TIMEOUT = 5.0  # seconds for one answer
 _POLL = 0.1
@@ -18,8 +18,16 @@ _NAMESPACES = ("public/default", "pulsar/system")
 
 def is_ready(admin_url: str, token: str | None = None) -> bool:
     """Tell whether the broker is healthy and has created its first namespaces."""
-    paths = ["brokers/health", *(f"namespaces/{namespace}" for namespace in _NAMESPACES)]
-    return all(_answers(f"{admin_url}/admin/v2/{path}", token) for path in paths)
+    return not why_not_ready(admin_url, token)
+
+
+def why_not_ready(admin_url: str, token: str | None = None) -> str:
+    """Return the first request that failed, with the reason; "" if the broker is ready."""
+    for path in ("brokers/health", *(f"namespaces/{namespace}" for namespace in _NAMESPACES)):
+        url = f"{admin_url}/admin/v2/{path}"
+        if problem := _problem(url, token):
+            return f"GET {url}: {problem}"
+    return ""
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
@@ -32,13 +40,16 @@ def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def _answers(url: str, token: str | None) -> bool:
+def _problem(url: str, token: str | None) -> str:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - a broker's http(s) URL
     # A proxy from the environment cannot reach our loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=_TIMEOUT):
-            return True
-    except (OSError, http.client.HTTPException):  # URLError and HTTPError are OSErrors
-        return False
+            return ""
+    except urllib.error.HTTPError as error:
+        error.close()
+        return str(error)
+    except (OSError, http.client.HTTPException) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__
