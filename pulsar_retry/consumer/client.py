@@ -430,6 +430,16 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             self.close()
 
 
+def clock_of(client: Client) -> Clock:
+    """Return the clock of *client*, which tests can replace."""
+    return client._clock  # noqa: SLF001 - the one way to it for other rooms
+
+
+def timer_of(client: Client) -> Timer:
+    """Return the timer of *client*: there is one per client, and so one thread per client."""
+    return client._timer  # noqa: SLF001 - likewise
+
+
 def check_newer(arguments: Mapping[str, Any]) -> None:
     """Check arguments of `Client.subscribe` that its signature does not list.
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import attrs
 import pulsar
 
-from pulsar_retry.consumer.client import Client
+from pulsar_retry.consumer.client import Client, clock_of
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import AlreadySettledError, ConfigError, LeaseExpired
 from pulsar_retry.observe.tracing import spans_of
@@ -48,8 +48,8 @@ class Puller:
         self._pulls = 0
         self._used_at = 0.0
         self._checked_at = float("inf")
-        self._now = client._clock.monotonic  # noqa: SLF001
-        self._worker = Worker("pulsar-retry-leases", client._clock)  # noqa: SLF001
+        self._now = clock_of(client).monotonic
+        self._worker = Worker("pulsar-retry-leases", clock_of(client))
 
     def gives_way_to(self, options: Options) -> bool:
         """Close the consumer if a pull with *options* needs another one; tell whether it does.
@@ -176,7 +176,7 @@ class Puller:
                 lanes=None,
                 safe_breaker=None,
                 late=self._options.lease.late,
-                clock=self._client._clock,  # noqa: SLF001
+                clock=clock_of(self._client),
             )
         return self._settler
 

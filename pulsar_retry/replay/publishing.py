@@ -10,6 +10,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.client import Client
+from pulsar_retry.consumer.client import timer_of
 from pulsar_retry.consumer.handoff.handoff import HandOff
 
 #: Seconds after which a letter without a receipt has failed.
@@ -39,7 +40,7 @@ def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
         send_timeout=SEND_TIMEOUT,
         dead_letter_subscription=None,
         come_back=lambda _raw, _was_letter: None,  # no message is in hand that could come back
-        timer=client._timer,  # noqa: SLF001 - one per client
+        timer=timer_of(client),
         keep_writer_schema=True,
     )
     try:
