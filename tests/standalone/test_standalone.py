@@ -137,7 +137,11 @@ def test_settings_take_effect() -> None:
         "delayedDeliveryTickTimeMillis": 50,
         "enableReplicatedSubscriptions": False,
     }
-    with Standalone(settings=settings, fast_start=True) as broker:
+    options = ["-XX:+UseParallelGC", "-Xmx600m"]
+    with Standalone(settings=settings, fast_start=True, java_options=options) as broker:
+        arguments = (broker.data_dir / "conf" / "java.args").read_text()
+        assert "-XX:+UseSerialGC" not in arguments
+        assert arguments.index("-Xmx512m") < arguments.index("-Xmx600m")
         runtime = get(f"{broker.admin_url}/admin/v2/brokers/configuration/runtime")
         with client_of(broker) as client:
             producer = client.create_producer("topic")
@@ -297,6 +301,8 @@ def test_broker_is_out_of_the_terminals_reach(own_broker: Standalone) -> None:
         ({"settings": {"a": "x\ny"}}, r"settings\['a'\]='x\\ny': expected a string in one line"),
         ({"settings": {"a": None}}, r"settings\['a'\]=None: expected a string"),
         ({"settings": {"webServicePort": 1}}, r"argument 'web_port'"),
+        ({"java_options": "-Xlog"}, r"java_options='-Xlog': expected a list of options"),
+        ({"java_options": ["Xlog"]}, r"each beginning with '-'"),
         ({"data_dir": __file__}, r"data_dir=.*: expected a new or empty folder"),
         ({"data_dir": Path(__file__).parent}, r"data_dir=.*: expected a new or empty folder"),
     ],

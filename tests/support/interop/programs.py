@@ -46,12 +46,14 @@ def java_program(
 ) -> list[str | Path]:
     """Return the command that runs a Java program from source. Skip the test without a JDK.
 
-    With *fast_start*, the program starts faster, but never reaches its full speed.
+    With *fast_start*, the program starts faster, but never reaches its full speed. Without it, it
+    has the collector that Java takes by default on a server.
     """
     java = find_jdk()
     if java is None:
         pytest.skip("skipped, because no JDK (a Java with the module jdk.compiler) was found")
-    options = java_options(java, heap, heap, fast_start=fast_start)
+    more = [] if fast_start else ["-XX:+UseG1GC"]
+    options = java_options(java, heap, heap, fast_start=fast_start, more=more)
     classpath = os.pathsep.join(map(str, JarStore().ensure(jars_for())))
     options += ["-Dlog4j2.level=WARN", "-cp", classpath]
     arguments = folder / "java.args"
