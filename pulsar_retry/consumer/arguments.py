@@ -74,7 +74,7 @@ def make_plan(
     elif policy is not None and policy.dead_letter_topic is not None:
         TopicName.parse(policy.dead_letter_topic, "dead_letter_topic")
     shared = consumer_type in SHARED_TYPES
-    # pulsar-client checks later whether it is a number.
+    # pulsar-client refuses other types when it subscribes.
     is_number = isinstance(unacked_messages_timeout_ms, int)
     ack_timeout = unacked_messages_timeout_ms / 1000 if is_number else 0.0
     return Plan(
@@ -92,7 +92,8 @@ def make_plan(
         ack_timeout=ack_timeout,
         dedupe_letters=dedupe_letters,
         hooks=checked_hooks(hooks),
-        # The broker has no limit for other types, and does not report what it takes back itself.
+        # Other types have no limit at the broker. With an acknowledgement time-out the count of
+        # unsettled messages is too high, because redeliveries are not reported to the consumer.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
         letter_options=_encryption(policy, crypto_key_reader, letter_encryption_key, plain_letters),
     )
@@ -101,7 +102,7 @@ def make_plan(
 def _encryption(
     policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
 ) -> Mapping[str, Any]:
-    """Return the options that encrypt letters, if the messages that they are made from are."""
+    """Return the producer options that encrypt letters; empty if letters are not encrypted."""
     flag("plain_letters", plain)
     if key is not None and (not isinstance(key, str) or not key):
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")

@@ -40,7 +40,7 @@ class Batch(Generic[T]):
         return bool(self.items) and self.left(now) == 0
 
     def left(self, now: float) -> float | None:
-        """Return the remaining seconds for the next message, 0 or more; None: no limit."""
+        """Return how many seconds the batch may still wait, 0 or more; None: no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - now)
 
     def add(self, item: T, length: int) -> bool:
@@ -53,7 +53,11 @@ class Batch(Generic[T]):
 
 
 def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int, int, int]:
-    """Return the limits of a batch receive policy: messages, bytes, milliseconds."""
+    """Return the limits of a batch receive policy: messages, bytes, milliseconds.
+
+    Raises:
+        ConfigError: *policy* is not a `pulsar.ConsumerBatchReceivePolicy`.
+    """
     if policy is None:
         return DEFAULT_BATCH_LIMITS
     if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):

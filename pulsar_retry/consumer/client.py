@@ -51,7 +51,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def _as(original: Any) -> Callable[[_Method], _Method]:
-    """Give a method the name, docstring and signature of pulsar-client's, but keep its type."""
+    """Give a method the name, docstring and signature of *original*, but keep its static type."""
     return cast("Callable[[_Method], _Method]", wraps(original))
 
 
@@ -104,7 +104,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         self._new_client = partial(pulsar.Client, **alike)
         self._letter_client = self._new_client()
         fork.guard(self._letter_client, "_client")
-        if isinstance(url := arguments["service_url"], str):  # otherwise it yields several URLs
+        if isinstance(url := arguments["service_url"], str):  # otherwise it supplies several URLs
             self._contact = Contact(url)
         self._begin()
 
@@ -118,8 +118,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         raws = [self._client]
         if self._letter_client is not None:
             raws.append(self._letter_client._client)  # noqa: SLF001
-        self._dropped = weakref.finalize(self, _shut_down, os.getpid(), raws, self._timer)
-        self._dropped.atexit = False  # at exit, `_close_all` closes the client properly
+        self._finalizer = weakref.finalize(self, _shut_down, os.getpid(), raws, self._timer)
+        self._finalizer.atexit = False  # at exit, `_close_all` closes the client properly
         _open_clients.add(self)
         fork.guard(self, "_client")
 
@@ -130,7 +130,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
     def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             producer = super().create_producer(*args, **kwargs)
-        producer._owner = self  # noqa: SLF001 - as long as it is used, its client is not dropped
+        producer._owner = self  # noqa: SLF001 - the producer keeps its client alive
         fork.guard(producer, "_client", "_producer")
         return producer
 
@@ -273,8 +273,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
                 client's `hooks`.
             max_unacked_messages: The broker's setting ``maxUnackedMessagesPerConsumer``. The broker
                 delivers nothing above it, so the consumer logs a warning at 80 %. 0: no warning.
-                There is none either on Exclusive and Failover subscriptions, or with
-                *unacked_messages_timeout_ms*.
+                Exclusive and Failover subscriptions, and those with *unacked_messages_timeout_ms*,
+                get no warning either.
             letter_encryption_key: The name of the key that encrypts letters. The
                 *crypto_key_reader* supplies the public key. If there are letters and a key reader,
                 either this argument or *plain_letters* is required.
@@ -344,8 +344,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         with contextlib.ExitStack() as on_failure, consumer._opening():  # noqa: SLF001
             retry = None
             if plan.topics is not None:
-                # First, so that no letter can be written before the retry topic has its
-                # subscription. It is Shared, because the broker delays messages only there.
+                # The retry topic comes first, so that no letter can be written before the topic has
+                # the subscription. It is Shared, because only there the broker delays messages.
                 retry = self._subscribe_raw(
                     plan.topics.retry,
                     subscription_name,
@@ -392,7 +392,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
             if isinstance(consumer, Consumer):
                 with contextlib.suppress(pulsar.PulsarException):
                     consumer.close()
-        self._dropped.detach()
+        self._finalizer.detach()
         _open_clients.discard(self)
         self._timer.close()
         keep_until_exit(self._client)
@@ -481,7 +481,7 @@ def _close_all() -> None:
     Otherwise pulsar-client's threads would use an interpreter that is shutting down, and abort.
     """
     for client in list(_open_clients):
-        fork.keep_for_ever(client._client)  # noqa: SLF001 - see `exiting`, which keeps only some
+        fork.keep_for_ever(client._client)  # noqa: SLF001 - `keep_until_exit` keeps only the last ones
         if client._letter_client is not None:  # noqa: SLF001
             fork.keep_for_ever(client._letter_client._client)  # noqa: SLF001
         with contextlib.suppress(pulsar.PulsarException, ForkedError):

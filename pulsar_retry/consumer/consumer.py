@@ -67,8 +67,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         )
         self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
         self._has_one_topic = in_hand.retry is None
-        # Checked at each acknowledgement: without pending nacks, that costs nothing more.
-        self._nacked = in_hand.main.nacks.pending.entries
+        # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
+        self._nack_entries = in_hand.main.nacks.pending.entries
         watch.ledger.attach(in_hand)
         self._closing = threading.RLock()
         self._opened = clock.event()
@@ -99,7 +99,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
         def deliver(_bare: Any, message: Any) -> None:
             self._opened.wait()  # the first message can arrive before `subscribe` has returned
-            if self._consumer is not None:  # otherwise opening has failed: the message comes again
+            if self._consumer is not None:  # otherwise opening failed; the message is redelivered
                 self._receiving.deliver(message, partial(listener, self), letter=letters)
 
         return deliver
@@ -114,13 +114,15 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def receive(self, timeout_millis: int | None = None) -> Any:
         """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
 
-        Messages that were delivered N + 1 times already are dead-lettered and not returned. A call
-        that is interrupted or timed out loses no message.
+        With a dead-letter policy of N retries on a Shared or Key_Shared subscription, a message
+        that was delivered N + 1 times already is dead-lettered and not returned. A call that is
+        interrupted or timed out loses no message.
 
         Args:
             timeout_millis: How long to wait, in milliseconds; None: without a limit.
 
         Raises:
+            ConfigError: *timeout_millis* is neither an int nor None.
             pulsar.Timeout: no message came in time.
             pulsar.Interrupted: a signal arrived during a wait without a limit.
             pulsar.AlreadyClosed: the consumer is closed.
@@ -163,7 +165,11 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def batch_receive(self) -> list[Any]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
 
-        While messages of the topic arrive and there are no letters, a batch has no letters.
+        While messages of the topic arrive steadily, a batch is received from the topic alone. A
+        letter that arrives meanwhile is returned by a later call.
+
+        Raises:
+            pulsar.AlreadyClosed: the consumer is closed.
         """
         receiving = self._receiving
         if not receiving.takes_batches():
@@ -197,7 +203,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             self._consumer.acknowledge(raw)
             message._settled = True  # noqa: SLF001 - see `LetterMaker`
             self._in_hand.settled += 1
-            if self._nacked:
+            if self._nack_entries:
                 self._in_hand.main.nacks.cancel(raw.message_id())
             ledger = self._ledger
             ledger.acknowledged = count = ledger.acknowledged + 1
@@ -225,8 +231,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         batch, so the nack applies to all unacknowledged messages of the batch. If the message, or
         another one of its batch, is nacked again, the earlier due time counts.
 
-        With a dead-letter policy on a Shared or Key_Shared subscription, the nack of the last
-        delivery (redelivery count N) sends the message to the dead-letter topic instead.
+        With a dead-letter policy of N retries on a Shared or Key_Shared subscription, the nack of
+        the last delivery (redelivery count N) sends the message to the dead-letter topic instead.
         Redeliveries that the consumer requests because a letter was not published do not count.
 
         Args:
@@ -237,6 +243,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
         Raises:
             ConfigError: *delay* is invalid.
+            TypeError: *message* is neither a message nor a message id.
         """
         wait = None if delay is None else seconds("delay", delay, maximum=MAX_DELAY)
         if not self._receiving.dead_letters_last(raw_of(message)):
@@ -286,8 +293,9 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     ) -> None:
         """Publish *message* as a retry letter and acknowledge it; the letter arrives after a delay.
 
-        A message that was reconsumed N times already goes to the dead-letter topic instead. The
-        method returns when the letter is published and the original is acknowledged.
+        N is the number of retries in the dead-letter policy, by default 16. A message that was
+        reconsumed N times already goes to the dead-letter topic instead. The method returns when
+        the letter is published and the original is acknowledged.
 
         Args:
             message: A message, or a list of messages, such as `batch_receive` returns.
@@ -365,7 +373,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         acknowledge()
 
     def _cumulatively(self, message: Any) -> Callable[[], None]:
-        """Return what acknowledges up to *message*; call it when the letter is published."""
+        """Return a function that acknowledges up to *message*, to call after the publication."""
         if self._plan.shared:
             raise ConfigError(
                 "reconsume_later_cumulative needs an Exclusive or Failover subscription"
@@ -450,9 +458,10 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 other consumers. The consumer can still be used.
         """
         self._outbox.drain()
-        for source in self._in_hand.sources:  # the topic first, because the broker may refuse it
+        # The topic comes first: if the broker refuses, nothing has changed.
+        for source in self._in_hand.sources:
             source.raw.unsubscribe()
-        self._settle()
+        self._close_parts()
 
     def close(self) -> None:
         """Close the consumer. A second call does nothing.
@@ -469,7 +478,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             if self._outbox.closed:
                 return
             self._outbox.closed = True
-            self._settle()
+            self._close_parts()
             with contextlib.suppress(ValueError):
                 self._client._consumers.remove(self)  # noqa: SLF001
             self._close_raw()
@@ -480,9 +489,9 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 afterwards.callback(inbox.drop)  # a closed consumer delivers nothing
                 afterwards.callback(inbox.wait_for_callbacks)
             for source in self._in_hand.sources:
-                afterwards.callback(source.raw.close)  # the last one first
+                afterwards.callback(source.raw.close)  # in reverse: the retry topic first
 
-    def _settle(self) -> None:
+    def _close_parts(self) -> None:
         """Wait for letters in flight, then close the resources that they needed."""
         self._settling.close()
         self._ledger.detach(self._in_hand)

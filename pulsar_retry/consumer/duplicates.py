@@ -39,7 +39,7 @@ _log = logging.getLogger("pulsar_retry")
 #: Ledger, entry, partition and batch index: identifies a letter within its topic.
 LetterId = tuple[int, int, int, int]
 
-#: The same for letters of one delivery: their identity, and a hash of their content.
+#: Equal for the letters of one delivery: their identity, and a hash of their content.
 Fingerprint = tuple[str, int]
 
 #: Seconds for which a letter is remembered: longer than the restart of a process takes.
@@ -48,8 +48,8 @@ _AGE = 600.0
 #: The maximum difference in seconds between this clock and those of other publishers.
 _SKEW = 0.5
 
-#: How many letters of one message with the same count are distinguished.
-_TWINS = 4
+#: How many letter ids are remembered for each fingerprint; the oldest are forgotten.
+_MOST_IDS = 4
 
 #: The properties that can differ in two letters of one delivery, because the times differ.
 _VARYING = (READ - SYSTEM_PROPERTIES) | {DELAY_TIME, DELAY}
@@ -78,15 +78,15 @@ def fingerprint(
     """
     if identity is None or not reconsume_times(properties):
         return None
-    names, values_of = _what_counts(tuple(properties))
+    names, values_of = _compared_names(tuple(properties))
     return identity, hash((names, values_of(properties), content, envelope))
 
 
 @lru_cache(256)  # the letters of one application have the same names
-def _what_counts(
+def _compared_names(
     names: tuple[str, ...],
 ) -> tuple[tuple[str, ...], Callable[[Mapping[str, str]], Any]]:
-    """Return the names of the properties that count, and a function that gets their values."""
+    """Return the names of the properties to compare, and a function that gets their values."""
     same = sorted(each for each in names if each not in _VARYING and not each.startswith(FAILURE))
     return tuple(same), itemgetter(*same)
 
@@ -125,12 +125,18 @@ class LetterWindow:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Remember *most* letters. *clock* compares with publishers'; *steady* is never set."""
+        """Make an empty window.
+
+        Args:
+            most: How many letters are remembered.
+            clock: Returns the seconds since 1970, which are compared with publishers' times.
+            steady: Returns the seconds of a clock that is never set.
+        """
         self.dropped = 0
         self._most = most
         self._clock = clock
         self._steady = steady
-        self._ahead = clock() - steady()
+        self._clock_offset = clock() - steady()
         # In the order in which they were last seen.
         self._known: OrderedDict[Fingerprint, _Known] = OrderedDict()
         self._in_hand: dict[LetterId, tuple[Fingerprint, float]] = {}
@@ -139,7 +145,8 @@ class LetterWindow:
     def delivered(self, letter: LetterId, print_: Fingerprint, published: float) -> bool:
         """Record a letter that is about to be delivered; tell whether it is superfluous.
 
-        The caller then acknowledges it. A letter that was seen here before is never superfluous.
+        The caller must acknowledge a superfluous letter. A redelivery of a letter that was seen
+        here before is never superfluous.
 
         Args:
             letter: Its id.
@@ -158,7 +165,7 @@ class LetterWindow:
             if is_superfluous:
                 self.dropped += 1
             else:
-                # If it comes again while it is in hand, the first delivery may be the settled one.
+                # A redelivery keeps the time of the first delivery, which may be the settled one.
                 self._in_hand.setdefault(letter, (print_, now))
             return is_superfluous
 
@@ -187,9 +194,9 @@ class LetterWindow:
     def _see(self, known: _Known, letter: LetterId, now: float) -> None:
         known.seen = now
         if letter not in known.ids:
-            for old in known.ids[: 1 - _TWINS]:
+            for old in known.ids[: 1 - _MOST_IDS]:
                 self._in_hand.pop(old, None)
-            known.ids = (*known.ids[1 - _TWINS :], letter)
+            known.ids = (*known.ids[1 - _MOST_IDS :], letter)
         while len(self._known) > self._most or self._oldest().seen < now - _AGE:
             for old in self._known.popitem(last=False)[1].ids:
                 self._in_hand.pop(old, None)
@@ -200,8 +207,8 @@ class LetterWindow:
     def _now(self) -> float:
         """Return the time. If the clock was set, forget everything with a time from before."""
         now, steady = self._clock(), self._steady()
-        if abs(now - steady - self._ahead) > _SKEW:
-            self._ahead = now - steady
+        if abs(now - steady - self._clock_offset) > _SKEW:
+            self._clock_offset = now - steady
             self._forget_all()
         return now
 

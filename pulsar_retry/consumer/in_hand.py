@@ -85,7 +85,7 @@ class InHand:
             self.retry = TopicSource(timer, self.returns, redelivers_all=False)
             self.letters = ReceivedLetters(client, plan, clock)
             self.sources = (self.main, self.retry)
-        this = weakref.ref(self)  # no cycle, so that a closed consumer is freed at once
+        this = weakref.ref(self)  # no reference cycle, so that a closed consumer is freed at once
 
         def state() -> State:
             return State() if (in_hand := this()) is None else in_hand.state()
@@ -120,7 +120,7 @@ class InHand:
     def took(self, messages: Sequence[Any]) -> None:
         """Count messages that are delivered to the application; they may be raw or not."""
         count = len(messages)
-        self.received += count  # nothing is called in between, so no other thread's count is lost
+        self.received += count  # CPython switches no thread in such a line: no count is lost
         if self.received >= self.looks_at:
             self.look(messages)
 

@@ -107,7 +107,7 @@ class Inbox:
         """
         self._clock = clock
         self.arms = arms
-        self.on_ready: Callable[[], None] = _nobody
+        self.on_ready: Callable[[], None] = _do_nothing
         self._polls = polls
         self.fast_receive: Callable[[int], Any] | None = None
         self._main = _Source(main, letters=False)
@@ -249,7 +249,7 @@ class Inbox:
                 self._arm(self._retry)
                 if (item := self._pop()) is not None:
                     return item
-                left = self._until(deadline)
+                left = self._seconds_left(deadline)
                 with self._changed:
                     if not self._ready and self._closed is None:
                         self._changed.wait(
@@ -266,7 +266,7 @@ class Inbox:
     def _wait_by_polling(self, deadline: float | None) -> Item:
         """Do what `_wait` does, when no message can be brought here meanwhile."""
         while (item := self._take()) is None:
-            left = self._until(deadline)
+            left = self._seconds_left(deadline)
             if left == 0:
                 raise error_of(_pulsar.Result.Timeout)
             pause = POLL_INTERVAL if left is None else min(left, POLL_INTERVAL)
@@ -330,10 +330,10 @@ class Inbox:
                 self._changed.notify_all()
         self.on_ready()
 
-    def _until(self, deadline: float | None) -> float | None:
+    def _seconds_left(self, deadline: float | None) -> float | None:
         """Return the remaining seconds, 0 or more; None: no limit."""
         return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """The default of `Inbox.on_ready`: it does nothing."""

@@ -137,15 +137,17 @@ class HeldMessages:
             each()
 
     def _ask_back(self, messages: list[Any]) -> None:
-        """Request dropped messages again, unless they are certainly from before the seek."""
-        if not self._is_cut_soon():  # the broker ignores ids that it will not deliver
+        """Have dropped messages redelivered, unless they are certainly from before the seek."""
+        # A lost connection shows that the messages are from before the seek. Otherwise they are
+        # requested: the broker ignores the ids of messages that it will not deliver.
+        if not self._is_cut_soon():
             for raw in messages:
                 self._in_hand.returns.given_back(raw)
                 message_id = self._in_hand.nack_id(raw, letter=False)
                 self._in_hand.main.nacks.add(message_id, 0.0)
 
     def _is_cut_soon(self) -> bool:
-        """Wait briefly for the disconnect; tell whether it came, and the consumer has one topic."""
+        """Wait briefly for the connection to end; tell whether it did, for all of the topics."""
         deadline = self._clock.monotonic() + _CUT
         while self._in_hand.main.raw.is_connected():
             if self._clock.monotonic() >= deadline:

@@ -105,8 +105,8 @@ def _subscribe(client: pulsar.Client, pattern: str, subscription: str) -> Any:
 
     pulsar-client starts the timer that looks for more topics after it has reported the consumer,
     and cancels it when the consumer is closed. If both happen at the same time on two threads, the
-    process ends; that was once in some thousand look-ups. So there must be no timer, but
-    pulsar-client's `subscribe` has no argument for that.
+    process ends; this happened once in some thousand look-ups. So there must be no timer. The
+    `subscribe` method of pulsar-client has no argument for that.
     """
     configuration = _pulsar.ConsumerConfiguration()
     configuration.pattern_auto_discovery_period(0)

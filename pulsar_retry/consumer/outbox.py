@@ -55,7 +55,7 @@ class Outbox:
         self._watch = watch
         self._worker = Worker("pulsar-retry-dead-letters", clock)
         self.kept = KeptLetters(timer, self._worker, plan.max_pending_letters)
-        #: Runs a call that can block on a thread of its own; returns False if that has ended.
+        #: Runs a call that can block on a separate thread; returns False if that thread has ended.
         self.submit = self._worker.submit
         self._hand_off: HandOff | None = None
         if plan.policy is not None:
@@ -91,13 +91,13 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off = self._open()
-        source, options = self._leaving(raw, keep=keep)
+        source, options = self._start_hand_on(raw, keep=keep)
         return hand_off.hand_on(raw, source, letter, **options)
 
     def hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
         hand_off = self._open()
-        source, options = self._leaving(raw, keep=keep)
+        source, options = self._start_hand_on(raw, keep=keep)
         handed = hand_off.hand_on_now(raw, source, letter, **options)
         if handed is None:
             self._in_hand.settled -= 1
@@ -108,7 +108,7 @@ class Outbox:
             raise ConsumerClosedError("the consumer is closed")
         return self._hand_off
 
-    def _leaving(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
+    def _start_hand_on(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
         """Record that *raw* is handed on; return its raw consumer and the options of `hand_on`."""
         in_hand, letters = self._in_hand, self._in_hand.letters
         was_letter = in_hand.is_letter(raw)
@@ -130,7 +130,7 @@ class Outbox:
         because then no letter can be made.
         """
         if self.closed:
-            return True  # the broker redelivers it
+            return True  # the broker redelivers the message after the consumer has closed
         try:
             letter = self.letters.redelivered(raw)
         except UnicodeDecodeError:

@@ -64,7 +64,8 @@ class LetterLedgers:
     def holds(self, message_id: Any) -> bool:
         """Tell whether a raw message id is a letter's. It may ask the broker (about 10 ms).
 
-        If the broker does not answer, or refuses to, the id counts as one of the main topic.
+        If the broker does not answer, or refuses the request, the id counts as one of the main
+        topic.
         """
         ledger = message_id.ledger_id()
         if ledger in self._ledgers:
@@ -72,7 +73,7 @@ class LetterLedgers:
         if ledger in self._others:
             return False
         try:
-            is_letter = self._asked(message_id)
+            is_letter = self._ask_broker(message_id)
         except pulsar.PulsarException as error:
             _log.warning(
                 "a message id is taken for one of the main topic, because %s cannot be asked: %s",
@@ -97,7 +98,7 @@ class LetterLedgers:
             message_id.topic_name(f"{self._topic}-partition-{message_id.partition()}")
         return message_id
 
-    def _asked(self, message_id: Any) -> bool:
+    def _ask_broker(self, message_id: Any) -> bool:
         """Tell whether the message at an id of the retry topic, or the next one, has its ledger."""
         partition = message_id.partition()
         partitions = self._client.get_topic_partitions(self._topic)
@@ -206,7 +207,7 @@ class ReceivedLetters:
 
     def delivers(self, message: Message, position: LetterId) -> None:
         """Note the position of a letter in the *message* that the application gets."""
-        message._position = position  # noqa: SLF001 - asked for again when it is acknowledged
+        message._position = position  # noqa: SLF001 - `acknowledged` reads it
         self._latest = (None, None)  # do not keep the message alive longer than its receiver
 
     def includes(self, message: Any) -> bool:
@@ -256,7 +257,7 @@ class ReceivedLetters:
         return partial(self._deduper.settled, position_of(message_id))
 
     def comes_again(self, raw: Any) -> None:
-        """Record that a letter is in hand no more; a redelivery adds it again."""
+        """Record that a letter is no longer in hand; it is redelivered or handed on."""
         if self._in_hand is not None:
             self._in_hand.remove(raw.message_id())
 

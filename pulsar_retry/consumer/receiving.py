@@ -23,10 +23,10 @@ from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import comes_again, message_of
 
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
-_BRIEF = DEFAULT_BATCH_LIMITS[2]
+_MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]
 
 #: Seconds for which a connection is assumed to be up after it was checked.
-_TRUST = 0.001
+_TRUST_SECONDS = 0.001
 
 
 class Receiving:
@@ -145,12 +145,12 @@ class Receiving:
         That call waits for the topic only. A letter that arrives meanwhile has to wait too.
         """
         return self.inbox is None or (
-            self.inbox.fast_receive is not None and 0 < self._batch_limits[2] <= _BRIEF
+            self.inbox.fast_receive is not None and 0 < self._batch_limits[2] <= _MOST_BATCH_WAIT_MS
         )
 
     def batch(self) -> list[pulsar.Message]:
         """Return a batch of messages and letters."""
-        return [] if self.inbox is None else self._less_surplus(self.inbox, self._batch_limits)
+        return [] if self.inbox is None else self._batch_from(self.inbox, self._batch_limits)
 
     def batch_after_empty(self) -> list[pulsar.Message]:
         """Return a batch of what is available, after a batch of the topic alone was empty."""
@@ -159,9 +159,9 @@ class Receiving:
             return []
         count, size, _ = self._batch_limits
         self.inbox.ran_dry()
-        return self._less_surplus(self.inbox, (count, size, 1))
+        return self._batch_from(self.inbox, (count, size, 1))
 
-    def _less_surplus(self, inbox: Inbox, limits: tuple[int, int, int]) -> list[pulsar.Message]:
+    def _batch_from(self, inbox: Inbox, limits: tuple[int, int, int]) -> list[pulsar.Message]:
         self._in_hand.is_asking = True
         return [self.wrap(raw) for raw in inbox.receive_batch(limits) if not self.is_surplus(raw)]
 
@@ -190,7 +190,7 @@ class Receiving:
     def is_trusted(self) -> bool:
         """Tell whether the topic has a connection, or had one about a millisecond ago."""
         if (now := self.now()) >= self.trusted_until and self._in_hand.main.raw.is_connected():
-            self.trusted_until = now + _TRUST
+            self.trusted_until = now + _TRUST_SECONDS
         return now < self.trusted_until
 
     def _is_lost(self, raw: Any) -> bool:

@@ -94,10 +94,10 @@ class MessageSettler:
     def nack(self, message: Any, wait: float | None) -> None:
         """Have a message, or the message of an id, redelivered in *wait* seconds.
 
-        None: the delay of the plan, which depends on the number of deliveries.
+        If *wait* is None, the delay of the plan is used; it depends on the number of deliveries.
 
         Raises:
-            TypeError: *message* is neither.
+            TypeError: *message* is neither a message nor an id.
         """
         in_hand, raw = self._in_hand, raw_of(message)
         letter = in_hand.is_letter(raw)

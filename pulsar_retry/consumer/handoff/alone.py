@@ -2,8 +2,9 @@
 
 A broker refuses a message by closing its connection. An example is a delay above the namespace's
 ``maxDeliveryDelayInMillis``, a limit that clients cannot read. pulsar-client then reconnects and
-sends the message again, about ten times a second without an end. It also sends everything that was
-sent after it again, and the broker stores that each time. Here nothing is sent after the message.
+sends the message again, about ten times a second and without end. It also sends everything again
+that was sent after the message, and the broker stores that each time. Here nothing is sent after
+the message.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = logging.getLogger("pulsar_retry")
 LOOK = 0.05
 
 #: How many checks must find a connection closed while another one is open. pulsar-client reconnects
-#: every 0.1 s, and is refused at once.
+#: every 0.1 s, and the broker closes the new connection at once.
 CLOSED = 8
 
 #: How many refusals are remembered for a topic.

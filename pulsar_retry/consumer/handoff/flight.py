@@ -24,8 +24,9 @@ _log = logging.getLogger("pulsar_retry")
 _OK = _pulsar.Result.Ok
 
 
-#: A function of a flight whose letter was not published. It tells whether the letter will be
-#: published again. If so, the message is not redelivered, and its caller gets no result yet.
+#: Called with a flight whose letter was not published, and with the error. It returns whether the
+#: letter will be published again. If so, the message is not redelivered, and the caller of the
+#: hand-off gets no result yet.
 Keep = Callable[["InFlightLetter", LetterPublishError], bool]
 
 
@@ -49,8 +50,24 @@ class HandOffState(Protocol):
 class InFlightLetter:
     """One letter in flight, from its publication to the acknowledgement of the original.
 
-    A plain class with slots, because one is made for each letter. Its two callbacks can run on
-    pulsar-client's threads, where an exception would end the process.
+    A plain class with slots, because one is made for each letter. Its callbacks `published` and
+    `acknowledged` can run on pulsar-client's threads, where an exception would end the process.
+
+    Attributes:
+        hand_off: The hand-off that publishes the letter.
+        raw: The raw message that the letter was made from.
+        size: The size of its payload in bytes.
+        source: The raw consumer that acknowledges the message.
+        letter: The letter.
+        was_letter: Whether the message came from the retry topic.
+        producer: The producer of the letter; None until it is chosen.
+        key: The key of the producer.
+        is_out: Whether the letter is published.
+        failures: How often publishing has failed.
+        keep: Decides after a failure whether the letter is published again; None: it is not.
+        deadline: When the letter is given up, by the monotonic clock.
+        ended: Called before the future resolves without an error; None: nothing is called.
+        future: The result for the caller.
     """
 
     __slots__ = (
@@ -99,7 +116,7 @@ class InFlightLetter:
         """Handle the receipt of the letter."""
         try:
             if self not in self.hand_off.flights:
-                return  # given up: the redelivery of its original was requested
+                return  # it was given up, and its original will be redelivered
             if result == _OK:
                 self.is_out = True
                 self.source.acknowledge_async(self.raw, self.acknowledged)

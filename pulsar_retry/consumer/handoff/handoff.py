@@ -39,7 +39,7 @@ _log = logging.getLogger("pulsar_retry")
 
 _OK = _pulsar.Result.Ok
 
-#: Seconds after pulsar-client's own time-out, within which it should have reported the time-out.
+#: Seconds that pulsar-client has to report its own time-out, before this package gives up.
 _GRACE = 1.0
 
 #: The size in bytes from which pulsar-client might refuse a letter as too large. Brokers send their
@@ -126,7 +126,7 @@ class HandOff:
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
         self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
         self._timer = timer
-        self._watched = False
+        self._check_is_scheduled = False
         self._subscription = dead_letter_subscription
         self._warned = False
         self._closed = False
@@ -145,7 +145,9 @@ class HandOff:
             clock=clock.monotonic,
             options=producer_options,
         )
-        self._pause = min(self.patience, _SLOW) if self.producers.can_send_alone else self.patience
+        self._check_interval = (
+            min(self.patience, _SLOW) if self.producers.can_send_alone else self.patience
+        )
 
     def hand_on(
         self,
@@ -184,7 +186,7 @@ class HandOff:
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
-        flight = self._anew(failed)
+        flight = self._copy_of(failed)
         self.permits.acquire(flight.size)
         self._launch(flight)
 
@@ -222,8 +224,8 @@ class HandOff:
         raw, letter = flight.raw, flight.letter
         self.flights[flight] = True
         try:
-            if not self._watched:
-                self._schedule_check(self._pause)
+            if not self._check_is_scheduled:
+                self._schedule_check(self._check_interval)
             most = most_bytes(letter.properties)
             key = self._producer_key(raw, letter)
             producer = self._ready(flight, key)
@@ -238,7 +240,7 @@ class HandOff:
                     partial(self._build, raw, letter, most),
                 )
                 if not is_out:
-                    producer = self._get(letter, key)  # a proof may have closed it
+                    producer = self._get(letter, key)  # `prove` may have closed it
             flight.producer, flight.key = producer, key
             flight.deadline = self.clock.monotonic() + self.patience
             if is_out:
@@ -271,7 +273,7 @@ class HandOff:
     def _schema_for(self, key: tuple[WireSchema | None, bool]) -> Any:
         return self._schema if key[0] is None else key[0]
 
-    def _anew(self, flight: InFlightLetter) -> InFlightLetter:
+    def _copy_of(self, flight: InFlightLetter) -> InFlightLetter:
         """Return a new flight of the same letter, for the same caller."""
         anew = InFlightLetter(
             self,
@@ -299,18 +301,18 @@ class HandOff:
         It handles many at once: a receipt handled alone would cost as much Python time as its
         letter.
         """
-        told: list[_pulsar.Result] = []
+        results: list[_pulsar.Result] = []
         asked: list[InFlightLetter] = []
         for flight in flights:
             if flight not in self.flights:
-                continue  # given up: the redelivery of its original was requested
+                continue  # it was given up, and its original will be redelivered
             try:
                 flight.is_out = True
-                flight.source.acknowledge_async(flight.raw, told.append)
+                flight.source.acknowledge_async(flight.raw, results.append)
                 asked.append(flight)
             except BaseException as error:  # noqa: BLE001 - the other letters continue
                 flight.fail(error)
-        if told.count(_OK) == len(asked):
+        if results.count(_OK) == len(asked):
             self._end(asked)
         else:
             # Some acknowledgements failed or are not complete: check each flight separately.
@@ -380,16 +382,16 @@ class HandOff:
             if flight.deadline <= now:
                 flight.give_up()
         pause = self._look(now) if self.producers.can_send_alone else math.inf
-        self._watched = False
+        self._check_is_scheduled = False
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
 
     def _look(self, now: float) -> float:
-        """Find producers whose connection is closed again and again, because of one letter.
+        """Find producers whose connection the broker closes again and again, because of one letter.
 
-        The broker is reachable, because the consumer is connected. To find out which letter it is,
-        each one is published alone.
+        A consumer that is still connected shows that the broker is reachable. Then each letter of
+        the producer is published alone, to find the one that the broker refuses.
 
         Returns:
             Seconds until the next check.
@@ -398,7 +400,7 @@ class HandOff:
         for flight in list(self.flights):
             if flight.producer is not None and not flight.is_out:
                 waiting.setdefault(flight.producer, []).append(flight)
-        pause = self._pause
+        pause = self._check_interval
         for producer, flights in waiting.items():
             oldest = flights[0]
             if now < oldest.deadline - self.patience + _SLOW:
@@ -406,16 +408,16 @@ class HandOff:
             pause = LOOK
             closed = not producer.raw.is_connected() and oldest.source.is_connected()
             if producer.is_stuck(oldest.deadline, closed=closed):
-                self._take_out(producer, flights)
+                self._take_from_stuck(producer, flights)
         return pause
 
-    def _take_out(self, producer: LetterProducer, flights: list[InFlightLetter]) -> None:
+    def _take_from_stuck(self, producer: LetterProducer, flights: list[InFlightLetter]) -> None:
         """Take letters out of a stuck producer, and publish each of them alone."""
         self.producers.lost(flights[0].letter.topic, flights[0].key, producer)
         taken: list[InFlightLetter] = []
         for flight in flights:
             if self.flights.pop(flight, False):  # otherwise it has ended
-                anew = self._anew(flight)
+                anew = self._copy_of(flight)
                 anew.key, anew.deadline = flight.key, flight.deadline
                 self.flights[anew] = True
                 taken.append(anew)
@@ -456,9 +458,9 @@ class HandOff:
             flight.fail(error)
 
     def _schedule_check(self, delay: float) -> None:
-        if not self._watched:
+        if not self._check_is_scheduled:
             self._timer.check_later(self, min(delay, self.patience))
-            self._watched = True
+            self._check_is_scheduled = True
 
     def gauges(self) -> dict[str, float]:
         """Return the current values for the metrics."""

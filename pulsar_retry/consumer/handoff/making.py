@@ -100,7 +100,7 @@ class LetterMaker:
         return dead_lettered(self._plan, raw.properties(), self.origin(raw))
 
     def origin(self, raw: Any) -> Origin:
-        """Return where *raw* was delivered from."""
+        """Return the topic, the id and the subscription that *raw* was delivered with."""
         return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
 
 

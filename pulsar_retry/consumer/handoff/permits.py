@@ -7,8 +7,9 @@ import threading
 
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 
-#: The payload bytes of a consumer's letters in flight, or kept for publishing again, at which no
-#: further letter is accepted. So large messages cannot fill the memory.
+#: While a consumer's letters in flight have this many bytes of payload, no further letter is
+#: accepted. The same limit applies to letters that are kept for another attempt. So large messages
+#: cannot fill the memory.
 MOST_BYTES = 64 << 20
 
 
@@ -21,7 +22,7 @@ class Permits:
     """
 
     def __init__(self, size: int, clock: Clock = SYSTEM, *, most_bytes: float = math.inf) -> None:
-        """Make *size* permits. None is free while the taken ones have *most_bytes* or more.
+        """Make *size* permits. While letters of *most_bytes* in total have one, no other is free.
 
         So a letter larger than *most_bytes* gets a permit too, and the limit is exceeded by one
         letter at most.

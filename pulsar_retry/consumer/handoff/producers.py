@@ -39,7 +39,8 @@ _REFUSED = (
     "namespace's delayed delivery policy, and maxMessageSize of the topic"
 )
 
-#: Publishes one raw message alone. It is built after the connection is open: its delay starts then.
+#: Publishes one raw message alone, and builds it after the connection is open, because its delay
+#: counts from then on.
 PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 
 
@@ -47,9 +48,17 @@ PublishAlone = Callable[[Measure, Callable[[], Any]], None]
 class _Slot:
     """The producer of one topic and schema, or when to try again.
 
-    *named* is whether its producers have names of this package. *right* is the right that the role
-    needed in the last failed attempt. *kept_until* is when the subscription of a dead-letter topic
-    must be checked again. *proven* is the longest delay that the topic has accepted.
+    Attributes:
+        named: Whether its producers have unique names that begin with `pulsar-retry-`.
+        lock: Held while a producer is opened, or a letter is published alone.
+        producer: The open producer; None if there is none.
+        failures: How many attempts in succession have failed.
+        error: The last error; None after a success.
+        right: The permission that the role needed in the last attempt.
+        retry_at: Until then, letters fail without an attempt.
+        kept_until: When the subscription of a dead-letter topic must be checked again.
+        proven: The longest delay in seconds that the topic has accepted.
+        refusals: The letters that the broker has refused.
     """
 
     named: bool
@@ -78,7 +87,7 @@ class LetterProducers:
 
     Attributes:
         client: The client that opens the producers, and makes all other requests for letters'
-            topics. A broker may close its connection.
+            topics. A broker that refuses a letter closes the connection of this client.
     """
 
     def __init__(
@@ -224,8 +233,9 @@ class LetterProducers:
     ) -> bool:
         """Publish a letter alone if it may be refused, so that it cannot delay other letters.
 
-        That is so if its delay is longer than any before, or if a letter like it was refused. Call
-        it after `get`. It blocks until there is a receipt; other letters continue.
+        A letter may be refused if its delay is longer than any that the topic has accepted, or if
+        a similar letter was refused. Call `get` first. The call blocks until there is a receipt;
+        other letters continue.
 
         Args:
             topic: The full topic name.

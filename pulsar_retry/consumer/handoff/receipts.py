@@ -26,8 +26,8 @@ _OK = _pulsar.Result.Ok
 #: bursts. With fewer letters, their callers probably wait for each receipt.
 _FEW = 32
 
-#: Seconds to wait for each letter in flight, and at most: less than sending them has taken.
-
+#: Seconds to wait before receipts are taken: for each letter in flight, and in total at most. This
+#: is less time than sending the letters has taken.
 _PAUSE_EACH = 0.00001
 _PAUSE = 0.005
 

@@ -19,10 +19,10 @@ class WireSchema(pulsar.schema.Schema):  # type: ignore[misc]  # pulsar-client i
 
 
 class WrittenSchemas:
-    """Finds the schema of a message; equal schemas are one object. Thread-safe.
+    """Finds the schema that a message was written with. Thread-safe.
 
     A version belongs to a topic, so the broker is asked once for each partition and version. Equal
-    schemas are one object, so that they can share a producer.
+    schemas are one object, so that their letters share a producer.
     """
 
     def __init__(self, client: pulsar.Client) -> None:

@@ -1,4 +1,4 @@
-"""Which requested chunked messages have not come, and when to request them again. Pure.
+"""Which requested chunked messages have not come, and when to request them again.
 
 pulsar-client 3.13 assembles a message from its chunks in a context. If a first chunk arrives while
 its message already has a context, pulsar-client drops the chunk, the context, and the following
@@ -23,8 +23,8 @@ from pulsar_retry.consumer.nacks.chunks import ChunkedId
 from pulsar_retry.consumer.nacks.pending import Entry
 
 #: Seconds without a message after which a requested message counts as lost, if the application is
-#: waiting for messages. The time doubles with each request, up to `LONGEST`. On a busy broker the
-#: message may only be late; then it is delivered twice.
+#: waiting for messages. The time doubles with each request, up to `LONGEST`. If the message was
+#: only late, because the broker is busy, it is delivered twice.
 CALM = 5.0
 
 #: Seconds without a message after which everything may be requested. A message that arrives exactly
@@ -87,13 +87,13 @@ class Awaited:
         self.is_of_all = is_of_all
         self._asked: dict[Entry, _Asked] = {}
         self._has_chunked = False
-        self._heard = self._last = float("-inf")
+        self._last_received = self._last_request = float("-inf")
         self._rounds = 0
         self._is_free = False
 
     def ask(self, ids: Iterable[Any], now: float) -> None:
         """Record requested messages; their ids have the form that `with_chunks` returns."""
-        self._last = now
+        self._last_request = now
         self._rounds = 0
         for each in ids:
             if type(each) is ChunkedId:
@@ -102,7 +102,7 @@ class Awaited:
 
     def come(self, message_id: Any, now: float) -> None:
         """Record a received message; its id has the form that `with_chunks` returns."""
-        self._heard = now
+        self._last_received = now
         self._is_free = False
         if type(message_id) is ChunkedId:
             self._has_chunked = True
@@ -127,13 +127,13 @@ class Awaited:
         )
         everything = was_free and self._is_free
         if everything or found:
-            self._last = now
+            self._last_request = now
             self._rounds += 1
         return Lost([each.message_id for each in found], everything)
 
     def next_look(self, now: float) -> float | None:
         """Return the seconds until the next check for lost messages; None if none can be lost."""
-        has_asked_for_all = self.is_of_all and self._last > float("-inf")
+        has_asked_for_all = self.is_of_all and self._last_request > float("-inf")
         if self._asked:
             due = self._due(CALM)
         elif self._has_chunked or (has_asked_for_all and self._rounds < MOST_ROUNDS):
@@ -143,6 +143,6 @@ class Awaited:
         return due - now if due > now else SETTLED if self._is_free else CALM
 
     def _due(self, quiet: float) -> float:
-        """Return when to request again: at least *quiet* seconds after the last message."""
+        """Return when to request again: *quiet* seconds after the last message, or later."""
         patience = min(CALM * 2.0 ** min(self._rounds, 10), LONGEST)
-        return max(self._heard + quiet, self._last + max(patience, quiet))
+        return max(self._last_received + quiet, self._last_request + max(patience, quiet))

@@ -70,8 +70,8 @@ class NackQueue:
         self._timer = timer
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._lock = threading.RLock()
-        self._looks = float("inf")
-        self._looked_at = self._handed_at = float("-inf")
+        self._next_check = float("inf")
+        self._last_check = self._handed_at = float("-inf")
         self._ledgers: frozenset[int] = frozenset()  # of the messages nacked at `_handed_at`
         self._cost = _COST
         self._holds_until = 0.0
@@ -94,10 +94,10 @@ class NackQueue:
         with self._lock:
             if self._closed:
                 return  # the broker has redelivered the message
-            self._know(message_id)
+            self._remember_edges(message_id)
             is_first = self.pending.add(entry, index, message_id, due)
-            if is_first or not len(self.pending.entries) & 1023:  # very many must start earlier
-                self._look_in_time()
+            if is_first or not len(self.pending.entries) & 1023:  # many entries start earlier
+                self._schedule_burst()
 
     def join(self, message_id: Any, due: float) -> bool:
         """Have a message redelivered together with others that are due at the same time.
@@ -106,15 +106,16 @@ class NackQueue:
             False, without doing anything, if the others may have been nacked already.
         """
         with self._lock:
-            if due - LEAD <= self._looked_at:
+            if due - LEAD <= self._last_check:
                 return False
             self.add_at(message_id, due)
             return True
 
     def brings(self, message_id: Any) -> bool:
-        """Tell whether a redelivery of everything unacknowledged will still bring a message.
+        """Tell whether a nack that pulsar-client has already got will bring a message back.
 
-        That is so for a moment after another message of its ledger was nacked at pulsar-client.
+        If one nack brings back everything unacknowledged, that is so for a moment after another
+        message of the same ledger was nacked.
         """
         with self._lock:
             return (
@@ -131,11 +132,11 @@ class NackQueue:
         """
         with self._lock:
             if not self._closed:
-                self._know(message_id)
+                self._remember_edges(message_id)
                 # It was redelivered before its nack was due. Settling it settles both.
                 self.redelivered += self.pending.holds(*place_of(message_id))
                 self._awaited.come(message_id, self._timer.now())
-                self._look_for_lost()
+                self._schedule_recall()
 
     def cancel(self, message_id: Any) -> bool:
         """Cancel the nack of a message; tell whether there was one."""
@@ -173,32 +174,33 @@ class NackQueue:
         self._timer.discard(self)
         self._timer.discard(self._recall)
 
-    def _look_in_time(self) -> None:
+    def _schedule_burst(self) -> None:
         """Have the timer call when the next burst must start. Call it with the lock held."""
         head = self.pending.head()
         if head is None:
             return
         when = first_look(head, len(self.pending.entries), self._cost)
-        self._look_at(max(when, self._quiet_until))
+        self._check_at(max(when, self._quiet_until))
 
-    def _look_at(self, when: float) -> None:
-        if when < self._looks:
+    def _check_at(self, when: float) -> None:
+        if when < self._next_check:
             self._timer.check_later(self, when - self._timer.now())
-            self._looks = when  # it stays unchanged if no thread could be started
+            self._next_check = when  # after the call, which raises if it cannot start a thread
 
     def check(self) -> None:
         """Nack at pulsar-client what is due now; the timer calls it."""
         clock = self._timer.now
         with self._lock:
-            self._looks = float("inf")
-            self._looked_at = now = clock()
+            self._next_check = float("inf")
+            self._last_check = now = clock()
             burst = plan_burst(now, self._upcoming(now), self._cost, self._holds_until)
             self._holds_until = burst.holds_until
             left = burst.count
         while left > 0 and clock() - now < _BURST:
             with self._lock:
                 held = len(self.pending)
-                # If one message brings all, take all at once: otherwise they are redelivered twice.
+                # If one nack brings back everything, take all at once: in parts, messages would be
+                # redelivered twice.
                 ids = self.pending.take(left if self.redelivers_all else min(left, _CHUNK))
                 self.redelivered += held - len(self.pending)
                 if self.redelivers_all:
@@ -209,30 +211,30 @@ class NackQueue:
             left -= len(ids)
             self._hand_over(ids)
         with self._lock:
-            self._plan(burst, now)
+            self._schedule_after(burst, now)
 
     def _upcoming(self, now: float) -> list[tuple[float, int]]:
         head = self.pending.head()
         return [] if head is None else self.pending.upcoming(max(now + AHEAD, head))
 
-    def _plan(self, burst: Burst, began: float) -> None:
+    def _schedule_after(self, burst: Burst, began: float) -> None:
         """Schedule the next check. Call it with the lock held."""
         now = self._timer.now()
         if burst.holds_until:
-            self._look_at(began + burst.wait)
+            self._check_at(began + burst.wait)
         elif burst.count:
             self._quiet_until = now + burst.wait  # also for entries that are added now
-            self._look_in_time()
+            self._schedule_burst()
         elif (head := self.pending.head()) is not None:
             when = first_look(head, len(self.pending.entries), self._cost)
-            self._look_at(when if when > now else now + min(burst.wait, PAUSE))
+            self._check_at(when if when > now else now + min(burst.wait, PAUSE))
 
     def _hand_over(self, ids: list[Any]) -> None:
         """Nack messages at pulsar-client, in C code because Python is not fast enough."""
         if self.redelivers_all or self._edges:
             with self._lock:
                 self._awaited.ask(ids, self._timer.now())
-                self._look_for_lost()
+                self._schedule_recall()
         self._ask(ids)
 
     def _ask(self, ids: list[Any]) -> None:
@@ -253,14 +255,14 @@ class NackQueue:
 
     # -- chunked messages that do not come ------------------------------------------------------
 
-    def _know(self, message_id: Any) -> None:
+    def _remember_edges(self, message_id: Any) -> None:
         """Remember where a chunked message begins and ends. Call it with the lock held."""
         if type(message_id) is ChunkedId:
             self._edges[message_id.first] = self._edges[message_id.last] = None
             while len(self._edges) > _MOST_EDGES:
                 self._edges.popitem(last=False)
 
-    def _look_for_lost(self) -> None:
+    def _schedule_recall(self) -> None:
         """Have the timer call when something may be lost. Call it with the lock held."""
         now = self._timer.now()
         wait = self._awaited.next_look(now)
@@ -275,7 +277,7 @@ class NackQueue:
             if self._closed:
                 return
             lost = self._awaited.lost(self._timer.now(), state)
-            self._look_for_lost()
+            self._schedule_recall()
         if lost.ids:
             _log.debug(
                 "%d chunked messages have not arrived: their redelivery is requested again",

@@ -20,7 +20,7 @@ from pulsar_retry.runtime.timer import Timer
 COME_BACK = Exponential(0.1, 30)
 
 #: A round that begins within this number of seconds after the last one counts as its continuation.
-_HARDLY = 5.0
+_CONTINUES_WITHIN = 5.0
 
 #: How many messages, and entries, are remembered with their failures; the oldest are forgotten.
 _MOST = 10_000
@@ -137,7 +137,7 @@ class Rounds:
 
     def _begin(self, failures: int) -> None:
         now = self._now()
-        if now < self._due + max(self._length, _HARDLY):
+        if now < self._due + max(self._length, _CONTINUES_WITHIN):
             failures = max(failures, self._failures + 1)
         self._failures, self._length = failures, COME_BACK.delay(failures)
         self._due = max(now, self._due) + self._length
