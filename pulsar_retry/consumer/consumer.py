@@ -68,7 +68,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         self._held = HeldMessages(in_hand, settling, plan=plan, clock=clock, submit=outbox.submit)
         self._has_one_topic = in_hand.retry is None
         # Each acknowledgement checks this dictionary, which costs nothing while it is empty.
-        self._nack_entries = in_hand.main.nacks.pending.entries
+        self._nacked = in_hand.main.nacks.pending.entries
         watch.ledger.attach(in_hand)
         self._closing = threading.RLock()
         self._opened = clock.event()
@@ -203,7 +203,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             self._consumer.acknowledge(raw)
             message._settled = True  # noqa: SLF001 - see `LetterMaker`
             self._in_hand.settled += 1
-            if self._nack_entries:
+            if self._nacked:
                 self._in_hand.main.nacks.cancel(raw.message_id())
             ledger = self._ledger
             ledger.acknowledged = count = ledger.acknowledged + 1

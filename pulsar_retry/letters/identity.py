@@ -31,7 +31,7 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
         raw: The raw message.
         properties: Its properties, or those of a letter that is made from it.
     """
-    if not raw.producer_name().startswith(_PREFIX) or _is_fleeting(raw):
+    if not raw.producer_name().startswith(_PREFIX) or _is_non_persistent(raw):
         return None
     return properties.get(ORIGIN_MESSAGE_ID)
 
@@ -62,9 +62,9 @@ def _id_of(raw: Any) -> str | None:
 
     Two topics of one cluster never share a ledger.
     """
-    return None if _is_fleeting(raw) else message_id_text(raw.message_id())
+    return None if _is_non_persistent(raw) else message_id_text(raw.message_id())
 
 
-def _is_fleeting(raw: Any) -> bool:
+def _is_non_persistent(raw: Any) -> bool:
     """Tell whether *raw* is from a non-persistent topic, where all ids are alike."""
     return bool(raw.topic_name().startswith("non-persistent:"))

@@ -43,8 +43,8 @@ class Letter:
         properties: All properties of the letter.
         delay: Seconds until delivery.
         dead: Whether it is a dead letter.
-        reason: Why the message is dead, for hooks, metrics and logs, as the next two. None: the
-            retry count was the reason.
+        reason: Why the message is dead; None if its retry count was the reason. Hooks, metrics and
+            logs use this and the next two attributes.
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
         span: The span of the hand-off; None without tracing.
@@ -92,7 +92,7 @@ class DelayRequest:
 
 @attrs.frozen
 class FailureDetails:
-    """The details of a failure, for its letter. Every envelope is written by this class.
+    """The details of a failure, which are written into the envelope of its letter.
 
     Attributes:
         error: The exception that was raised; None if there is none.
@@ -185,7 +185,7 @@ def retried(
 ) -> Letter:
     """Return the letter for a retry that a policy has decided.
 
-    The count is not compared with N here, because the policy has done that.
+    The count is not compared with a limit here, because the policy has done that.
 
     Args:
         plan: The subscription's plan.

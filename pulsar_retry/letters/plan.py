@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def limit(self) -> int | None:
-        """N of the policy if the broker counts redeliveries, otherwise None."""
+        """The policy's number of retries if the broker counts redeliveries, otherwise None."""
         return self.policy.max_redeliver_count if self.policy and self.shared else None
 
     def watch(self, now: Callable[[], float]) -> Watch:

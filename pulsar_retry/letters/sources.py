@@ -1,7 +1,7 @@
 """The topics that a subscription can read: never those of its own letters. Pure.
 
-If a consumer reads its own dead-letter topic as an input, it dead-letters these letters again: to
-a topic with a longer and longer name, or to the same topic for ever.
+If a consumer reads its own dead-letter topic as an input, it dead-letters these letters again. They
+go to topics with longer and longer names, or to the same topic for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def checked_sources(plan: Plan) -> None:
     """Check that none of the topics is a topic of the subscription's own letters.
 
     Raises:
-        ConfigError: one of them is.
+        ConfigError: one of them is a topic of its letters.
     """
     if plan.policy is None or not isinstance(plan.topic, str | list):
         return
@@ -56,7 +56,8 @@ def without_letters(plan: Plan) -> Any:
             letters.append(re.escape(name.local).replace(re.escape(_ANY), ".*"))
     if not letters:
         return plan.topic
-    # It precedes the local name, because pulsar-client uses the namespace part as it is.
+    # The lookahead precedes the local name, because pulsar-client does not treat the namespace part
+    # as a pattern.
     local = f"(?!(?:{'|'.join(sorted(letters))})$){local}"
     return re.compile(f"{domain}{separator}{namespace}{slash}{local}")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from pulsar_retry.wire.properties import FAILURE_STAMP
 
-#: int() alone would accept other digits as well, and fail with more than 4300.
+#: int() alone would accept digits of other scripts, and raise an error for more than 4300 digits.
 _STAMP = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 

@@ -80,7 +80,7 @@ class Crew:
         return [(worker.slot, worker.error) for worker in ended if worker.error is not None]
 
     def lost(self) -> BaseException | None:
-        """Return the error because of which no worker can go on; None if they can."""
+        """Return the error that has stopped all workers; None if they can continue."""
         if self._on_loop is None:
             return None
         if self._on_loop.error is None and not all(each.is_alive() for each in self.threads):
@@ -97,12 +97,12 @@ class Crew:
         worker.thread.start()
 
     def stopping(self) -> None:
-        """Note that the process may end soon: from now on no message is blamed for that."""
+        """End all claims, because the process may end soon: that is not a message's crash."""
         if self._guard is not None:
             self._guard.close()
 
     def close(self) -> None:
-        """Release what the workers shared, after the queue is closed."""
+        """Release the guard and the finisher, which the workers share. Close the queue first."""
         if self._guard is not None:
             self._guard.end()
         self._finisher.close()
@@ -111,7 +111,7 @@ class Crew:
         from pulsar_retry.pull.workers.loop import LoopWorkers  # noqa: PLC0415 - brings asyncio
 
         options, handler = self._options, self._handler
-        if options.admission is None:  # a dispatcher's handler returns nothing
+        if options.admission is None:  # a dispatcher's handler never returns an awaitable
             handler = self._finisher.finishing_async(handler)
         if self._guard is not None:
             handler = self._guard.guarded_async(handler)
@@ -155,10 +155,12 @@ class Crew:
         )
 
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
-        """Return *handler* with what has to be done before and after it."""
+        """Return *handler* inside the guard of the quarantine and the span of tracing, if any."""
         spans = spans_of(self._options.subscription)
         if self._guard is not None or spans is not None:
-            handler = self._finisher.finishing(handler, slot)  # guard and span end when all is done
+            handler = self._finisher.finishing(
+                handler, slot
+            )  # so that guard and span include its awaitable
         if self._guard is not None:
             handler = self._guard.guarded(handler, slot)
         return handler if spans is None else spans.traced(handler)

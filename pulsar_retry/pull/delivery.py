@@ -52,7 +52,7 @@ class Delivery:
 
     Each of `ack`, `nack`, `dead_letter` and `hand_back` settles the message. A second call raises
     `AlreadySettledError`. A call after the end of the lease raises `LeaseExpired`, because the
-    message is already on its way back. With ``late="ignore"`` in the lease, such a late call does
+    message is already being redelivered. With ``late="ignore"`` in the lease, such a late call does
     nothing.
 
     Attributes:
@@ -132,7 +132,8 @@ class Delivery:
 
         Args:
             seconds: Seconds or a timedelta, up to the lease's ``max_total``. 0 ends the lease at
-                once, which is a failed attempt. No delivery lives longer than ``max_total`` in all.
+                once, which is a failed attempt. All leases of a delivery together last at most
+                ``max_total``.
 
         Raises:
             AlreadySettledError: the message was settled before.

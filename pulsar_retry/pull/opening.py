@@ -84,9 +84,9 @@ def probe(client: Client, topic: Any) -> Future[None]:
     """Ask the broker for the topics, one after the other; the future gets the first error."""
     answer: Future[None] = Future()
     topics = iter(topic_list(topic))
-    ask = client._client.get_topic_partitions_async  # noqa: SLF001 - it has no callbacks
+    ask = client._client.get_topic_partitions_async  # noqa: SLF001 - the public method blocks
 
-    def told(result: pulsar.Result, _partitions: object = None) -> None:
+    def answered(result: pulsar.Result, _partitions: object = None) -> None:
         try:
             each = next(topics, None)
             if result != pulsar.Result.Ok:
@@ -94,9 +94,9 @@ def probe(client: Client, topic: Any) -> Future[None]:
             elif each is None:
                 answer.set_result(None)
             else:
-                ask(each, told)
+                ask(each, answered)
         except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
             answer.set_exception(error)
 
-    told(pulsar.Result.Ok)
+    answered(pulsar.Result.Ok)
     return answer

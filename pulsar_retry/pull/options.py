@@ -69,7 +69,7 @@ class Options:
     letter_send_timeout: Duration = 30.0
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
-    #: Not set by the caller: another control that holds messages back, and a context manager that
+    #: A dispatcher sets these two: a control that holds messages back, and a context manager that
     #: the event loop of the workers enters.
     admission: AdmissionControl | None = None
     around: AbstractAsyncContextManager[object] | None = None
@@ -78,7 +78,7 @@ class Options:
 
     @property
     def letters(self) -> DeadLetterPolicy:
-        """Where letters go. The retry policy counts; the count here is never reached."""
+        """The topics of letters. Its limit is never reached: the retry policy counts attempts."""
         policy = self.dead_letter_policy or DeadLetterPolicy()
         return attrs.evolve(policy, max_redeliver_count=2**31 - 1)
 
@@ -152,18 +152,18 @@ def effective(options: Options, *, of_call: bool = False) -> RetryPolicy:
     Raises:
         ConfigError: the retry policy, or a value in the environment, is invalid.
     """
-    said, client = _said(options), options.client_policy
+    given, client = _given_policy(options), options.client_policy
     if of_call:
-        return RetryPolicy().resolved(call=said, client=client, environment=os.environ)
-    return said.resolved(client=client, environment=os.environ)
+        return RetryPolicy().resolved(call=given, client=client, environment=os.environ)
+    return given.resolved(client=client, environment=os.environ)
 
 
 def origins(options: Options) -> tuple[Setting, ...]:
     """Return each value of a subscriber's retry policy together with its origin."""
-    return _said(options).describe(client=options.client_policy, environment=os.environ)
+    return _given_policy(options).describe(client=options.client_policy, environment=os.environ)
 
 
-def _said(options: Options) -> RetryPolicy:
+def _given_policy(options: Options) -> RetryPolicy:
     policy = checked_policy(options.retry_policy) or RetryPolicy()
     letters = options.dead_letter_policy
     return policy if letters is None else policy.within(letters)

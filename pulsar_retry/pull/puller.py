@@ -41,7 +41,7 @@ class Puller:
         self._lock = threading.RLock()  # guards all attributes below
         self._settler: Settler | None = None
         self._handover: Handover | None = None
-        # It cannot be seen whether a caller works on a delivery, so no lease is extended
+        # The puller cannot see whether its caller works on a delivery, so no lease is extended
         # automatically.
         self._clock = LeaseClock(attrs.evolve(options.lease, extend=False))
         self._idle_after = _IDLE
@@ -54,8 +54,8 @@ class Puller:
     def gives_way_to(self, options: Options) -> bool:
         """Close the consumer if a pull with *options* needs another one; tell whether it does.
 
-        Two consumers at a time would not work: the one that is not used would hold messages that it
-        has prefetched.
+        Two consumers at a time would not work: the unused one would keep the messages that it has
+        prefetched.
 
         Raises:
             ConfigError: another consumer is needed, but deliveries of this one are in hand.
@@ -117,8 +117,7 @@ class Puller:
             self._clock.modify(pulled, now, deadline)
         return Delivery(self, pulled, settler.attempt(pulled.work))
 
-    # -- settling (`DeliverySettler`)
-    # ---------------------------------------------------------------
+    # -- settling (`DeliverySettler`) -------------------------------------------------------------
 
     def acknowledge(self, pulled: Pulled) -> None:
         """Acknowledge a message."""
@@ -221,7 +220,7 @@ def _wanted(options: Options) -> dict[str, Any]:
     for name in ("retry_policy", "client_policy"):
         del wanted[name]  # each pull has a policy of its own
     schema = options.schema
-    wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - equal ones do not compare
+    wanted["schema"] = (type(schema), schema._record_cls, schema.schema_info().schema())  # noqa: SLF001 - schemas have no `==`
     wanted["dead_letter_policy"] = options.letters  # without its count, which the policy sets
     return wanted
 

@@ -1,4 +1,4 @@
-"""Wait for signals, and decide what they ask for when there are several."""
+"""Waits for signals, and decides what several of them ask for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from queue import Empty, SimpleQueue
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 #: Two SIGINT within these seconds count as one Ctrl-C: the terminal and a parent both send it.
-_ONCE = 0.2
+_SAME_CTRL_C = 0.2
 
 #: Seconds between two checks for a signal that has not interrupted the wait.
-_LOOKS_UP = 0.5
+_CHECK_INTERVAL = 0.5
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -47,7 +47,7 @@ class Requests:
         now, before = self._now(), self._interrupted_at
         if before is None:
             self._interrupted_at = now
-        elif now - before > _ONCE:
+        elif now - before > _SAME_CTRL_C:
             _log.warning(
                 "SIGINT again: the messages in hand are abandoned, and will be redelivered"
             )
@@ -57,15 +57,16 @@ class Requests:
 
 @contextlib.contextmanager
 def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None]]:
-    """Give a function that waits for SIGTERM or SIGINT, or for *ended*, when it returns None.
+    """Yield a function that waits for SIGTERM or SIGINT, and returns the number of the signal.
 
-    On another thread than the main thread, no signal is received.
+    The function returns None when *ended* is set. Outside of the main thread, it receives no
+    signal.
 
     Python runs signal handlers on the main thread. If a signal arrives just before that thread
     blocks, it does not wake the thread; on a busy machine this is not rare. So the function checks
     at intervals.
     """
-    queue: SimpleQueue[int | None] = SimpleQueue()  # its `put` may be called by a signal handler
+    queue: SimpleQueue[int | None] = SimpleQueue()  # a signal handler may call its `put`
 
     def wait_for_the_end() -> None:
         ended.wait()
@@ -74,7 +75,7 @@ def awaiting_signals(ended: threading.Event) -> Iterator[Callable[[], int | None
     def next_request() -> int | None:
         while True:
             with contextlib.suppress(Empty):
-                return queue.get(timeout=_LOOKS_UP)
+                return queue.get(timeout=_CHECK_INTERVAL)
 
     before = {}
     if threading.current_thread() is threading.main_thread():

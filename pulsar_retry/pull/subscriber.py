@@ -234,7 +234,7 @@ class Subscriber:
         if self._reason is not None:
             self._has_told = True
             raise self._reason
-        assert self._report is not None  # noqa: S101 - it has one of the two
+        assert self._report is not None  # noqa: S101 - there is an error or a report
         return self._report
 
     @property
@@ -299,7 +299,7 @@ class Subscriber:
     def in_hand(self) -> tuple[int, int]:
         """How many messages, and how many bytes, are in hand: what flow control limits."""
         count, size = self._work_queue.held()
-        return max(0, count), max(0, size)  # a worker may be ahead of the receiving thread
+        return max(0, count), max(0, size)  # a worker may count first
 
     # -- the receiving thread -------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Subscriber:
             else:
                 consumer, kind = opened
                 self._serve(consumer, kind)
-        except BaseException as error:  # noqa: BLE001 - `result` tells it
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             name = self._options.subscription
             text = "the subscription %r has ended: %s"
             _log.error(text, name, _told(error), extra=self._facts())
@@ -454,7 +454,7 @@ class Subscriber:
                 break
             work_queue.wake(len(work_queue.ready))
             work_queue.wait(min(left, receiver.look()))
-        for slot in work_queue.slots:  # whatever these handlers say is too late
+        for slot in work_queue.slots:  # the results of these handlers are ignored
             if (work := slot.work) is not None:
                 slot.watched = work
                 slot.expire(work, interrupts=False)
@@ -469,7 +469,7 @@ class Subscriber:
 
     def _reported(self, counted: Counts, handed_back: int) -> Report:
         stop = self._stop
-        assert stop is not None  # noqa: S101 - else an error ended it
+        assert stop is not None  # noqa: S101 - otherwise an error ended the subscription
         held = self._work_queue.held()[0]
         counts = attrs.asdict(counted)
         counts["acknowledged"] += self._work_queue.done()

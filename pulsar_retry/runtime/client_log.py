@@ -1,4 +1,4 @@
-"""Passes pulsar-client's log to a Python logger, without a call of Python by pulsar-client.
+"""Passes pulsar-client's log to a Python logger; pulsar-client never calls Python for it.
 
 If pulsar-client gets a Python logger, it takes the interpreter's lock for each line, even for lines
 below the logger's level, and once more when one of its threads ends. An interpreter that is
@@ -37,7 +37,8 @@ class _Pipe:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         reader, self.writer = os.pipe()
-        # It stays open to the end, because pulsar-client may still write. This avoids a warning.
+        # The reader stays open until the process ends, because pulsar-client may still write.
+        # closefd=False avoids a ResourceWarning.
         self._lines: IO[str] = os.fdopen(reader, encoding="utf-8", errors="replace", closefd=False)
         self.thread = threading.Thread(target=self._run, name="pulsar-client-log", daemon=True)
         self.thread.start()
@@ -79,7 +80,7 @@ def _drain() -> None:
 
 
 def _forget_inherited() -> None:
-    """Do not use the parent's pipes: they lead to the parent's logger."""
+    """Forget the parent's pipes in a forked child, because the parent reads them."""
     global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one
     _lock = threading.Lock()
     _pipes.clear()

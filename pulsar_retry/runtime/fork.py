@@ -2,7 +2,8 @@
 
 pulsar-client's threads do not survive a fork: in the child, an acknowledgement returns without
 being sent, and a send blocks for ever. Therefore, after a fork, each reference to pulsar-client
-that the child has inherited is replaced by an object that raises. Calls cost nothing more.
+that the child has inherited is replaced by an object that raises. Ordinary calls cost nothing
+extra.
 """
 
 from __future__ import annotations

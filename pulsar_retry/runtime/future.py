@@ -21,7 +21,7 @@ class LetterFuture(Future[None]):
     because callers wait for the last future only. Here the first use creates the condition.
     """
 
-    # Class attributes: until its first use, a future has no values for these.
+    # Class attributes, which an instance uses until it sets its own values. This makes it cheap.
     _state = "PENDING"
     _result = None
     _exception = None
@@ -45,11 +45,11 @@ class LetterFuture(Future[None]):
             return self._made
 
     def cancel(self) -> bool:
-        """Return False."""
+        """Return False, because a hand-off cannot be cancelled."""
         return False
 
     def succeed(self) -> None:
-        """Resolve it without an error."""
+        """Resolve the future without an error."""
         with _guard:
             if self._made is None:  # so there are no waiters and no callbacks
                 self._state = _FINISHED
@@ -57,10 +57,11 @@ class LetterFuture(Future[None]):
         self.set_result(None)
 
     def done(self) -> bool:
-        """Tell whether it is resolved."""
+        """Tell whether the future is resolved."""
         return self._state == _FINISHED
 
     def result(self, timeout: float | None = None) -> None:
         """Return None, or raise the error; wait at most *timeout* seconds."""
-        if self._state != _FINISHED or self._exception is not None:  # otherwise: no wait
+        # A future without an error needs neither a wait nor a condition.
+        if self._state != _FINISHED or self._exception is not None:
             super().result(timeout)

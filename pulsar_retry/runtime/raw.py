@@ -73,8 +73,8 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.M
     Args:
         raw: pulsar-client's raw message.
         schema: The schema that decodes its value.
-        letter: Whether it came from the retry topic; None: unknown. With a value, the name of its
-            topic is not read again, which costs as much as everything else.
+        letter: Whether it came from the retry topic; None: unknown. If it is known, the name of the
+            topic need not be read later, which would double the cost.
     """
     message = pulsar.Message()
     message._message = raw  # noqa: SLF001

@@ -11,10 +11,10 @@ import urllib.parse
 from collections.abc import Iterator
 
 _PORTS = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 80, "https": 443}
-#: Types of commands (PulsarApi.proto) that can answer CONNECT.
+#: Types of commands in PulsarApi.proto: the request, and the answer of a broker that refuses it.
 _CONNECT, _ERROR = 2, 14
 _PROTOCOL = 19
-#: The bytes of a size in a frame. There are two sizes: of the frame, and of the command.
+#: The bytes of a size in a frame. A frame has two sizes: its own, and that of the command.
 _SIZE = 4
 _MOST = 1 << 16
 
@@ -36,7 +36,7 @@ def problem_at(
     Args:
         service_url: The URL that pulsar-client would connect to.
         token: The token of this client.
-        context: The trusted certificates, for TLS; None: all certificates.
+        context: The trusted certificates, for TLS; None: every certificate is accepted.
         patience: Seconds.
     """
     found: list[str] = []
@@ -115,7 +115,7 @@ def _size(answer: bytes) -> int:
 
 
 def _text(command: bytes) -> str:
-    """Return the readable text of an error message, the last field of the last field."""
+    """Return the readable text of an ERROR command: its longest run of printable characters."""
     text = command.decode("utf-8", "replace")
     words = "".join(each if each.isprintable() else "\n" for each in text)
     return max(words.split("\n"), key=len).strip() or "without a reason"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 
-# It is in the thread state itself: a new state does not have the attribute.
+# Its attributes are part of the thread state: a new state does not have `kept`.
 _this = threading.local()
 
 

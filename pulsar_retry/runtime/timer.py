@@ -20,7 +20,7 @@ class TimerTarget(Protocol):
     """An object that can be called later."""
 
     def check(self) -> None:
-        """Do what is due. Other owners wait meanwhile."""
+        """Do what is due. It must be short, because other owners wait meanwhile."""
 
 
 class Timer:
@@ -69,7 +69,7 @@ class Timer:
         """Cancel all calls and end the thread."""
         with self._changed:
             self._closed = True
-            self._due = {}  # a new one: a garbage collection can call this during `_wait`
+            self._due = {}  # a new dictionary: a garbage collection can call this during `_wait`
             self._changed.notify()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -9,8 +9,8 @@ from typing import Any
 ENDS = (SystemExit, KeyboardInterrupt)
 
 
-class Ending(Exception):  # noqa: N818 - it only carries one
-    """Carries the error that is to end the subscription.
+class Ending(Exception):  # noqa: N818 - it only carries an error
+    """Carries an error of a handler that ends the subscription.
 
     Attributes:
         error: The error, which `result` raises.
@@ -29,7 +29,7 @@ def ending(error: BaseException) -> BaseException | None:
 
 
 async def contained(awaitable: Awaitable[Any]) -> Any:
-    """Await in a task; convert `ENDS`, which would end the event loop of that task.
+    """Await *awaitable* in a task, and convert `ENDS`, which would end the event loop.
 
     Raises:
         Ending: one of `ENDS` was raised.

@@ -1,4 +1,4 @@
-"""Handlers that check the history of a message before they handle it."""
+"""Wraps handlers: messages in quarantine are rejected, and suspects are handled alone."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class HandlerGuard:
             quarantine: The rules of the quarantine.
             work_queue: Where the messages come from.
             clock: Gives the locks that waiting threads wait on.
-            counts_redeliveries: Whether the broker's redeliveries count, because they are not the
-                attempts.
+            counts_redeliveries: Whether redeliveries by the broker count for the quarantine. They
+                do if retries use letters: a redelivery is then not a retry.
         """
         self._quarantine = quarantine
         self._work_queue = work_queue
@@ -127,7 +127,7 @@ class HandlerGuard:
         try:
             self._check(message, claims)
         except Reject:
-            self._ended(key)
+            self._unclaim(key)
             raise
         return key, claims
 
@@ -144,16 +144,20 @@ class HandlerGuard:
 
     @contextlib.contextmanager
     def _waiting(self, slot: Slot, key: str, claims: int) -> Iterator[None]:
-        """Wait to be let in, without lease and claim, because the message is not being handled."""
+        """Suspend the lease and the claim while a message waits to be let in.
+
+        Raises:
+            Defer: the queue was closed meanwhile.
+        """
         item, slot.work = slot.work, None
-        self._ended(key)
+        self._unclaim(key)
         if self._quarantine.store is not None:
-            for _ in range(claims):
+            for _ in range(claims):  # `_unclaim` has settled the earlier ones, too
                 self._quarantine.store.claim(key)
         yield
         slot.work = item
         if self._work_queue.closed and item is not None:
-            slot.expire(item, interrupts=False)  # no handler has begun it: it comes back
+            slot.expire(item, interrupts=False)  # no handler has begun it: it is redelivered
             raise Defer(0)
         self._claim(key)
 
@@ -163,7 +167,7 @@ class HandlerGuard:
 
         def leave() -> None:
             if has_left.acquire(blocking=False):
-                self._ended(key)
+                self._unclaim(key)
                 self._ward.leave()
 
         slot.leave = leave
@@ -180,10 +184,10 @@ class HandlerGuard:
                 return 0
             self._claimed[key] += 1
             if self._claimed[key] > 1:
-                return 0  # this process has it in hand twice
+                return 0  # this process has already claimed it, for another delivery
         return store.claim(key)
 
-    def _ended(self, key: str) -> None:
+    def _unclaim(self, key: str) -> None:
         with self._lock:
             if key not in self._claimed:
                 return

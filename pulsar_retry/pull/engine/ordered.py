@@ -1,4 +1,4 @@
-"""The lanes, for use from several threads."""
+"""A thread-safe wrapper of the lanes, which puts their messages into the work queue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LeftPlace:
 class OrderedLanes:
     """Makes the messages of a key ready one after the other. Thread-safe.
 
-    The receiving thread calls `tick` to look after parked messages.
+    The receiving thread calls `tick` to make parked messages ready when they are due.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class OrderedLanes:
             return str(message.topic_name())
         try:
             return message.ordering_key() or message.partition_key() or None
-        except UnicodeDecodeError as error:  # Java clients may put bytes there that are not text
+        except UnicodeDecodeError as error:  # Java clients can store bytes that are not text
             return repr(error.object)
 
     def admit(self, message: Any, size: int) -> bool:
@@ -134,7 +134,10 @@ class OrderedLanes:
         return not len(self._table)
 
     def begin_anew(self) -> None:
-        """Do not park messages again that are handled now and fail: they come again or are gone."""
+        """Begin a new era: messages that are being handled now are not parked if they fail.
+
+        Their connection is gone. The broker redelivers them, or a seek has passed them.
+        """
         self._era += 1
 
     def is_of_before(self, entry: LaneEntry) -> bool:

@@ -1,4 +1,4 @@
-"""The process's memory of its letters, so that no message gets its attempts twice. Pure.
+"""The process's memory of its letters, so that no message gets its attempts twice.
 
 pulsar-client sends acknowledgements in groups, up to a tenth of a second late. If a process is
 killed in that moment, both exist: the letter that it has published, and the message that it has not
@@ -6,8 +6,8 @@ acknowledged. Each of the two would then produce letters.
 
 So a process remembers two facts about each message that has failed:
 
-- The last letter that it has published, or that there is a dead letter. An older retry letter, of
-  whichever process, is *superseded*: it is dropped, unless it counts more attempts. The letters'
+- The last letter that it has published, or that there is a dead letter. An older retry letter, from
+  any process, is *superseded*: it is dropped, unless it counts more attempts. The letters'
   stamps tell which one is older (`letters/stamps.py`). This loses nothing, also when the
   subscription is moved back, because the newer letter is handled after the older one was published.
   An original is never dropped, because it may come again on purpose.
@@ -78,7 +78,13 @@ class OwnLetters:
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Remember *most* messages. *clock* makes stamps; *steady* is never set."""
+        """Make an empty memory.
+
+        Args:
+            most: How many messages are remembered.
+            clock: Returns the seconds since 1970, for stamps.
+            steady: Returns the seconds of a clock that is never set.
+        """
         self.is_empty = True
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._most = most
@@ -107,7 +113,7 @@ class OwnLetters:
         Args:
             key: The identity of the message, which its letters share.
             failures: How many of its attempts have failed by now.
-            delay: Seconds until it comes back.
+            delay: Seconds until the message is delivered again.
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)

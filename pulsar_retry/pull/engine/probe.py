@@ -1,4 +1,4 @@
-"""Why a consumer has lost its connection. pulsar-client reconnects for ever, without a report."""
+"""Finds out why a connection is lost: pulsar-client reconnects for ever, without a report."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FATAL = (
 #: moment.
 _SURE = 3
 
-#: Seconds between two questions, at first and after one of the errors above.
+#: Seconds between two requests, at first and after one of the errors above.
 _PAUSE = 1.0
 
-#: The longest pause between two questions, in seconds.
+#: The longest pause between two requests, in seconds.
 _LONGEST_PAUSE = 30.0
 
 
@@ -32,10 +32,10 @@ class ConnectionProbe:
     The caller does not wait for an answer: while a broker is away, an answer takes as long as the
     operation time-out, and messages of other topics and partitions arrive meanwhile.
 
-    The pauses between questions grow, because questions do harm. For each request, pulsar-client
-    takes the brokers of a service URL in turn, until one answers. If the questions keep ending at
-    the one live broker, the dead broker is left for the request that comes next. That was the
-    reconnection, which doubles its wait each time.
+    The pauses between requests grow, because requests can delay the reconnection. For each request,
+    pulsar-client tries the brokers of a service URL in turn, and begins after the broker that it
+    tried last. If only one broker is alive, each request of the probe ends there. The reconnection
+    then begins at a dead broker, fails, and doubles its wait.
     """
 
     def __init__(self, probe: Callable[[], Future[None]], now: Callable[[], float]) -> None:
@@ -48,7 +48,7 @@ class ConnectionProbe:
         self._denials = 0
 
     def look(self) -> None:
-        """Ask if it is time to ask, and check the answer if there is one.
+        """Ask the broker if the pause is over, and check the answer if there is one.
 
         Raises:
             pulsar.PulsarException: the broker has said several times in a row that the subscription
@@ -76,11 +76,11 @@ class ConnectionProbe:
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def doubt(self) -> None:
-        """Start to count the errors anew, because a message has come."""
+        """Reset the count of errors, because a message has arrived."""
         self._denials = 0
 
     def end(self) -> None:
-        """Forget all answers: the connection is back."""
+        """Reset everything, because the connection is back."""
         self._answer = None
         self._next = 0.0
         self._pause = _PAUSE

@@ -29,19 +29,19 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Seconds between two checks whether the subscription is to stop. A request to stop cannot wake a
-#: thread from pulsar-client's receive, so it has to be polled.
+#: Seconds between two checks for a request to stop. Such a request cannot wake a thread that waits
+#: in pulsar-client's receive.
 _LOOK = 0.25
 
-#: Seconds between two checks of the connection while messages wait in hand. A consumer that the
-#: broker has disconnected is back after a tenth of a second.
+#: Seconds between two checks of the connection while messages wait in hand. It must be short: a
+#: consumer that the broker has disconnected is connected again after a tenth of a second.
 _GLANCE = 0.025
 
-#: Seconds within which a lost connection is noticed, and is back.
+#: Seconds after a seek within which the loss of the connection should have been noticed.
 _BACK = 1.0
 
-#: Milliseconds to wait for the topic that messages are coming from. Only after them both topics are
-#: waited for, because that costs more than to receive from one.
+#: Milliseconds to wait for the topic alone while its messages arrive steadily. After that both
+#: topics are waited for, which costs more.
 _LULL = 5
 
 #: How many messages are received at once at most.
@@ -51,11 +51,11 @@ _MOST = 256
 #: received next time. If they need more than five times as long, fewer are received.
 _BRISK = 0.001
 
-#: Seconds. For handlers that take less, one worker is enough: waking another one costs more. Two
-#: active workers take the interpreter from each other with every call of pulsar-client.
+#: If a handler takes fewer seconds than this, one worker is enough. Two active workers would pass
+#: the interpreter's lock to each other at every call of pulsar-client, which costs more.
 _QUICK = 0.0001
 
-#: Seconds that it may take on a busy machine to wake a worker, and to be woken by it.
+#: Seconds that waking a worker, and being woken by it, may take on a busy machine.
 _WAKING = 0.001
 
 #: Seconds after which more workers are woken if one worker has not finished.
@@ -90,7 +90,7 @@ class Receiver:
         """Make the receiver.
 
         *probe* asks the broker for the topics, and returns the future of the answer. *supervise*
-        looks after the workers.
+        replaces workers that hang or have died; its argument is the time.
         """
         self._supervise = supervise
         self._now = clock.monotonic
@@ -113,15 +113,17 @@ class Receiver:
         self._cut_at = -math.inf
         self._moved_at: float | None = None
         self._next_look = 0.0
-        self._goes = 1
-        self._is_trying = False
+        self._batch_size = 1
+        self._is_half_open = False
         self._is_quick = False
-        self._put_up_at = 0.0
-        self._put_up = 0
-        self._kept: list[Work] = []  # what was in hand, unstarted, when the breaker opened
+        self._handed_out_at = 0.0
+        self._handed_out = 0
+        self._kept: list[Work] = []  # unstarted messages from before the breaker opened
         self.clock = LeaseClock(lease)
         self._counted = 0
-        self._turn = threading.Lock()  # held by the thread that receives, or decides about it
+        self._receive_lock = (
+            threading.Lock()
+        )  # held by the thread that receives, or decides about it
         work_queue.top_up = self.top_up
         self._handover.when_moved(self._moved)
 
@@ -133,8 +135,8 @@ class Receiver:
             Exception: a handler has raised an error that ends the subscription, or the workers are
                 lost.
         """
-        self._goes = len(self._work_queue.slots)
-        self._turn.acquire()  # not released at the end: nothing is received any more
+        self._batch_size = len(self._work_queue.slots)
+        self._receive_lock.acquire()  # not released at the end: nothing is received any more
         while not is_over():
             if self._settler.fatal is not None:
                 raise self._settler.fatal
@@ -143,7 +145,7 @@ class Receiver:
             if not self._may_receive():
                 self._wait(wait)
             elif self._is_wanted():
-                self._learn()
+                self._adapt()
                 is_held = self._is_held()
                 if not self._fill(None if is_held else wait) and is_held:
                     self._await_workers(wait)
@@ -151,12 +153,12 @@ class Receiver:
                 self._await_workers(wait)
 
     def _wait(self, timeout: float) -> bool:
-        """Wait until something has changed, as the queue does. Meanwhile a worker may receive."""
-        self._turn.release()
+        """Do what `WorkQueue.wait` does. Meanwhile a worker may receive."""
+        self._receive_lock.release()
         try:
             return self._work_queue.wait(timeout)
         finally:
-            self._turn.acquire()
+            self._receive_lock.acquire()
 
     def top_up(self) -> None:
         """Receive messages that have arrived already, on the thread of a worker that wants more.
@@ -164,15 +166,15 @@ class Receiver:
         So messages that keep coming cost no switch between threads. If there are none, or an error
         occurs, the receiving thread is woken: it can wait, and it handles errors.
         """
-        if not self._turn.acquire(blocking=False):
-            return  # it is receiving
+        if not self._receive_lock.acquire(blocking=False):
+            return  # the receiving thread is receiving
         try:
             if self._may_receive() and self._fill(None):
                 return
-        except Exception:  # noqa: BLE001 - the receiving thread gets it, too, and handles it
+        except Exception:  # noqa: BLE001 - the receiving thread gets the same error
             _log.debug("messages could not be received", exc_info=True)
         finally:
-            self._turn.release()
+            self._receive_lock.release()
         self._work_queue.notify()
 
     def _is_wanted(self) -> bool:
@@ -200,7 +202,7 @@ class Receiver:
     # -- receiving ------------------------------------------------------------------------------
 
     def _may_receive(self) -> bool:
-        """Tell whether flow control, the breaker and the lanes let a message in."""
+        """Tell whether flow control, the breaker, the lanes and the admission control allow it."""
         if self._lanes is not None and self._lanes.is_blocked():
             return False
         if self._safe_breaker is not None and not self._is_let_in(self._safe_breaker):
@@ -222,9 +224,9 @@ class Receiver:
                 if self._kept:
                     self._work_queue.put(self._kept.pop(0))
                     return False
-                self._is_trying = True
+                self._is_half_open = True
             case _:
-                self._is_trying = False
+                self._is_half_open = False
                 if self._kept:
                     self._work_queue.ready.extend(self._kept)
                     self._kept.clear()
@@ -247,8 +249,8 @@ class Receiver:
         flowing, whole = self._handover.flowing(), self._handover.whole
         try:
             message = self._first(wait, flowing)
-            # Ask again: if no message came at once, the next one may wait in the consumer's own
-            # inbox, and must be taken before those behind it.
+            # Get the function again: if no message came at once, the next one may wait in the
+            # consumer's own inbox, and must be taken before later ones.
             flowing = self._handover.flowing()
             while True:
                 if own_letters.is_empty or not settler.is_superfluous(message):
@@ -273,17 +275,17 @@ class Receiver:
         if received:
             self._probe.doubt()
         if kept:
-            self._put_up, self._put_up_at = kept, self._now()
-            self._next_look = min(self._next_look, self._put_up_at + self._interval)
+            self._handed_out, self._handed_out_at = kept, self._now()
+            self._next_look = min(self._next_look, self._handed_out_at + self._interval)
             work_queue.wake(1 if self._is_quick else kept)
         return has_more
 
     def _at_a_time(self) -> int:
         """Return how many messages may be received at once."""
-        if self._is_trying:
+        if self._is_half_open:
             return 1
         # An admission control decides how many are received ahead.
-        return self._goes if self._admission is None else self._admission.room(self._unsent())
+        return self._batch_size if self._admission is None else self._admission.room(self._unsent())
 
     def _unsent(self) -> int:
         """Return how many messages are ready that no handler has begun.
@@ -320,17 +322,17 @@ class Receiver:
         except pulsar.Interrupted:
             raise pulsar.Timeout("Pulsar error: Timeout") from None
 
-    def _learn(self) -> None:
+    def _adapt(self) -> None:
         """Adapt to how quickly the workers handled the last messages."""
-        if not self._put_up:
+        if not self._handed_out:
             return
-        took = self._now() - self._put_up_at
-        self._is_quick = took < _WAKING + _QUICK * self._put_up
-        if took < _BRISK and self._put_up >= self._goes:
-            self._goes = min(_MOST, 2 * self._goes)
+        took = self._now() - self._handed_out_at
+        self._is_quick = took < _WAKING + _QUICK * self._handed_out
+        if took < _BRISK and self._handed_out >= self._batch_size:
+            self._batch_size = min(_MOST, 2 * self._batch_size)
         elif took > 5 * _BRISK:
-            self._goes = max(1, self._goes // 2)
-        self._put_up = 0
+            self._batch_size = max(1, self._batch_size // 2)
+        self._handed_out = 0
 
     def _await_workers(self, wait: float) -> None:
         """Wait until a worker is idle; wake more workers if that takes long."""
@@ -342,10 +344,10 @@ class Receiver:
             self._is_quick = False
             work_queue.wake(len(work_queue.ready))
 
-    # -- looking after what is in hand ------------------------------------------------------------
+    # -- leases, lanes and the workers ------------------------------------------------------------
 
     def look(self) -> float:
-        """Look after leases and lanes; return the seconds until the next look."""
+        """Check leases, lanes and the connection; return the seconds until the next check."""
         now = self._now()
         if now >= self._next_look:
             in_hand = self._work_queue.held()[0]
@@ -370,8 +372,8 @@ class Receiver:
 
         A quick handling never gets a lease, so that leases cost nothing for the usual message.
         """
-        # This comes first, so that a lease that begins below cannot end before the worker has seen
-        # it.
+        # Expired leases come first, so that a lease that begins below cannot end before the worker
+        # has seen it.
         for key in self.clock.expired(now):
             slot, item = cast("tuple[Slot, Item]", key)
             self._settler.expire(slot, item)

@@ -40,7 +40,7 @@ from pulsar_retry.wire.properties import FAILURE_CRASHES, FAILURE_STAMP, reconsu
 
 _log = logging.getLogger("pulsar_retry")
 
-#: How a message comes back to a handler after a failure.
+#: How a message is delivered again after a failure.
 LETTERS, NACK = "letters", "nack"
 
 #: The reason of a dead letter from a lane that exceeded its limits.
@@ -55,7 +55,7 @@ LEAST_DELAY = 0.5
 
 @attrs.define
 class Counts:
-    """How many messages were settled other than by a worker's own acknowledgement.
+    """How many messages were settled, without those that a worker has acknowledged itself.
 
     Attributes:
         acknowledged: Acknowledged by the settler: messages of lanes, and messages that took long.
@@ -98,8 +98,8 @@ class Settler:
     """Settles deliveries, each exactly once. Thread-safe.
 
     Attributes:
-        consumer: Where the messages come from.
-        handover: Hands the messages off.
+        consumer: The consumer of the messages.
+        handover: Publishes letters.
         policy: Decides about failures; it may be replaced at any time.
         counts: The counts so far.
         own_letters: The letters that this process has published.
@@ -131,16 +131,17 @@ class Settler:
         self._safe_breaker = safe_breaker
         self._late = late
         self._lock = threading.Lock()
-        self._judging = threading.RLock()  # see `OwnLetters`
+        # Reentrant, because a garbage collection can settle messages at any moment.
+        self._recording = threading.RLock()
         self.counts = Counts()
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
-        self._has_told = False
+        self._has_reported_unfinished = False
 
     # -- what workers report ----------------------------------------------------------------------
 
     def succeeded(self, slot: Slot, item: Item) -> None:
-        """Acknowledge a message of a lane, or a message that took long."""
+        """Acknowledge a message of a lane, or a message that took long enough to get a lease."""
         if not slot.may_settle(item):
             self._too_late(item)
             return
@@ -150,10 +151,10 @@ class Settler:
         """Do what the policy decides about a message whose handler raised or returned *error*."""
         is_in_time = slot.may_settle(item)
         if (fatal := ending(error)) is not None:
-            self._end_all(Work.of(item) if is_in_time else None, fatal)
+            self._end_subscription(Work.of(item) if is_in_time else None, fatal)
         elif is_in_time:
-            if isinstance(error, UnfinishedError) and not self._has_told:
-                self._has_told = True
+            if isinstance(error, UnfinishedError) and not self._has_reported_unfinished:
+                self._has_reported_unfinished = True
                 _log.error("%s", error, extra=self.handover.watch.facts(item[0]))
             self.settle_failure(Work.of(item), error)
         else:
@@ -184,7 +185,7 @@ class Settler:
         """Do what *policy*, or else the subscriber's, decides about a failure. Never raises."""
         try:
             self.judge(work, error, policy or self.policy, keep=True)
-        except Exception as trouble:  # noqa: BLE001 - a worker must go on, and the message come back
+        except Exception as trouble:  # noqa: BLE001 - the worker continues; the message is redelivered
             self.come_back(work, trouble)
 
     def judge(
@@ -205,14 +206,17 @@ class Settler:
         while verdict is None:
             attempt = self.attempt(work)
             action = decide(policy, attempt, failure)  # it may call the user's functions
-            with self._judging:
+            with self._recording:
                 # Two copies of a message can fail at the same moment. One must count the other.
                 if attempt == self.attempt(work):
                     verdict = self._recorded(work, action, attempt)
         return self._carry_out(work, verdict, failure, keep=keep)
 
     def attempt(self, work: Work) -> int:
-        """Return the number of this attempt: the durable count, and in nack mode the redeliveries.
+        """Return the number of this attempt: 1 and the failed attempts before it.
+
+        These are the count in the message's properties, the redeliveries if retries use nacks, and
+        the retries in the lane; at least those that this process remembers.
 
         The broker counts the redeliveries of a batch for all of its messages together. For these
         messages only the memory of this process counts, so that no message is dead-lettered too
@@ -238,7 +242,7 @@ class Settler:
         try:
             overflow = Outcome("the lane has overflowed")
             failure = _failure(work, overflow, self._clock.now())
-            with self._judging:
+            with self._recording:
                 failures = self._failures(work) + (letter and not has_failed)
                 verdict = self._recorded(work._replace(entry=None), action, failures)
             self._carry_out(work._replace(entry=None), verdict, failure, keep=True)
@@ -266,11 +270,11 @@ class Settler:
     ) -> Future[None] | None:
         """Act on the decision about a failed message; *keep*: see `judge`."""
         action, attempt, wait = verdict.action, verdict.attempt, verdict.suspended
-        told = action if wait is None else RetryLater(wait)
-        self._log.failed(work.message, told, failure, attempt)
+        logged = action if wait is None else RetryLater(wait)
+        self._log.failed(work.message, logged, failure, attempt)
         match action:
             case DeadLetter() if wait is not None:
-                self._again(work, wait, failure, attempt)
+                self._retry_without_letter(work, wait, failure, attempt)
             case DeadLetter():
                 future = self.handover.dead(
                     work.message, action, failure, failures=verdict.failures, keep=keep
@@ -278,9 +282,9 @@ class Settler:
                 return self._follow(work, "dead_lettered", future, verdict)
             case RetryLater(delay=delay, counted=counted) if work.entry is not None:
                 work.entry.retries += counted
-                self._again(work, delay, failure, attempt)
+                self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater(delay=delay) if self._nacks:
-                self._again(work, delay, failure, attempt)
+                self._retry_without_letter(work, delay, failure, attempt)
             case RetryLater():
                 future = self.handover.retry(
                     work.message,
@@ -293,7 +297,7 @@ class Settler:
                 )
                 return self._follow(work, "retried", future, verdict)
             case Stop():
-                self._end_all(work, failure.error)
+                self._end_subscription(work, failure.error)
             case _:  # Discard
                 self._acknowledge(work, DROPPED)
         return None
@@ -307,7 +311,7 @@ class Settler:
         def ended(future: Future[None]) -> None:
             error = future.exception()
             if error is None or isinstance(error, AcknowledgeError):
-                # whatever happens to its original
+                # the letter exists, even if its original was not acknowledged
                 is_dead = isinstance(verdict.action, DeadLetter)
                 self.own_letters.published(key, verdict.stamp, dead=is_dead)
             else:
@@ -317,11 +321,11 @@ class Settler:
         future.add_done_callback(ended)
         return future
 
-    def _end_all(self, work: Work | None, error: BaseException) -> None:
+    def _end_subscription(self, work: Work | None, error: BaseException) -> None:
         """End the subscription; the message is redelivered after that."""
         self.fatal = self.fatal or error
         if work is not None:
-            with contextlib.suppress(Exception):  # the consumer is closed: it comes back anyway
+            with contextlib.suppress(Exception):  # the consumer is closed: it is redelivered anyway
                 self.consumer.negative_acknowledge(work.message)
             self._work_queue.settled(work)
         self._work_queue.notify()
@@ -332,7 +336,7 @@ class Settler:
         Such a message is acknowledged.
         """
         try:
-            if not self._is_known(message):
+            if not self._is_outdated(message):
                 return False
         except UnicodeDecodeError:
             return False
@@ -340,11 +344,11 @@ class Settler:
         self._count(SUPERSEDED)
         return True
 
-    def _is_known(self, message: Any) -> bool:
+    def _is_outdated(self, message: Any) -> bool:
         own = self.own_letters
         if own.is_empty:
             return False
-        if self._nacks:  # after a move of the subscription, the count begins at 0
+        if self._nacks:  # after a seek the count begins at 0, and the message must be handled
             return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
         if not self.handover.is_letter(message):
             return False
@@ -352,7 +356,9 @@ class Settler:
         stamp = stamp_of(properties)
         return own.supersede(chain_key(message), reconsume_times(properties), stamp)
 
-    def _again(self, work: Work, delay: float, failure: Failure, attempt: int) -> None:
+    def _retry_without_letter(
+        self, work: Work, delay: float, failure: Failure, attempt: int
+    ) -> None:
         """Have a message delivered again, or retried in its lane, without a letter."""
         self._count("retried")
         if work.entry is not None and self._lanes is not None:
@@ -394,9 +400,9 @@ class Settler:
         self._next(work)
 
     def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
-        """Record the end of a hand-off, on any thread."""
+        """Record the result of a hand-off, on any thread."""
         if error is not None:
-            self.not_settled(work, error)  # the consumer has asked for it back
+            self.not_settled(work, error)  # the consumer has requested the redelivery
             return
         self._count(kind)
         self._work_queue.settled(work)
@@ -406,7 +412,7 @@ class Settler:
         """Have a message redelivered because it could not be settled in another way."""
         try:
             self.consumer.negative_acknowledge(work.message)
-        except Exception:  # noqa: BLE001 - then it comes when the consumer closes
+        except Exception:  # noqa: BLE001 - it is redelivered when the consumer closes
             _log.debug("the redelivery of a message could not be requested", exc_info=True)
         self.not_settled(work, trouble)
 
@@ -430,12 +436,12 @@ class Settler:
 
 def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
     if isinstance(error, LeaseExpired | WorkerCrashedError):
-        # These use up an attempt, whatever errors the policy retries.
+        # These use up an attempt, even if the policy does not retry such errors.
         outcome = Retry()
         outcome.__cause__ = error
         error = outcome
     elif not isinstance(error, Exception):
-        # SystemExit and the like would end a thread. Here they are the failure of one message.
+        # Such an error would end a thread. Here it is the failure of one message.
         wrapped = HandlerError(f"the handler raised {error!r}")
         wrapped.__cause__ = error
         error = wrapped

@@ -1,4 +1,4 @@
-"""Looks after the workers: it replaces those that hang or have died, up to a limit."""
+"""Replaces workers that hang or have died, up to a limit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRACE = 5.0
 #: Seconds without an answer after which an event loop counts as blocked.
 _SILENT = 5.0
 
-#: Seconds that the loop may be blocked beyond the lease's `max_total`. Then the subscription ends.
+#: If the loop is blocked for these seconds plus the lease's `max_total`, the subscription ends.
 _PATIENCE = 5.0
 
 #: Seconds after which a blocked event loop is logged as an error.
@@ -40,14 +40,17 @@ class Workers(Protocol):
         """Return workers whose thread has ended with an error, and forget them."""
 
     def lost(self) -> BaseException | None:
-        """Return the error because of which no worker can go on; None if they can."""
+        """Return the error that has stopped all workers; None if they can continue."""
 
     def ask(self, answer: Callable[[], None]) -> bool:
         """Have *answer* called on the event loop of the workers; tell whether they have one."""
 
 
 class Supervisor:
-    """Looks after the workers of one subscriber. Only `problems` may be called from any thread."""
+    """Replaces the workers of one subscriber that hang or have died.
+
+    Only `abandoned` and `problems` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,12 @@ class Supervisor:
         self._cap = lease.max_abandoned or max(LEAST_CAP, concurrency)
         self._patience = lease.max_total + _PATIENCE
         self._now = now
-        self._late: dict[Slot, float] = {}
+        self._late_since: dict[Slot, float] = {}
         self._abandoned: list[Slot] = []
         self._deaths = 0
         self._asked_at: float | None = None
         self._silent = 0.0
-        self._told_at = _SILENT
+        self._warn_at = _SILENT
 
     def look(self, now: float) -> None:
         """Replace workers that hang or have died; end the subscription if that does not help."""
@@ -105,7 +108,7 @@ class Supervisor:
         for slot in list(self._work_queue.slots):
             if slot.work is None or slot.work is not slot.expired:
                 continue
-            since = late[slot] = self._late.get(slot, now)
+            since = late[slot] = self._late_since.get(slot, now)
             if slot.interrupt is not None and now - since < _GRACE:
                 continue
             if len(self._abandoned) >= self._cap:
@@ -120,7 +123,7 @@ class Supervisor:
                 )
                 _log.warning(text, len(self._abandoned), self._cap, extra=self._facts())
                 self._workers.replace(slot)
-        self._late = late
+        self._late_since = late
 
     def _look_at_the_dead(self) -> None:
         for slot, error in self._workers.dead():
@@ -137,8 +140,8 @@ class Supervisor:
         now = self._now()
         if self._asked_at is not None:
             self._silent = now - self._asked_at
-            if self._silent >= self._told_at:
-                self._told_at *= 2
+            if self._silent >= self._warn_at:
+                self._warn_at *= 2
                 level = logging.WARNING if self._silent < _TOO_SILENT else logging.ERROR
                 text = (
                     "a handler has blocked the event loop for %.0f s, and no other message is "
@@ -154,7 +157,7 @@ class Supervisor:
             self._asked_at = None
 
     def _answer(self) -> None:
-        self._asked_at, self._silent, self._told_at = None, 0.0, _SILENT
+        self._asked_at, self._silent, self._warn_at = None, 0.0, _SILENT
 
     def _end(self, text: str, cause: BaseException | None = None) -> None:
         if self._settler.fatal is None:

@@ -1,4 +1,4 @@
-"""Which messages may be handled at the same time: a suspect is handled alone. Pure, with a lock."""
+"""Decides which messages may be handled at the same time: a suspect is handled alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ward:
             wake()
 
     def empty(self) -> None:
-        """Wake all that wait, without letting them in: nothing is begun any more."""
+        """Wake all waiting handlers without letting them in, because the subscriber ends."""
         with self._lock:
             waiting = [wake for _, wake in self._waiting]
             self._waiting.clear()

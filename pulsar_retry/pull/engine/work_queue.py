@@ -2,8 +2,8 @@
 
 Only one thread at a time receives messages. It puts them into a deque, which needs no lock, and the
 workers take them from there. A worker that finds none goes to sleep until it is woken, and notifies
-the receiving thread. So a single message costs neither a lock nor a switch between threads. These
-are only necessary once for the many messages that are received together.
+the receiving thread. Many messages are received together. A lock, or a switch between threads, is
+necessary only once for all of them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ class Slot:
         watched: The message that it handles, if that message has a lease because it takes long.
         expired: The message that it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler if that is possible.
-        leave: Called when a lease has expired, to forget that the message is being handled.
+        leave: Called when a lease has expired, to end the claim of the quarantine (`HandlerGuard`).
         retired: Whether another worker has taken its place. It ends when its handler returns.
+        seen: The message that it handled at the receiving thread's last check.
+        seen_at: When that check was, by the monotonic clock.
     """
 
     __slots__ = (
@@ -140,7 +142,7 @@ class WorkQueue:
         ready: The messages to be handled next.
         idle: For each worker that sleeps, the function that wakes it.
         slots: The workers.
-        counting: The workers that count what they have acknowledged.
+        counting: The slots that count what the workers have acknowledged.
         received: How many messages were received. `received_size` is their size in bytes.
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
@@ -228,7 +230,7 @@ class WorkQueue:
 
     def notify(self) -> None:
         """Wake the receiving thread: something has changed."""
-        with contextlib.suppress(RuntimeError):  # it will look anyway
+        with contextlib.suppress(RuntimeError):  # released already: it will check anyway
             self._changed.release()
 
     def wait(self, timeout: float) -> bool:

@@ -8,9 +8,9 @@ import attrs
 
 from pulsar_retry.policy.checks import whole
 
-#: Receiving pauses at this load …
+#: Receiving pauses at this load. This number and the next one are those of python-pubsub.
 PAUSE = 1.0
-#: … and goes on below this load. Both numbers are those of python-pubsub.
+#: Receiving continues below this load.
 RESUME = 0.8
 
 

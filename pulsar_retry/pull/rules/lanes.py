@@ -126,7 +126,7 @@ class LaneTable(Generic[Item]):
         """Make an empty table.
 
         Args:
-            limits: What may be parked.
+            limits: The limits for parked lanes.
             place_of: Returns the place of a message. With the place, the broker can be asked for a
                 message that was left with it, while it delivers those of other keys. None if the
                 broker cannot be asked.

@@ -56,7 +56,7 @@ class LoopWorkers:
             concurrency: How many messages are handled at a time.
             admission: Decides when messages are let out. None lets them out at once.
             around: Entered on the loop before the first message, and left after the last one.
-            clock: Is notified of the work that is under way here.
+            clock: It is notified when a worker begins and ends to wait.
         """
         self._clock = clock
         self._work_queue = work_queue
@@ -71,13 +71,13 @@ class LoopWorkers:
         for slot in self._slots:
             clock.begin(slot)
         # There may be thousands of slots, all on one thread. The first slot counts for all of them.
-        self._till = self._slots[0]
-        work_queue.counting = [self._till]
+        self._counting_slot = self._slots[0]
+        work_queue.counting = [self._counting_slot]
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._others: list[asyncio.Future[None]] = []
+        self._replacements: list[asyncio.Future[None]] = []
         self.error: BaseException | None = None
         self._pool = ThreadPoolExecutor(_SETTLERS, "pulsar-retry-settling")
-        self._lost: Callable[[], None] = _is_never_lost
+        self._lost: Callable[[], None] = _do_nothing
 
     def thread(self) -> threading.Thread:
         """Return a thread that runs the workers on an event loop of its own."""
@@ -85,7 +85,7 @@ class LoopWorkers:
         def run() -> None:
             try:
                 asyncio.run(self._work())
-            except BaseException as error:  # noqa: BLE001 - the supervisor tells
+            except BaseException as error:  # noqa: BLE001 - the supervisor reports it
                 self.error = error
 
         return threading.Thread(target=run, name="pulsar-retry-loop", daemon=True)
@@ -117,8 +117,8 @@ class LoopWorkers:
         try:
             async with self._around:
                 await asyncio.gather(*(self._handle_all(slot) for slot in self._slots))
-                while self._others:
-                    await self._others.pop()
+                while self._replacements:
+                    await self._replacements.pop()
         finally:
             self._pool.shutdown(wait=False)
 
@@ -129,7 +129,7 @@ class LoopWorkers:
         self._clock.begin(fresh)
 
         def begin() -> None:
-            self._others.append(asyncio.ensure_future(self._handle_all(fresh)))
+            self._replacements.append(asyncio.ensure_future(self._handle_all(fresh)))
 
         self._clock.end(slot)
         self.call(begin)
@@ -172,8 +172,8 @@ class LoopWorkers:
                     self._clock.end(slot)
                     await awake.wait()
                 continue
-            # This comes before the message is taken: between the two steps, the receiver would not
-            # count the message.
+            # Enter before the message is taken. In the other order, the receiver would not count
+            # the message for a moment.
             if admission is not None and not admission.enter():
                 slot.work = None
                 awake.clear()
@@ -209,7 +209,7 @@ class LoopWorkers:
             # The handler of a dispatcher has its own time-out and is never interrupted, so it needs
             # no task.
             return self._handler(item[0])
-        # In a task of its own, so that an expired lease can cancel it and not the worker.
+        # The handler has its own task, so that an expired lease cancels it and not the worker.
         loop = asyncio.get_running_loop()
         task = loop.create_task(_handled(self._handler, item[0]))
 
@@ -236,11 +236,11 @@ class LoopWorkers:
         if item[2] is not None or slot.watched is item:
             settler.succeeded(slot, item)
             return
-        try:  # as in `WorkerThread`: this needs no notification
+        try:  # as in `WorkerThread`, without a notification of the queue
             settler.consumer.acknowledge(item[0])
-            self._till.done += 1
-            self._till.size += item[1]
-        except Exception as error:  # noqa: BLE001 - the consumer is closed: it comes back
+            self._counting_slot.done += 1
+            self._counting_slot.size += item[1]
+        except Exception as error:  # noqa: BLE001 - the consumer is closed: it is redelivered
             settler.not_settled(item, error)
 
     async def _failed(self, slot: Slot, item: Item, error: BaseException) -> None:
@@ -259,5 +259,5 @@ async def _handled(handler: Callable[[Any], Awaitable[Any]], message: Any) -> An
         raise Ending(error) from None
 
 
-def _is_never_lost() -> None:
-    """Do nothing: a loop of their own ends together with the workers."""
+def _do_nothing() -> None:
+    """Do nothing, because the workers' own loop ends together with them."""

@@ -42,7 +42,7 @@ _log = logging.getLogger("pulsar_retry")
 
 
 class ProcessWorker:
-    """Calls the handler in a child process; it is itself a handler. For one thread at a time."""
+    """A handler that calls the real handler in a child process. Not thread-safe, except `kill`."""
 
     def __init__(self, handler: Any, schema: Any) -> None:
         """Make a worker; the child process is started with its first message."""
@@ -62,14 +62,14 @@ class ProcessWorker:
             Defer: no child process could be started; this is not the message's fault.
             Ending: the child cannot import the handler, or failed to start too often.
         """
-        if self._is_killed:  # it was killed just after it had finished the previous message
-            self._buried()
+        if self._is_killed:  # it was killed just after it had returned the previous result
+            self._clean_up()
         pipe = self._pipe if self._process is not None else self._started()
         try:
             pipe.send_bytes(pickle.dumps(carried(message)))
             is_result, value = pickle.loads(pipe.recv_bytes())  # noqa: S301 - our own child's
         except (EOFError, OSError) as error:
-            raise WorkerCrashedError(self._buried()) from error
+            raise WorkerCrashedError(self._clean_up()) from error
         if is_result:
             return value
         raise value
@@ -107,7 +107,7 @@ class ProcessWorker:
         except (EOFError, OSError) as trouble:
             raise self._not_started(trouble) from None
         if not is_ready:
-            self._buried()
+            self._clean_up()
             error.add_note("A worker process could not import the handler.")
             raise Ending(error)
         self._failed_starts = 0
@@ -115,14 +115,15 @@ class ProcessWorker:
 
     def _not_started(self, trouble: Exception) -> Exception:
         """Return what to raise if a child could not be started, or died before it was ready."""
-        text = shown(trouble) if self._process is None else self._buried()
+        text = shown(trouble) if self._process is None else self._clean_up()
         self._failed_starts += 1
         _log.error("no worker process could be started: %s", text)
         if self._failed_starts < _STARTS:
             return Defer(_RESTART)
         return Ending(WorkerCrashedError(f"no worker process could be started: {text}"))
 
-    def _buried(self) -> str:
+    def _clean_up(self) -> str:
+        """Clean up after a child process that has died; return what happened."""
         with self._lock:
             self._pipe.close()
             process, self._process, self._is_killed = self._process, None, False

@@ -66,7 +66,7 @@ class WorkerThread:
                     return
                 if self._work_queue.lie_down(self._sleep.release):
                     self._sleep.acquire()
-        except BaseException as error:  # noqa: BLE001 - the supervisor tells
+        except BaseException as error:  # noqa: BLE001 - the supervisor reports it
             self.error = error
         finally:
             if self._close is not None:
@@ -94,7 +94,7 @@ class WorkerThread:
                 result = handler(message)
                 if result is not None:
                     result = finish(result, slot)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the attempt has failed
+            except BaseException as error:  # noqa: BLE001 - each error fails the attempt
                 settler.failed(slot, item, error)
                 continue
             if result is not None and (outcome := outcome_of(result)) is not None:
@@ -106,5 +106,5 @@ class WorkerThread:
                     acknowledge(message)
                     slot.done += 1
                     slot.size += size
-                except Exception as error:  # noqa: BLE001 - the consumer is closed: it comes back
+                except Exception as error:  # noqa: BLE001 - the consumer is closed: it is redelivered
                     settler.not_settled(item, error)
