@@ -1,8 +1,9 @@
 """The same names for asyncio: ``async with pulsar_retry.asyncio.Client(url) as client: ...``.
 
 Each class is a subclass of the class of that name in `pulsar.asyncio`, if there is one, with the
-features of `pulsar_retry`. Methods that wait for a broker are awaitable. No call of them blocks the
-event loop, and none needs a thread for itself. Methods that do not wait are plain methods, as in
+features of `pulsar_retry`. Methods that wait for a broker are awaitable, and do not block the event
+loop. Receives, sends and hand-offs wait without a thread; rarer calls, such as opening, closing and
+pulling, use a small pool of threads. Methods that do not wait are plain methods, as in
 `pulsar.asyncio`.
 """
 

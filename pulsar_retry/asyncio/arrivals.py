@@ -43,7 +43,7 @@ class Arrivals:
 
     @property
     def fast_receive(self) -> Callable[[int], Any] | None:
-        """Return a function that takes a message at once, or None if `receive` must be used."""
+        """A function that takes a message at once; None if `receive` must be used."""
         if self._closed or time.monotonic() >= self._turn_ends:
             return None
         return self.inbox.fast_receive
@@ -81,7 +81,7 @@ class Arrivals:
     def look(self) -> None:
         """Wake the first waiting receive, so that it checks the inbox."""
         if self._bridge.loop.is_closed():
-            return  # a receive that was left on the loop is garbage-collected
+            return  # the waiting receives ended together with the loop
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

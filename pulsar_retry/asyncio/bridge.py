@@ -27,8 +27,8 @@ class Bridge:
     """Passes calls of other threads to one event loop. Only `post` is thread-safe.
 
     All other methods are for the loop. Calls that arrive while the loop is busy are passed
-    together. Waking a loop is a system call and makes two threads take the interpreter's lock from
-    each other, which costs more than a message.
+    together. Waking a loop is a system call, and passes the interpreter's lock from thread to
+    thread, which costs more than the handling of a message.
 
     Attributes:
         loop: The loop.
@@ -38,17 +38,19 @@ class Bridge:
         self.loop = asyncio.get_running_loop()
         fork.guard(self, "loop")
         self._posted: deque[Callable[[], None]] = deque()
-        self._told = False
+        self._is_notified = False
 
     def check(self) -> None:
         """Raise unless this is called on the loop.
 
         Raises:
-            EventLoopError: it is called on a different loop.
+            EventLoopError: the method is called on a different loop.
             ForkedError: the bridge was made before a fork.
         """
         if asyncio.get_running_loop() is not self.loop:
-            closed = ", which is closed," if self.loop.is_closed() else ""  # forked: it raises
+            closed = (
+                ", which is closed," if self.loop.is_closed() else ""
+            )  # after a fork this raises
             raise EventLoopError(
                 f"this object belongs to the event loop on which it was made{closed} and cannot be "
                 "used on another one; make a new one there (the client can be the same)"
@@ -60,16 +62,16 @@ class Bridge:
         An exception on one of pulsar-client's threads would end the process.
         """
         self._posted.append(call)
-        if self._told:
+        if self._is_notified:
             return
-        self._told = True
+        self._is_notified = True
         try:
             self.loop.call_soon_threadsafe(self._deliver)
         except RuntimeError:  # the loop is closed, and so nothing waits any more
             self._posted.clear()
 
     def _deliver(self) -> None:
-        self._told = False  # before the calls, so that later ones notify the loop again
+        self._is_notified = False  # before the calls, so that later ones notify the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
@@ -81,14 +83,14 @@ class Bridge:
         """
         future: asyncio.Future[Any] = self.loop.create_future()
 
-        def told(result: _pulsar.Result, value: Any = None) -> None:
+        def answered(result: _pulsar.Result, value: Any = None) -> None:
             if result == _OK:
                 self.post(partial(finish, future, value))
             else:
                 self.post(partial(fail, future, of_result(result)))
             keep_thread_state()
 
-        function(*arguments, told)
+        function(*arguments, answered)
         return await future
 
     def follow(self, source: Future[T], ended: Callable[[Future[T]], None]) -> None:

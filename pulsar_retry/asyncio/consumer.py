@@ -48,7 +48,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         batch_limits: tuple[int, int, int],
     ) -> None:
         inside = Inside(consumer)
-        super().__init__(inside.raw, inside.schema)  # one consumer in two
+        super().__init__(inside.raw, inside.schema)  # both use one raw consumer
         self._inner, self._inside = consumer, inside
         self._pool = pool
         self._batch_limits = batch_limits
@@ -71,6 +71,8 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             timeout_millis: How long to wait, in milliseconds; None: without a limit.
 
         Raises:
+            ConfigError: *timeout_millis* is neither an int nor None.
+            EventLoopError: the consumer belongs to another event loop.
             pulsar.Timeout: no message came in time.
             pulsar.AlreadyClosed: the consumer is closed.
         """
@@ -81,7 +83,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             try:
                 raw = fast_receive(0)
             except _pulsar.PulsarException:
-                pass  # asked again below
+                pass  # `receive` of the arrivals asks again below
             else:
                 if raw.redelivery_count() <= receiving.limit or not receiving.is_surplus(raw):
                     inside.took((raw,))
@@ -128,8 +130,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         """Acknowledge a message of either topic; its id is accepted too.
 
         It does not wait for the broker: pulsar-client sends acknowledgements in groups, within a
-        tenth of a second. For an id, the broker is asked once for each ledger to which topic it
-        belongs, which takes about 10 ms.
+        tenth of a second. With ``enable_retry``, prefer messages to ids: for an id the broker is
+        asked, once for each ledger, which topic it belongs to. This blocks the event loop for about
+        10 ms.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -153,7 +156,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     async def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later; see `pulsar_retry.Consumer.negative_acknowledge`.
 
-        It never waits.
+        It does not wait for the broker; for an id, see `acknowledge`.
 
         Args:
             message: A message or an id.
@@ -162,6 +165,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
         Raises:
             ConfigError: *delay* is invalid.
+            TypeError: *message* is neither a message nor a message id.
         """
         with translating_errors():
             self._inner.negative_acknowledge(message, delay=delay)

@@ -54,6 +54,6 @@ class Delivery:
             self._inner.modify(seconds)
 
     async def hand_back(self) -> None:
-        """Have the message redelivered at once, because it was not handled."""
+        """Have the message redelivered at once; this does not count as an attempt."""
         with translating_errors():
             self._inner.hand_back()

@@ -14,7 +14,7 @@ from pulsar_retry.runtime.results import error_of
 
 
 def failure(error: Exception) -> Exception:
-    """Return *error* as a type that ``except`` catches with `pulsar`'s and `pulsar.asyncio`'s."""
+    """Return *error* with a type that is an error of both `pulsar` and `pulsar.asyncio`."""
     if not isinstance(error, pulsar.PulsarException) or type(error).__module__ == __name__:
         return error  # an error of this module has both types already
     its_own: Any = type(error)

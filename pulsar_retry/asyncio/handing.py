@@ -32,7 +32,8 @@ class Handing:
     def __init__(self, inside: Inside, bridge: Bridge) -> None:
         self._inside = inside
         self._bridge = bridge
-        # The permits of the hand-off would block. This semaphore comes first, so that one is free.
+        # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
+        # that a permit is free.
         self._room = asyncio.Semaphore(inside.max_pending_letters)
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
@@ -99,7 +100,7 @@ class Handing:
         )
 
     def _hand_on_elsewhere(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
-        """Hand on in another thread, if it can block, for example while the producer is opened.
+        """Hand on in another thread, because it can block while the producer is opened.
 
         Returns:
             A future that resolves when the letter is in flight, or has failed.

@@ -28,7 +28,7 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
     _schema: Any
 
     def __init__(self, producer: Any, most: int | None) -> None:
-        super().__init__(producer._producer, producer._schema)  # noqa: SLF001 - one producer in two
+        super().__init__(producer._producer, producer._schema)  # noqa: SLF001 - both use one raw producer
         self._inner = producer
         self._bridge = Bridge()
         self._room = asyncio.Semaphore(most) if most else None
@@ -60,7 +60,7 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
             pulsar.PulsarException: the message was not published, as far as is known.
         """
         self._bridge.check()
-        message = self._inner._build_msg(  # noqa: SLF001 - the one place that knows them all
+        message = self._inner._build_msg(  # noqa: SLF001 - it takes all arguments
             content,
             properties,
             partition_key,
@@ -80,13 +80,16 @@ class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsa
         return pulsar.MessageId.wrap(sent)
 
     def _send(
-        self, message: Any, landed: Callable[[], None], told: Callable[[_pulsar.Result, Any], None]
+        self,
+        message: Any,
+        landed: Callable[[], None],
+        answered: Callable[[_pulsar.Result, Any], None],
     ) -> None:
         """Send *message*, and have *landed* called on the loop when it has left the queue."""
 
         def receipt(result: _pulsar.Result, message_id: Any) -> None:
             self._bridge.post(landed)
-            told(result, message_id)
+            answered(result, message_id)
 
         try:
             self._producer.send_async(message, receipt)

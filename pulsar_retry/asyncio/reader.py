@@ -43,7 +43,7 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
     _schema: Any
 
     def __init__(self, reader: Any, pool: Pool) -> None:
-        super().__init__(reader._reader, reader._schema)  # noqa: SLF001 - one reader in two
+        super().__init__(reader._reader, reader._schema)  # noqa: SLF001 - both use one raw reader
         self._inner = reader
         self._pool = pool
         self._bridge = Bridge()

@@ -16,7 +16,7 @@ from pulsar_retry.pull.signals import SIGNALS
 
 
 @attrs.define
-class _Ears:
+class _Listeners:
     """The listeners on one event loop.
 
     Attributes:
@@ -33,7 +33,9 @@ class _Ears:
             listener(number)
 
 
-_ears: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Ears] = weakref.WeakKeyDictionary()
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Listeners] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @contextlib.contextmanager
@@ -47,18 +49,18 @@ def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    ears = _ears.setdefault(loop, _Ears())
-    if not ears.listeners:
+    of_loop = _by_loop.setdefault(loop, _Listeners())
+    if not of_loop.listeners:
         for number in SIGNALS:
-            ears.before[number] = signal.getsignal(number)
-            loop.add_signal_handler(number, ears.tell, number)
-    ears.listeners.append(asked)
+            of_loop.before[number] = signal.getsignal(number)
+            loop.add_signal_handler(number, of_loop.tell, number)
+    of_loop.listeners.append(asked)
     try:
         yield
     finally:
-        ears.listeners.remove(asked)
-        if not ears.listeners:
-            for number, handler in ears.before.items():
+        of_loop.listeners.remove(asked)
+        if not of_loop.listeners:
+            for number, handler in of_loop.before.items():
                 loop.remove_signal_handler(number)
                 if handler is not None:  # None: the old handler was not set from Python
                     signal.signal(number, handler)

@@ -23,8 +23,7 @@ class Subscriber:
 
     `Client.subscriber` makes it. It works as `pulsar_retry.Subscriber`, but ``async def`` handlers
     run on the event loop on which it is started, ``concurrency`` at a time. ``def`` handlers run on
-    separate threads, as there. One thread receives; it needs no other thread for itself. A
-    subscriber runs once.
+    separate threads, as there. One thread receives. A subscriber runs once.
 
     If its event loop ends first, the subscriber abandons the messages in hand: they are
     redelivered.
@@ -93,7 +92,7 @@ class Subscriber:
                 await self.start()
                 await self._until_the_end()
             except asyncio.CancelledError:
-                await self._stop_in_spite(mode, timeout)
+                await self._stop_although_cancelled(mode, timeout)
                 raise
             return await self.result()
 
@@ -186,7 +185,7 @@ class Subscriber:
         self._bridge.check()
         await asyncio.shield(self._ended)
 
-    async def _stop_in_spite(self, mode: StopMode, timeout: Duration) -> None:
+    async def _stop_although_cancelled(self, mode: StopMode, timeout: Duration) -> None:
         """Stop although the caller is cancelled; abandon if it is cancelled again."""
         self._inner._ask(mode, timeout)
         try:
