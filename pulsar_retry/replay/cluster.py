@@ -62,7 +62,7 @@ class Cluster:
     @property
     def admin_url(self) -> str:
         """The root URL of the REST API."""
-        return self._admin_url or _by_custom(self.service_url)
+        return self._admin_url or _usual_admin_url(self.service_url)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cluster:
@@ -76,13 +76,13 @@ class Cluster:
             ConfigError: a variable is invalid.
         """
         names = ("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file")
-        said: dict[str, Any] = {
+        given: dict[str, Any] = {
             name: text for name in names if (text := environment.get(f"PULSAR_{name.upper()}"))
         }
         insecure = environment.get("PULSAR_TLS_ALLOW_INSECURE", "").strip().lower()
         if insecure not in _TRUE + _FALSE:
             raise ConfigError.bad("PULSAR_TLS_ALLOW_INSECURE", insecure, "true or false")
-        return cls(**said, tls_allow_insecure=insecure in _TRUE)
+        return cls(**given, tls_allow_insecure=insecure in _TRUE)
 
     def read_token(self) -> str | None:
         """Return the current token; None if there is none.
@@ -145,7 +145,7 @@ class Cluster:
         return AdminClient(self, check=True)
 
 
-def _by_custom(service_url: str) -> str:
+def _usual_admin_url(service_url: str) -> str:
     """Return the usual URL of the REST API, on the first host."""
     scheme, _, hosts = service_url.partition("://")
     first = hosts.split(",", 1)[0].split("/", 1)[0]

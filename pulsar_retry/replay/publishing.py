@@ -1,4 +1,4 @@
-"""The hand-off of consumers, for code that publishes letters without a consumer of its own."""
+"""The hand-off of letters, for code that publishes letters without a consumer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AcknowledgedLater:
 
 @contextlib.contextmanager
 def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
-    """Give a hand-off that publishes letters; letters that are in flight at the end fail.
+    """Yield a hand-off that publishes letters; letters that are in flight at the end fail.
 
     Args:
         client: Publishes the letters.

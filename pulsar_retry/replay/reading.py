@@ -17,7 +17,7 @@ from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
 
 #: Milliseconds to wait for a message that is known to be stored.
 _PATIENCE_MS = 30_000
-#: Milliseconds in which each partition is read once.
+#: Milliseconds in which `tail_letters` reads each partition once.
 _TAIL_MS = 200
 
 
@@ -117,7 +117,7 @@ def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> L
 
 @contextlib.contextmanager
 def reader_of(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[Any]:
-    """Give a raw reader of one partition, which leaves no trace when it is closed."""
+    """Yield a raw reader of one partition. It has no durable subscription that would remain."""
     bare = BareClient.create_reader(client, topic, start, receiver_queue_size=500)
     try:
         yield bare._reader  # noqa: SLF001 - raw messages need less time

@@ -17,7 +17,7 @@ class RedriveJudge:
     """Decides which letters are redriven, and to which topic.
 
     Attributes:
-        problems: Why letters have no target, in words.
+        problems: Why letters stay in the dead-letter topic, in words; a dictionary without values.
     """
 
     def __init__(

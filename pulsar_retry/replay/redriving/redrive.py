@@ -48,7 +48,7 @@ MAX_REDRIVES = 5
 
 #: How many letters are in flight at a time.
 _IN_FLIGHT = 1000
-#: Seconds after which the consumer of a killed process is gone.
+#: Seconds to wait until the broker has removed the consumer of a killed process.
 _BUSY_PATIENCE = 10.0
 
 _ALL = Filter()
@@ -104,8 +104,8 @@ class Redrive:
             subscription: The subscription whose letters are redriven. Letters that do not name a
                 subscription count as letters of this one.
             dlq_subscription: The subscription of the dead-letter topic through which letters are
-                read. None means `pulsar-retry`, or the only one. If there is none, `pulsar-retry`
-                is created at the earliest letter.
+                read. None means `pulsar-retry`, or else the only one. If there is no subscription,
+                `pulsar-retry` is created at the earliest letter.
             naming: How retry topics are named if letters do not give the name.
             where: Which letters are redriven.
             limit: How many letters are redriven at most. After a kill it may be more, by those of
@@ -244,11 +244,11 @@ class Redrive:
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
             consumer = stack.enter_context(_consumer(client, self._source, through))
-            # Our consumer is the only one now, so nobody else writes a checkpoint.
+            # This consumer is the only one now, so no other process writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
-            store.save(attrs.evolve(checkpoint, exact=False))  # exact again when this run has ended
+            store.save(attrs.evolve(checkpoint, exact=False))  # inexact until the run ends
             judge = self._judge(admin, checkpoint.job)
             watched = partitions if self._max_failure_ratio is not None else []
             failures = stack.enter_context(
@@ -312,7 +312,7 @@ class Redrive:
 
 @contextlib.contextmanager
 def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
-    """Give the only consumer of the dead-letter topic's subscription, as a raw consumer.
+    """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
 
     It is Exclusive, so that neither another redrive nor another consumer takes its letters. With
     this type the broker also has no limit for letters that are delivered and not acknowledged.

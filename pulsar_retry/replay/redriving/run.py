@@ -52,7 +52,16 @@ LIMIT, CANCELLED, RATIO = "limit", "cancelled", "failure_ratio"
 
 @attrs.frozen
 class Returned:
-    """A letter that was not published or not acknowledged, and is to be tried again."""
+    """A letter that was not published or not acknowledged, and is to be tried again.
+
+    Attributes:
+        raw: The dead letter, as a raw message.
+        number: The number that identifies it within the job.
+        letter: The letter to publish.
+        error: Why it failed.
+        first: When it failed for the first time, by the monotonic clock.
+        due: When it may be tried again, by the same clock.
+    """
 
     raw: Any
     number: int
@@ -126,11 +135,11 @@ class Run:
         self._work = work
         self._cancelled = cancelled
         self._lock = threading.Lock()
-        self._back: SimpleQueue[Returned] = SimpleQueue()
+        self._failed_letters: SimpleQueue[Returned] = SimpleQueue()
         self._returned: deque[Returned] = deque()
-        self._seen: dict[int, bool] = {}  # whether it was published
+        self._seen: dict[int, bool] = {}  # by number: whether the letter was published
         self._saved = work.checkpoint.redriven
-        self._open = dict(work.checkpoint.ends)
+        self._open_partitions = dict(work.checkpoint.ends)
         self._sent = 0
         self._next_tick = 0.0
         self.redriven = work.checkpoint.redriven
@@ -173,8 +182,8 @@ class Run:
     def _letters(self) -> Iterator[tuple[Any, int, str]]:
         """Yield the unacknowledged letters of the job, with their numbers and places."""
         last = time.monotonic()
-        while self._open and not self.stopped:
-            self._look_around()
+        while self._open_partitions and not self.stopped:
+            self._check()
             if len(self._returned) >= _MAX_RETURNED:
                 time.sleep(_TICK / 10)
                 continue
@@ -197,12 +206,12 @@ class Run:
         ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
         end = self._work.checkpoint.ends.get(topic)
         if end is None or (ledger, entry) > (end.ledger, end.entry):
-            self._open.pop(topic, None)  # the letters of a partition come in order
+            self._open_partitions.pop(topic, None)  # the letters of a partition come in order
             return None
         if batch < 0 and (ledger, entry) == (end.ledger, end.entry):
-            self._open.pop(topic, None)
+            self._open_partitions.pop(topic, None)
         number = ((where.partition() + 1 << 63 | ledger) << 40 | entry) << 24 | batch + 1
-        if number in self._seen:  # for example, the broker was restarted
+        if number in self._seen:  # redelivered, for example after a restart of the broker
             if self._seen[number]:
                 self._acknowledge(raw)
             return None
@@ -211,9 +220,9 @@ class Run:
 
     def _forget_passed(self) -> None:
         with contextlib.suppress(AdminError):
-            for topic in list(self._open):
+            for topic in list(self._open_partitions):
                 if self._work.passed(topic):
-                    del self._open[topic]
+                    del self._open_partitions[topic]
 
     # -- handing on -------------------------------------------------------------------------------
 
@@ -231,18 +240,18 @@ class Run:
         self._seen[hand.number] = True
 
     def failed(self, hand: _Hand, error: BaseException) -> None:
-        """Take a letter back. Any thread may call it."""
+        """Record a letter whose hand-off failed. Any thread may call it."""
         if isinstance(error, AcknowledgeError):
             self.landed(hand)
         now = time.monotonic()
         due, first = now + _PAUSE, hand.first or now
-        self._back.put(Returned(hand.raw, hand.number, hand.letter, error, first, due))
+        self._failed_letters.put(Returned(hand.raw, hand.number, hand.letter, error, first, due))
 
     def _take_back(self) -> None:
         """Publish again what was not published, and acknowledge again what was published."""
         with contextlib.suppress(Empty):
             while True:
-                each = self._back.get_nowait()
+                each = self._failed_letters.get_nowait()
                 if isinstance(each.error, AcknowledgeError):
                     self._acknowledge(each.raw)
                 elif isinstance(each.error.__cause__, _FINAL):
@@ -267,7 +276,7 @@ class Run:
 
     # -- between letters --------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
+    def _check(self) -> None:
         if self._cancelled.is_set():
             self.stopped = self.stopped or CANCELLED
         if time.monotonic() >= self._next_tick:
@@ -276,7 +285,7 @@ class Run:
     def _tick(self) -> None:
         self._next_tick = time.monotonic() + _TICK
         self._take_back()
-        # A restart of the broker is no reason to stop: the letters wait for it, too.
+        # Continue if the broker is not reachable: it may only be restarted.
         with contextlib.suppress(AdminError):
             self._save()
         with contextlib.suppress(pulsar.PulsarException):
@@ -301,7 +310,7 @@ class Run:
     def _await_turn(self, due: float) -> None:
         """Wait until the next letter may be sent, or until the redrive is stopped."""
         while not self.stopped:
-            self._look_around()
+            self._check()
             left = due - time.monotonic()
             if left <= 0:
                 return
@@ -312,11 +321,11 @@ class Run:
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
             self._work.hand_off.flights
-            or not self._back.empty()
+            or not self._failed_letters.empty()
             or (self._returned and self._goes_on())
         ):
             self._take_back()
-            self._look_around()
+            self._check()
             time.sleep(0.005)
         if self._goes_on() and (late := len(self._work.hand_off.flights) + len(self._returned)):
             self.left[REFUSED] += late

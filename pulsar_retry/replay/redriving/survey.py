@@ -91,7 +91,7 @@ class Failures:
             self._readers.append(self._stack.enter_context(reader_of(client, topic, start)))
 
     def count(self) -> int:
-        """Return how many there are by now."""
+        """Return how many letters of the redrive are dead again by now."""
         for reader in self._readers:
             while reader.has_message_available():
                 raw = reader.read_next(_PATIENCE_MS)

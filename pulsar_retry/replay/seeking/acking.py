@@ -15,7 +15,7 @@ from pulsar_retry.errors import SeekError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.seeking.survey import consumers_of, survey_partition
 
-#: Seconds without progress after which it has failed, and after which to send again.
+#: Seconds without progress after which the call fails, and seconds after which to send again.
 _PATIENCE = 30.0
 _AGAIN = 2.0
 _LOOK = 0.05

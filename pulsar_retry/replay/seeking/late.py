@@ -1,8 +1,9 @@
 """Acknowledgements that come after a seek, for messages that were delivered before it. Pure.
 
-The broker accepts them from any consumer. A message that it has not dispatched again by then is
-hidden from the replay. No client can be asked, but the broker reports what it has dispatched since,
-and what is acknowledged. From this it follows which messages were hidden.
+The broker accepts such late acknowledgements from any consumer. If it has not dispatched the
+message again by then, the replay does not deliver the message: the acknowledgement has *hidden* it.
+Consumers cannot be asked which messages they have in hand. But the broker reports what it has
+dispatched since the seek, and what is acknowledged. Hidden messages are found by comparing the two.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Late:
         """Return the new state after another look at the partition."""
         unread = AckState.of(EntryPlace(now.read.ledger, now.read.entry - 1), now.acks.ranges)
         early = set(unread.missing(goal.acks))
-        # Either it was dispatched and acknowledged since the last look, or acknowledged and
-        # skipped. This cannot be known, and to deliver it twice is better than never.
+        # Since the last look it was either dispatched and acknowledged, or acknowledged and
+        # skipped. Which one cannot be known. Delivering it twice is better than never.
         early |= {place for place in self.pending if now.acks.is_acknowledged(place)}
         pending = {place for place in self.pending if place >= now.read}
         return Late(frozenset(pending - early), self.hidden | early)

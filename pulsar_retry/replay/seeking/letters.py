@@ -161,7 +161,7 @@ class SeekJudge:
 
         def fate(letter: OpenLetter) -> Fate:
             if letter.topic not in {None, self.topic}:
-                return Fate.KEPT  # a consumer of several topics has one retry topic for all of them
+                return Fate.KEPT  # consumers of several topics have one retry topic for all of them
             if self.everything:
                 return Fate.PURGED
             if self.restored is None:
@@ -176,7 +176,7 @@ class SeekJudge:
     def _moved(self, letter: OpenLetter, *, is_copied: bool) -> Fate:
         """Return the fate of a letter in a move to a time or a message."""
         if is_copied:
-            return Fate.REPLAYED  # a seek was killed after the copy was stored
+            return Fate.REPLAYED  # by its copy: a seek was killed after it had stored the copy
         fate = self._by_original(letter)
         if fate in {Fate.REPLAYED, Fate.PURGED}:
             return fate

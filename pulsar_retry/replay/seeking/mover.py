@@ -28,7 +28,7 @@ from pulsar_retry.replay.seeking.republishing import Republisher, read_open_lett
 from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_all
 from pulsar_retry.replay.subscription import Subscription
 
-#: Seconds to wait for consumers to come back. Nothing depends on it.
+#: The maximum number of seconds to wait for consumers to reconnect. No result depends on it.
 _COME_BACK = 5.0
 #: How often to disconnect an Exclusive consumer that prevents the acknowledgements.
 _TRIES = 5
@@ -104,7 +104,7 @@ class Mover:
                 try:
                     self._reset_one(goal)
                     break
-                except InTheWayError:  # the consumer came back before us
+                except InTheWayError:  # the Exclusive consumer reconnected before ours connected
                     if attempt == _TRIES - 1:
                         raise
 
@@ -112,7 +112,7 @@ class Mover:
         to: Start = "latest" if goal.begin is None else goal.begin
         self.admin.subscriptions.reset(goal.seen.topic, self.subscription.name, to)
         MOVES.tell(self.subscription.topic, self.subscription.name)
-        # Do this at once, before its consumers are back.
+        # Acknowledge at once, before the consumers have reconnected.
         self._acknowledge(goal.seen.topic, set(goal.acks.acknowledged(goal.seen.log)))
 
     def _connected(self, goals: Sequence[Goal]) -> dict[str, int]:

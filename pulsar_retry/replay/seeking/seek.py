@@ -169,7 +169,7 @@ def letters_of(admin: AdminClient, subscription: Subscription) -> list[Surveyed]
 
 @contextlib.contextmanager
 def client_of(cluster: Cluster) -> Iterator[Client]:
-    """Give a client, and convert pulsar-client's errors to ours meanwhile.
+    """Yield a client; inside the block, convert pulsar-client's errors.
 
     Raises:
         SeekError: the brokers are unreachable, or refuse a request.

@@ -1,8 +1,8 @@
 """Stores values that are too large for a subscription's properties in a compacted topic.
 
 Each namespace has one such topic, with the name ``pulsar-retry-snapshots``. Its keys consist of a
-partition and a snapshot's name. A subscription of our own keeps messages that are not compacted yet
-from being deleted; after a compaction it moves to the end.
+partition and a snapshot's name. The subscription ``pulsar-retry`` prevents the deletion of messages
+that are not compacted yet; after a compaction it moves to the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LargeValues:
         self.topic = TopicName.parse(topic).sibling(_LOCAL)
 
     def put(self, key: str, text: str) -> None:
-        """Store *text*, and return when it is safe."""
+        """Store *text*; return when it is stored and, if possible, compacted."""
         with contextlib.suppress(AdminConflictError):
             self._admin.topics.create(self.topic)
         with contextlib.suppress(AdminConflictError):
@@ -44,7 +44,7 @@ class LargeValues:
         """Return the stored text.
 
         Raises:
-            SnapshotError: there is none.
+            SnapshotError: there is no text for *key*.
         """
         found: bytes | None = None
         if self._admin.topics.exists(self.topic):
@@ -80,7 +80,7 @@ class LargeValues:
         try:
             compaction.start(self.topic)
         except AdminConflictError:
-            return  # another compaction runs; ours is kept until the next
+            return  # another compaction is running; the value is kept until the next one
         deadline = time.monotonic() + _PATIENCE
         while (status := compaction.status(self.topic)) == "RUNNING":
             if time.monotonic() > deadline:

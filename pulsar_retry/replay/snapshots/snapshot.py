@@ -258,7 +258,7 @@ class Snapshot:
         return Snapshot(self.cluster, manifest)
 
     def delete(self) -> None:
-        """Remove the snapshot, so that the broker can delete its messages. It may be gone."""
+        """Remove the snapshot, so that the broker can delete its messages. Can be repeated."""
         with _store(self.cluster) as store:
             store.delete(self.manifest)
 
@@ -320,7 +320,7 @@ def _capture(admin: AdminClient, topic: str, manifest: Manifest) -> Capture:
 
 @contextlib.contextmanager
 def _store(cluster: Cluster) -> Iterator[Store]:
-    """Give a store whose client is opened when it is needed."""
+    """Yield a store whose client is opened when it is needed."""
     with contextlib.ExitStack() as opened:
         admin = opened.enter_context(cluster.admin())
         clients: list[pulsar.Client] = []

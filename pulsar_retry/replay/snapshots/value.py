@@ -18,9 +18,9 @@ from pulsar_retry.wire.names import logical
 #: commands neither show nor read them.
 PIN = "__pulsar-retry-snapshot-"
 
-#: How long a snapshot, and each message in it, is kept (Pub/Sub).
+#: How long a snapshot, and each message in it, is kept, as in Pub/Sub.
 LIFETIME = timedelta(days=7)
-#: A snapshot that would expire earlier than this is not made (Pub/Sub).
+#: A snapshot that would expire earlier than this is not made, as in Pub/Sub.
 LEAST = timedelta(hours=1)
 #: An unfinished snapshot is removed after this time.
 UNFINISHED = timedelta(hours=1)
@@ -47,8 +47,8 @@ def checked_labels(labels: object) -> dict[str, str]:
     """Return the labels of a snapshot.
 
     Raises:
-        ConfigError: this is not a mapping of text to text, has more than 64 labels, or one that is
-            too long (Pub/Sub).
+        ConfigError: *labels* is not a mapping of text to text, has more than 64 labels, or one with
+            more than 63 characters. The limits are those of Pub/Sub.
     """
     accepted = f"at most {_MAX_LABELS} names with texts, each of at most 63 characters"
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
@@ -80,7 +80,7 @@ def _partition(topic: str, number: int) -> str:
 def expiry(now: datetime, oldest: datetime | None, lifetime: timedelta = LIFETIME) -> datetime:
     """Return when a snapshot that is made now expires.
 
-    That is after 7 days, minus the age of its oldest unacknowledged message.
+    It expires after 7 days, less the age of its oldest unacknowledged message.
 
     Args:
         now: The time.
