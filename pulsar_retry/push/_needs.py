@@ -1,4 +1,4 @@
-"""Imported first: it says what to install if the extra is missing."""
+"""Raises an error that says what to install if the extra ``push`` is missing. Imported first."""
 
 from pulsar_retry._extras import need
 

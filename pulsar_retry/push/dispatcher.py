@@ -260,7 +260,7 @@ class Dispatcher:
         )
         if paused:
             self._pacer.pause()
-        self._subscriber = Subscriber(client, _with(options, self._pusher, self._pacer))
+        self._subscriber = Subscriber(client, _for_subscriber(options, self._pusher, self._pacer))
         self._tally.watch(self._pacer.pace)
 
     def _poster(self, endpoint: str) -> Poster:
@@ -389,5 +389,5 @@ class Dispatcher:
         return self._tally
 
 
-def _with(options: Options, pusher: Pusher, pacer: Pacer) -> Options:
+def _for_subscriber(options: Options, pusher: Pusher, pacer: Pacer) -> Options:
     return attrs.evolve(options, handler=pusher, workers=LOOP, admission=pacer, around=pusher)

@@ -38,7 +38,7 @@ class PushMetrics:
         self._pace = pace
 
     def end(self) -> None:
-        """Show no gauges any more; counters stay."""
+        """Remove the gauges; counters stay."""
         self._ledger.detach(self)
 
     def gauges(self) -> dict[str, float]:

@@ -63,7 +63,7 @@ class Form:
 
 
 class Pusher:
-    """Called on an event loop with each message; raises an error without an acknowledgement.
+    """Called on an event loop with each message; raises an error if it is not acknowledged.
 
     As a context manager, it is entered on that loop before the first message and left after the
     last one. `change` and `give_up` may be called on any thread.
@@ -89,7 +89,7 @@ class Pusher:
         self._retries_in_place = retries_in_place
         self._loop: asyncio.AbstractEventLoop | None = None
         self._at_work: set[asyncio.Task[Any]] = set()
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._has_left = threading.Event()
         self._is_measuring = False
         self.ready: Callable[[], object] | None = None
@@ -143,7 +143,7 @@ class Pusher:
             raise PushNacked.of(poster.endpoint, answer, _words(signatures))
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Measure for the pacer how busy this thread is; without requests, nothing is measured."""
+        """Measure for the pacer how busy this thread is, until `MEASURED` seconds have passed."""
         began, self._is_measuring = time.thread_time(), True
 
         def measured() -> None:
@@ -169,7 +169,7 @@ class Pusher:
                 attribute_headers=form.attribute_headers,
             )
             headers += own
-            self._tell(left_out)
+            self._log_left_out(left_out)
         if traced := outgoing():
             taken = {name.lower() for name, _ in headers}
             own = [(name.encode(), value.encode()) for name, value in traced.items()]
@@ -180,11 +180,11 @@ class Pusher:
             signatures += signer.headers(audience, pushed.key, body)
         return body, headers, signatures
 
-    def _tell(self, left_out: list[str]) -> None:
+    def _log_left_out(self, left_out: list[str]) -> None:
         """Log each attribute that cannot be a header, once."""
         for name in left_out:
-            if name not in self._told and len(self._told) < _MOST_TOLD:
-                self._told.add(name)
+            if name not in self._logged and len(self._logged) < _MOST_TOLD:
+                self._logged.add(name)
                 _log.warning(
                     "the attribute %.100r is not sent, because it cannot be a header", name
                 )

@@ -153,7 +153,7 @@ def fetcher(url: str) -> Callable[[], Fetched]:
         try:
             response = opener.open(url, timeout=_TIMEOUT)
         except urllib.error.HTTPError as error:
-            error.close()  # else its connection lives as long as the error
+            error.close()  # otherwise its connection stays open as long as the error exists
             raise
         with response:
             content = response.read(_MOST + 1)

@@ -7,7 +7,7 @@ import resource
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Reserved for the rest of the process, but at most half of them.
+#: How many are reserved for the rest of the process, but at most half of the limit.
 _OTHERS = 128
 
 

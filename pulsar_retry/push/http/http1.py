@@ -83,8 +83,8 @@ class Http1(HttpConnection):
     def _is_framed(self, interim: h11.InformationalResponse) -> bool:
         """Tell whether an interim response has the headers of a final one, and is the last one.
 
-        Some frameworks write the status of their application in this way. A true interim response
-        does not say either whether the connection stays open.
+        Some frameworks write the status of their application in this way. A header ``Connection:
+        keep-alive`` is such a sign, too: a true interim response does not have it.
         """
         follows = self._http.trailing_data[0][: len(_VERSION)]
         if follows and _VERSION.startswith(follows):

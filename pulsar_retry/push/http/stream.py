@@ -25,8 +25,8 @@ _PER_ADDRESS = 3.0
 #: How many bytes are read after a connection broke: enough for an answer.
 _MOST_AT_LAST = 64 * 1024
 
-#: Held while the protocols of a context are set and used, because each dispatcher has its own
-#: thread.
+#: Held while the ALPN protocols of a shared context are set and used, because dispatchers run on
+#: different threads.
 _OFFERING = threading.Lock()
 
 

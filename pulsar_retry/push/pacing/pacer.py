@@ -15,7 +15,8 @@ from pulsar_retry.push.pacing.window import INITIAL, Window
 #: How many messages are received ahead and not sent yet, at most.
 _AHEAD = 256
 
-#: The same during a backoff. Messages that a lane retries at once are sent after these.
+#: The same during a backoff. It is small, because messages that a lane retries at once are sent
+#: after these.
 _AHEAD_BACKING_OFF = 16
 
 
@@ -59,7 +60,7 @@ def in_hand(window: int) -> int:
     return window + min(window, _AHEAD)
 
 
-def _nobody() -> None:
+def _do_nothing() -> None:
     """Do nothing: the default until a subscriber is attached."""
 
 
@@ -70,7 +71,7 @@ class Pacer:
         self._fresh = window
         self._clock = clock
         self._lock = threading.Lock()
-        self._changed: Callable[[], None] = _nobody
+        self._changed: Callable[[], None] = _do_nothing
         self._window = attrs.evolve(window)
         self._manageable = float(window.maximum)
         self._backoff = PushBackoff()
@@ -79,8 +80,7 @@ class Pacer:
         self._last_sent = -math.inf
         self._is_paused = self._is_stopping = False
 
-    # -- called by the subscriber
-    # -------------------------------------------------------------------
+    # -- called by the subscriber -----------------------------------------------------------------
 
     def attach(self, changed: Callable[[], None]) -> None:
         """Register *changed*, which is called when more messages may pass than before."""
