@@ -119,10 +119,10 @@ class Transport:
 
     def send(self, method: str, path: str, body: object = None, **query: object) -> AdminReply:
         """Send a request as `json` does, but return the whole answer."""
-        self._get_to_know(path)
+        self._check_once(path)
         url = f"{self._root}/admin/v2/{path}"
-        if said := {name: _text(each) for name, each in query.items() if each is not None}:
-            url += "?" + urllib.parse.urlencode(said)
+        if given := {name: _text(each) for name, each in query.items() if each is not None}:
+            url += "?" + urllib.parse.urlencode(given)
         content = None if body is None else json.dumps(body).encode()
         for _ in range(_MAX_REDIRECTS):
             response = self._request(method, url, path, content)
@@ -132,7 +132,7 @@ class Transport:
             url = self._followed(url, target, path)
         raise AdminError(None, path, f"more than {_MAX_REDIRECTS} redirects")
 
-    def _get_to_know(self, path: str) -> None:
+    def _check_once(self, path: str) -> None:
         """Check once that the REST API answers. Later requests can take long.
 
         Raises:

@@ -97,7 +97,7 @@ class Ledger:
         self.topic = topic
         self.subscription = subscription
         # Threads add to it without a lock: the interpreter switches threads only at calls and
-        # jumps, and there is none between reading and writing it.
+        # jumps, and `+= 1` has neither.
         self.acknowledged = 0
         self.due = 1
         self._looked = 0
@@ -192,7 +192,7 @@ class Ledger:
             self._sources.discard(source)
 
     def is_over(self, now: float) -> bool:
-        """Tell whether no source was attached for `KEPT` seconds, as far as earlier calls saw."""
+        """Tell whether no source was attached at any call in the last `KEPT` seconds."""
         with self.lock:
             if self._sources:
                 self._idle_since = None
@@ -238,7 +238,7 @@ class Book:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ledgers: dict[tuple[str, str], Ledger] = {}
-        # Ledgers that are over, as long as other code still uses them.
+        # Ledgers that are not kept any more, as long as other code still uses them.
         self._over: weakref.WeakValueDictionary[tuple[str, str], Ledger]
         self._over = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
@@ -249,7 +249,7 @@ class Book:
             key = (topic, subscription)
             ledger = self._ledgers.get(key)
             if ledger is None:
-                self._sort_out()
+                self._release_unused()
                 ledger = self._over.pop(key, None) or Ledger(topic, subscription)
                 self._ledgers[key] = ledger
             return ledger
@@ -257,11 +257,11 @@ class Book:
     def ledgers(self) -> list[Ledger]:
         """Return all ledgers."""
         with self._lock:
-            self._sort_out()
+            self._release_unused()
             return [*self._ledgers.values(), *self._over.values()]
 
-    def _sort_out(self) -> None:
-        """Release ledgers that are over. Call it with the lock held."""
+    def _release_unused(self) -> None:
+        """Drop the ledgers that were not used for `KEPT` seconds. Call it with the lock held."""
         now = self._clock()
         for key, ledger in list(self._ledgers.items()):
             if ledger.is_over(now):

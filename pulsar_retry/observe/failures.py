@@ -1,4 +1,4 @@
-"""The log of failed messages: one line for many similar failures, and never message contents."""
+"""The log of failed messages: one line for many similar failures, without payloads."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class FailureLog:
         if not _log.isEnabledFor(level):
             return
         ledger, place = self._watch.ledger, _place(error)
-        is_told = cause is not None and place and (turn.is_first or level == logging.DEBUG)
+        has_traceback = cause is not None and place and (turn.is_first or level == logging.DEBUG)
         _log.log(
             level,
             "a message failed and %s (%s, subscription %r, attempt %d): %s%s%s",
@@ -121,7 +121,7 @@ class FailureLog:
             _text(error),
             place,
             turn,
-            exc_info=error if is_told and level != logging.WARNING else None,
+            exc_info=error if has_traceback and level != logging.WARNING else None,
             extra=self._watch.facts(message, attempt=attempt, reason=reason),
         )
 

@@ -73,16 +73,16 @@ class Mirror:
                 self.copy()
 
     def _run(self) -> None:
-        has_told = False
+        has_warned = False
         while not self._ended.wait(INTERVAL):
             try:
                 self.copy()
             except Exception as error:  # noqa: BLE001 - the next copy may succeed
-                if not has_told:
+                if not has_warned:
                     _log.warning(
                         "the metrics could not be written (this is logged only once): %s", error
                     )
-                has_told = True
+                has_warned = True
 
     def copy(self) -> None:
         """Copy the counts since the last time."""
@@ -99,10 +99,12 @@ class Mirror:
                         value -= before
                         before = 0.0 if sample.labels["le"] == "+Inf" else total
                     self._write(spec, sample.name, sample.labels, value)
-            # These gauges have no source any more.
+            # Gauges that have no source any more.
             for key in self._gauges - self._seen:
                 self._values[key].set(0.0)
-            for key in self._written.keys() - self._seen:  # if it returns, it starts at 0
+            for key in (
+                self._written.keys() - self._seen
+            ):  # a subscription that starts again, starts at 0
                 del self._written[key]
 
     def _write(self, spec: Spec, name: str, labels: dict[str, str], value: float) -> None:
@@ -123,7 +125,7 @@ class Mirror:
             self._gauges.add(key)
             self._values[key].set(value)
         elif change := value - self._written.get(key, 0.0):
-            # The file may be from an earlier process with this number; its values continue.
+            # The file may be from an earlier process with the same id; its values continue.
             self._values[key].inc(change)
             self._written[key] = value
 

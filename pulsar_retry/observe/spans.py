@@ -77,7 +77,7 @@ class Spans:
 
         def handle(message: Any) -> Any:
             with self.process(message) as span:
-                return _judged(span, handler(message))
+                return _with_outcome(span, handler(message))
 
         return handle
 
@@ -86,7 +86,7 @@ class Spans:
 
         async def handle(message: Any) -> Any:
             with self.process(message) as span:
-                return _judged(span, await handler(message))
+                return _with_outcome(span, await handler(message))
 
         return handle
 
@@ -210,7 +210,7 @@ def _attempt(message: Any) -> int:
         return 1
 
 
-def _judged(span: Span, result: Any) -> Any:
+def _with_outcome(span: Span, result: Any) -> Any:
     if result is not None and (outcome := outcome_of(result)) is not None:
         _failed(span, outcome)
     return result

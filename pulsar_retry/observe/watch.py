@@ -96,7 +96,7 @@ class Watch:
         self.ledger = ledger
         self._hooks = hooks or NONE
         self._now = now
-        self._told: set[tuple[str, type]] = set()
+        self._logged: set[tuple[str, type]] = set()
         self._looks_at_all = self._hooks.on_recovered is not None
         if self._looks_at_all:
             ledger.look_at_all()
@@ -119,12 +119,12 @@ class Watch:
     # -- what happens to messages -----------------------------------------------------------------
 
     def acknowledged(self, raw: Any) -> None:
-        """Sample an acknowledgement that was counted already; an id contains nothing to sample."""
+        """Sample an acknowledgement that was counted already; an id has neither attempt nor age."""
         now = self._now()
         if not _is_whole(raw):
             self.ledger.look(now, None, 0.0)
             return
-        attempt, age = _seen(raw, now)
+        attempt, age = _attempt_and_age(raw, now)
         self.ledger.look(now, attempt, age)
         self._recovered(raw, attempt)
 
@@ -133,7 +133,7 @@ class Watch:
         if not _is_whole(raw):
             self.ledger.acknowledged += 1
             return
-        attempt, age = _seen(raw, self._now())
+        attempt, age = _attempt_and_age(raw, self._now())
         self.ledger.letter_acknowledged(attempt, age)
         self._recovered(raw, attempt)
 
@@ -219,7 +219,7 @@ class Watch:
         if is_whole := _is_whole(raw):
             topic, message_id = _topic(raw), raw.message_id()
         if attempt is None:
-            attempt = _seen(raw, 0.0)[0] if is_whole else 1
+            attempt = _attempt_and_age(raw, 0.0)[0] if is_whole else 1
         return SettleEvent(
             topic=topic,
             subscription=self.ledger.subscription,
@@ -233,8 +233,12 @@ class Watch:
         try:
             return self.event(raw, **facts).facts()
         except Exception as error:  # noqa: BLE001 - the record itself is what matters
-            told = {"message_id": None, "attempt": None, "reason": shown(error)}
-            return {"topic": self.ledger.topic, "subscription": self.ledger.subscription, **told}
+            fallback = {"message_id": None, "attempt": None, "reason": shown(error)}
+            return {
+                "topic": self.ledger.topic,
+                "subscription": self.ledger.subscription,
+                **fallback,
+            }
 
     def _call(self, name: str, raw: Any, **facts: Any) -> None:
         """Call a hook."""
@@ -244,13 +248,13 @@ class Watch:
             raise  # the hook has not caused it
         except BaseException as error:  # noqa: BLE001 - a hook must not disturb the consumer
             key = (name, type(error))
-            if key not in self._told and len(self._told) < _MOST_ERRORS:
-                self._told.add(key)
+            if key not in self._logged and len(self._logged) < _MOST_ERRORS:
+                self._logged.add(key)
                 text = "the hook %s raised an exception; others of this type are not logged"
                 _log.exception(text, name, extra=self.facts(raw))
 
     def _done(self, raw: Any, attempt: int | None = None) -> None:
-        seen, age = _seen(raw, self._now())
+        seen, age = _attempt_and_age(raw, self._now())
         self.ledger.done(attempt or seen, age)
 
 
@@ -267,7 +271,7 @@ def _topic(raw: Any) -> str:
     return topic
 
 
-def _seen(raw: Any, now: float) -> tuple[int, float]:
+def _attempt_and_age(raw: Any, now: float) -> tuple[int, float]:
     """Return the number of a message's attempt, and the seconds since its first publication."""
     try:
         properties = raw.properties()

@@ -27,7 +27,7 @@ class LetterReader:
     Attributes:
         admin: The client of the REST API.
         client: Reads the letters.
-        topic: Its full name.
+        topic: The full name of the dead-letter topic.
         partitions: The full names of its partitions.
         through: Letters that this subscription has acknowledged are left out; None leaves out none.
     """
@@ -57,13 +57,13 @@ class LetterReader:
 
 @contextlib.contextmanager
 def look_into(cluster: Cluster, dlq: str, subscription: str | None) -> Iterator[LetterReader]:
-    """Give a reader of a dead-letter topic.
+    """Yield a reader of a dead-letter topic.
 
     Args:
         cluster: The cluster.
         dlq: The name of the topic.
         subscription: A subscription of the topic; letters that it has acknowledged are left out.
-            None means `pulsar-retry`, or the only one.
+            None means `pulsar-retry`, or else the only one.
 
     Raises:
         PulsarRetryError: there is no such topic, or no such subscription.

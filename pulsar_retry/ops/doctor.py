@@ -25,9 +25,10 @@ from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durabl
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming, TopicName
 
-#: The broker's default, for roles that may not read the setting.
+#: The broker's default for the number of letters that it examines for a common delay. It is used
+#: for roles that may not read the setting.
 _LOOKAHEAD = 50_000
-#: How many letters are read to find out whether many have the same delay.
+#: How many of these letters are read, to find out whether they have the same delay.
 _LOOKS = 8
 #: Like the broker, ignore differences of due times that are smaller than this (a tick).
 _TICK = timedelta(seconds=1)
@@ -77,72 +78,74 @@ def _url(admin: AdminClient) -> str:
     return admin.endpoint.admin_url
 
 
-def _topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if not admin.topics.exists(it.topic):
-        yield CheckResult("topic", "error", f"{it.topic} does not exist")
+def _topic(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    if not admin.topics.exists(target.topic):
+        yield CheckResult("topic", "error", f"{target.topic} does not exist")
         return
-    count = admin.topics.partitions(it.topic)
+    count = admin.topics.partitions(target.topic)
     yield CheckResult(
-        "topic", "ok", f"{it.topic}, {f'{count} partitions' if count else 'not partitioned'}"
+        "topic", "ok", f"{target.topic}, {f'{count} partitions' if count else 'not partitioned'}"
     )
-    stats = all_stats(admin, it.topic, precise=False)["subscriptions"].get(it.name)
+    stats = all_stats(admin, target.topic, precise=False)["subscriptions"].get(target.name)
     if stats is None:
-        yield CheckResult("subscription", "error", f"{it.topic} has no subscription {it.name}")
+        yield CheckResult(
+            "subscription", "error", f"{target.topic} has no subscription {target.name}"
+        )
         return
     kind, consumers = stats.get("type") or "None", len(stats["consumers"])
     text = f"{kind}, {consumers} consumers" if consumers else "no consumer is connected"
     yield CheckResult("subscription", "ok", text)
 
 
-def _delays(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if admin.topics.exists(it.retry_letter_topic):
-        policy = admin.topics.policy(it.retry_letter_topic, "delayedDelivery")
-        yield from settings.of_delays(it.retry_letter_topic, policy)
+def _delays(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    if admin.topics.exists(target.retry_letter_topic):
+        policy = admin.topics.policy(target.retry_letter_topic, "delayedDelivery")
+        yield from settings.of_delays(target.retry_letter_topic, policy)
 
 
-def _quota(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    topics = [each for each in _topics(it) if admin.topics.exists(each)]
+def _quota(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    topics = [each for each in _topics(target) if admin.topics.exists(each)]
     policy = admin.topics.policy
     yield from settings.of_quota({each: policy(each, "backlogQuotaMap") for each in topics})
 
 
-def _inactivity(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    for topic in _topics(it):
+def _inactivity(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    for topic in _topics(target):
         if admin.topics.exists(topic):
             policy = admin.topics.policy(topic, "inactiveTopicPolicies")
             kept = bool(durable_subscriptions(admin, topic))
             yield from settings.of_inactivity(topic, policy, kept=kept)
 
 
-def _broker(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    namespace = "/".join(_namespace(it.topic))
+def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    namespace = "/".join(_namespace(target.topic))
     found = None
     with contextlib.suppress(AdminForbiddenError):
         found = admin.broker_configuration()
     minutes = None if found is None else int(found.get("subscriptionExpirationTimeMinutes", 0))
     with contextlib.suppress(AdminForbiddenError):
-        said = admin.namespaces.policy(namespace, "subscriptionExpirationTime")
-        minutes = minutes if said is None else int(said)
+        own_value = admin.namespaces.policy(namespace, "subscriptionExpirationTime")
+        minutes = minutes if own_value is None else int(own_value)
     yield from settings.of_expiry(namespace, minutes)
     yield from settings.of_broker(found, admin.broker_version())
 
 
-def _topics(it: Subscription) -> tuple[str, ...]:
-    return it.topic, it.retry_letter_topic, it.dead_letter_topic
+def _topics(target: Subscription) -> tuple[str, ...]:
+    return target.topic, target.retry_letter_topic, target.dead_letter_topic
 
 
-def _waiting_letters(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+def _waiting_letters(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     """Check whether so many letters have the same delay that the broker does not read further."""
     name = "waiting letters"
-    if not admin.topics.exists(it.retry_letter_topic):
+    if not admin.topics.exists(target.retry_letter_topic):
         return
     most, lookahead = 0, _lookahead(admin)
-    for topic in admin.topics.partition_names(it.retry_letter_topic):
-        stats = admin.topics.stats(topic, precise=False)["subscriptions"].get(it.name)
+    for topic in admin.topics.partition_names(target.retry_letter_topic):
+        stats = admin.topics.stats(topic, precise=False)["subscriptions"].get(target.name)
         waiting = stats["msgBacklog"] if stats else 0
         most = max(most, waiting)
         if 0 < lookahead <= waiting and keeps_later_waiting(
-            _dues(admin, topic, it.name, lookahead), datetime.now(UTC)
+            _dues(admin, topic, target.name, lookahead), datetime.now(UTC)
         ):
             text = (
                 f"{waiting:,} on {topic}, and the first {lookahead:,} have the same delay: until "
@@ -168,10 +171,10 @@ def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
 
 def _lookahead(admin: AdminClient) -> int:
     try:
-        settings = admin.broker_configuration()
+        configuration = admin.broker_configuration()
     except AdminForbiddenError:
         return _LOOKAHEAD
-    return int(settings.get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
+    return int(configuration.get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
 
 
 def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:
@@ -187,23 +190,28 @@ def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[dat
     return dues
 
 
-def _retry_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+def _retry_topic(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     name = "retry topic"
-    if not admin.topics.exists(it.retry_letter_topic):
+    if not admin.topics.exists(target.retry_letter_topic):
         text = (
-            f"{it.retry_letter_topic} does not exist: no consumer has used enable_retry yet, or "
-            "another dialect is used (--naming)"
+            f"{target.retry_letter_topic} does not exist: no consumer has used enable_retry yet, "
+            "or another dialect is used (--naming)"
         )
         yield CheckResult(name, "warning", text)
-    elif it.name not in durable_subscriptions(admin, it.retry_letter_topic):
-        text = f"{it.retry_letter_topic} has no subscription {it.name}: nobody reads its letters"
+    elif target.name not in durable_subscriptions(admin, target.retry_letter_topic):
+        text = (
+            f"{target.retry_letter_topic} has no subscription {target.name}: "
+            "nobody reads its letters"
+        )
         yield CheckResult(name, "error", text)
     else:
-        yield CheckResult(name, "ok", it.retry_letter_topic)
+        yield CheckResult(name, "ok", target.retry_letter_topic)
 
 
-def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    name, topic = "dead-letter topic", it.dead_letter_topic
+def _dead_letter_topic(
+    target: Subscription, admin: AdminClient, _: Client
+) -> Iterator[CheckResult]:
+    name, topic = "dead-letter topic", target.dead_letter_topic
     if not admin.topics.exists(topic):
         text = (
             f"{topic} does not exist: there was no dead letter yet, or the topic has another name "
@@ -238,21 +246,21 @@ def _dead_letter_topic(it: Subscription, admin: AdminClient, _: Client) -> Itera
         yield CheckResult(name, "warning", text)
 
 
-def _expiry(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    for topic in (it.retry_letter_topic, it.dead_letter_topic):
+def _expiry(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    for topic in (target.retry_letter_topic, target.dead_letter_topic):
         if admin.topics.exists(topic) and (expiry := admin.topics.policy(topic, "messageTTL")):
             text = f"letters in {topic} expire after {expiry} s, read or not (messageTTL)"
             yield CheckResult("expiry", "warning", text)
 
 
-def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+def _dialect(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
     """Look for topics with the names of other dialects, which a consumer would not read."""
-    own = {it.retry_letter_topic, it.dead_letter_topic}
-    topics = set(admin.namespaces.topics("/".join(_namespace(it.topic))))
+    own = {target.retry_letter_topic, target.dead_letter_topic}
+    topics = set(admin.namespaces.topics("/".join(_namespace(target.topic))))
     others = {
         each
         for naming in Naming
-        for letters in [naming.topics(it.topic, it.name)]
+        for letters in [naming.topics(target.topic, target.name)]
         for each in (letters.retry, letters.dead_letter)
     }
     if strange := sorted((others - own) & topics):
@@ -262,8 +270,8 @@ def _dialect(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckR
         yield CheckResult("names", "ok", "no letter topics with the names of other dialects")
 
 
-def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
-    for topic in (it.retry_letter_topic, it.dead_letter_topic):
+def _permissions(target: Subscription, admin: AdminClient, client: Client) -> Iterator[CheckResult]:
+    for topic in (target.retry_letter_topic, target.dead_letter_topic):
         if not admin.topics.exists(topic):
             continue
         try:
@@ -276,10 +284,10 @@ def _permissions(it: Subscription, admin: AdminClient, client: Client) -> Iterat
             yield CheckResult("permissions", "ok", f"this role may publish to {topic}")
 
 
-def _retention(it: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
-    if not admin.topics.exists(it.topic):
+def _retention(target: Subscription, admin: AdminClient, _: Client) -> Iterator[CheckResult]:
+    if not admin.topics.exists(target.topic):
         return
-    kept = admin.topics.retention(it.topic)
+    kept = admin.topics.retention(target.topic)
     if kept.keeps_nothing:
         text = "none: a seek cannot replay messages that every subscription has acknowledged"
         yield CheckResult("retention", "warning", text)

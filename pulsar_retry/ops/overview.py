@@ -31,11 +31,11 @@ class LetterTopic:
         main_topic: The topic of the subscription that it belongs to; None if it is not known.
         subscription: That subscription.
         backlog: How many letters wait for its subscription `pulsar-retry`, which redrives use, or
-            else for its only subscription, or the one with the most. Without a subscription it is
-            the number of stored entries: they stay as long as the retention says, or until the
+            else for its only subscription, or the one with most letters. Without a subscription it
+            is the number of stored entries: they stay as long as the retention says, or until the
             broker closes the current ledger.
-        oldest_age_seconds: The age of the oldest of them, from its publish time; None if there is
-            none.
+        oldest_age_seconds: The seconds since the oldest of them was published; None if no letter
+            waits.
         rate_in: Letters that arrive per second, averaged over about a minute.
         rate_out: Letters that are delivered per second.
         partitions: How many partitions it has; 0 if it is not partitioned.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 #: After each request, wait at least this many times as long as the request took.
-_PEACE = 5
+_PAUSE_RATIO = 5
 
 
 class Polling:
@@ -38,4 +38,4 @@ class Polling:
         while not self._ended.wait(wait):
             began = time.monotonic()
             self._poll()
-            wait = max(self._interval, _PEACE * (time.monotonic() - began))
+            wait = max(self._interval, _PAUSE_RATIO * (time.monotonic() - began))

@@ -11,8 +11,8 @@ from pulsar_retry.policy.durations import text_of
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
-#: The first releases in which it loses no letters, one for each release line.
-_MENDED = ((4, 0, 13), (4, 2, 4))
+#: The first releases in which this tracker loses no letters, one for each release line.
+_FIXED_IN = ((4, 0, 13), (4, 2, 4))
 _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS).delays
 
@@ -74,7 +74,7 @@ def of_quota(topics: Mapping[str, Mapping[str, Any] | None]) -> Iterator[CheckRe
 def of_inactivity(
     topic: str, policy: Mapping[str, Any] | None, *, kept: bool
 ) -> Iterator[CheckResult]:
-    """Check when an unused topic is deleted; *kept*: whether it has a subscription."""
+    """Check when an unused topic is deleted; *kept* tells whether it has a subscription."""
     if policy is None or not policy.get("deleteWhileInactive"):
         return
     after = f"{policy.get('maxInactiveDurationSeconds')} s without use"
@@ -87,7 +87,7 @@ def of_inactivity(
 
 
 def of_expiry(namespace: str, minutes: int | None) -> Iterator[CheckResult]:
-    """Check after how many minutes unused subscriptions expire; None if it is not known."""
+    """Check when unused subscriptions expire; *minutes* is None if it is not known."""
     name = "subscription expiry"
     if minutes is None:
         yield _hidden(name, "subscriptionExpirationTimeMinutes")
@@ -102,7 +102,7 @@ def of_expiry(namespace: str, minutes: int | None) -> Iterator[CheckResult]:
 
 
 def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[CheckResult]:
-    """Check settings of the broker itself; None if this role must not read them."""
+    """Check the broker's own *settings*; they are None if this role may not read them."""
     if settings is None:
         yield _hidden("batches", "acknowledgmentAtBatchIndexLevelEnabled")
         yield _hidden("delay tracker", "delayedDeliveryTrackerFactoryClassName")
@@ -116,20 +116,20 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
     else:
         yield CheckResult("batches", "ok", "single messages of a batch are acknowledged")
     tracker = settings.get("delayedDeliveryTrackerFactoryClassName", "").rpartition(".")[2]
-    if tracker == _BUCKETS and not _is_mended(version):
+    if tracker == _BUCKETS and not _is_fixed(version):
         text = f"{tracker} of Pulsar {version} can lose letters: update to 4.0.13, 4.2.4 or newer"
         yield CheckResult("delay tracker", "error", text)
     else:
         yield CheckResult("delay tracker", "ok", tracker or "the default one")
 
 
-def _is_mended(version: str) -> bool:
+def _is_fixed(version: str) -> bool:
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
     if match is None:
         return False
     found = tuple(map(int, match.groups()))
-    same_line = [each for each in _MENDED if each[:2] == found[:2]]
-    return found >= (same_line or [max(_MENDED)])[0]
+    same_line = [each for each in _FIXED_IN if each[:2] == found[:2]]
+    return found >= (same_line or [max(_FIXED_IN)])[0]
 
 
 def _hidden(check: str, setting: str) -> CheckResult:
