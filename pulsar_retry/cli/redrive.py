@@ -155,9 +155,9 @@ def command(
 
 
 def _job_key() -> str:
-    """Return a key that is the same for the same command, also for times like "2h" ago."""
-    said = click.get_current_context().params
-    what = {name: value for name, value in said.items() if name in _WHAT}
+    """Return a key that is the same for the same command. A text such as "2h" keeps its key."""
+    given = click.get_current_context().params
+    what = {name: value for name, value in given.items() if name in _WHAT}
     return json.dumps(what, sort_keys=True, default=str)
 
 

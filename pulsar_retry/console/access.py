@@ -15,7 +15,7 @@ from pulsar_retry.errors import ConfigError
 
 COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.
-_FEWEST = 16
+_SHORTEST = 16
 #: How long a session lasts, in seconds, and how many sessions there may be.
 _LASTS, _MOST_SESSIONS = 12 * 3600.0, 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -40,8 +40,9 @@ def host_of(header: str) -> str:
 class Access:
     """Decides whose requests the console serves. Thread-safe.
 
-    On loopback, requests must have a loopback host name. So a foreign page cannot read anything by
-    DNS rebinding, which makes its own name lead here. Beyond loopback, every request needs a token.
+    On loopback, requests must have a loopback host name. This prevents DNS rebinding, in which the
+    name of an attacker's page resolves to this machine. Beyond loopback, every request needs a
+    token.
     """
 
     def __init__(
@@ -63,9 +64,9 @@ class Access:
                 "access_token_file: expected a file that holds a token, because other machines may "
                 "reach the console"
             )
-        if token is not None and len(token) < _FEWEST:
+        if token is not None and len(token) < _SHORTEST:
             raise ConfigError(
-                f"access_token_file: expected a token of {_FEWEST} characters or more"
+                f"access_token_file: expected a token of {_SHORTEST} characters or more"
             )
         self._token = None if token is None else token.encode()
         self._hosts: frozenset[str] | None = None
@@ -143,16 +144,16 @@ class Access:
         with self._lock:
             self._sessions.pop(cookie or "", None)
 
-    def _is_token(self, said: str, address: str) -> bool:
+    def _is_token(self, given: str, address: str) -> bool:
         if self._token is None:
             return False
         self._throttle.take(address)
-        if not _equal(said.strip(), self._token):
+        if not _equal(given.strip(), self._token):
             return False
         self._throttle.give_back(address)
         return True
 
 
-def _equal(said: str, wanted: bytes) -> bool:
+def _equal(given: str, wanted: bytes) -> bool:
     """Compare in constant time."""
-    return hmac.compare_digest(said.encode("utf-8", "replace"), wanted)
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted)

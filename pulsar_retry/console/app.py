@@ -118,9 +118,9 @@ class Console:
         )
 
     def _topic(self, request: Request) -> Response:
-        said = dict(request.query_params)
-        topic = self.desk.checked(said.get("name", ""))
-        asked = {name: said[name] for name in _FILTER if said.get(name)}
+        query = dict(request.query_params)
+        topic = self.desk.checked(query.get("name", ""))
+        asked = {name: query[name] for name in _FILTER if query.get(name)}
         return self._views.page(
             "topic.html",
             request,
@@ -132,8 +132,8 @@ class Console:
         )
 
     def _letter(self, request: Request) -> Response:
-        said = request.query_params
-        topic, message_id = self.desk.checked(said.get("name", "")), said.get("id", "")
+        query = request.query_params
+        topic, message_id = self.desk.checked(query.get("name", "")), query.get("id", "")
         facts = self.desk.letter(topic, message_id)
         payload = _payload(facts)
         return self._views.page(
@@ -142,7 +142,7 @@ class Console:
             topic=topic,
             facts=facts,
             forms=FORMS,
-            payload=None if payload is None else displayed(payload, said.get("as")),
+            payload=None if payload is None else displayed(payload, query.get("as")),
         )
 
     # -- redriving --------------------------------------------------------------------------------
@@ -151,10 +151,10 @@ class Console:
         return self._views.page("redrives.html", request, jobs=self.jobs.all())
 
     def _redrive(self, request: Request) -> Response:
-        said = dict(request.query_params)
-        topic = self.desk.checked(said.get("name", ""))
+        query = dict(request.query_params)
+        topic = self.desk.checked(query.get("name", ""))
         return self._views.page(
-            "redrive.html", request, topic=topic, wanted=RedriveRequest.of(said, topic)
+            "redrive.html", request, topic=topic, wanted=RedriveRequest.of(query, topic)
         )
 
     def _look(self, _request: Request, form: _Form) -> Response:
@@ -222,7 +222,7 @@ class Console:
         return take
 
     def _fault(self, request: Request, error: Exception) -> Response:
-        status, text = _told(error)
+        status, text = _status_and_text(error)
         return self._views.page("fault.html", request, status=status, text=text, code=status)
 
 
@@ -252,7 +252,7 @@ _STATUS = (
 )
 
 
-def _told(error: Exception) -> tuple[int, str]:
+def _status_and_text(error: Exception) -> tuple[int, str]:
     """Return the status and the text of an error."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail

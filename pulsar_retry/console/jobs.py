@@ -84,12 +84,12 @@ class RedriveRequest:
         )
 
     def _job_key(self) -> str:
-        """Return a key that is the same for the same fields, also for times like "2h" ago."""
+        """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
         what = attrs.asdict(self, filter=attrs.filters.exclude("rate"))
         return json.dumps(what, sort_keys=True)
 
 
-def where_of(said: Mapping[str, str]) -> Filter:
+def where_of(form_fields: Mapping[str, str]) -> Filter:
     """Return the filter for letters; empty fields are ignored.
 
     Raises:
@@ -97,7 +97,7 @@ def where_of(said: Mapping[str, str]) -> Filter:
     """
 
     def one(name: str) -> tuple[str, ...]:
-        text = said.get(name, "").strip()
+        text = form_fields.get(name, "").strip()
         return (text,) if text else ()
 
     return Filter(
@@ -105,8 +105,8 @@ def where_of(said: Mapping[str, str]) -> Filter:
         error=one("error"),
         fingerprint=one("fingerprint"),
         key=one("key"),
-        since=moment("since", said.get("since", "").strip() or None),
-        until=moment("until", said.get("until", "").strip() or None),
+        since=moment("since", form_fields.get("since", "").strip() or None),
+        until=moment("until", form_fields.get("until", "").strip() or None),
     )
 
 
@@ -166,7 +166,7 @@ class Job:
 
     def _run(self) -> None:
         try:
-            done = self._redrive.run(self._tell)
+            done = self._redrive.run(self._record_progress)
         except PulsarRetryError as error:
             self._fail(str(error))
         except PulsarException as error:
@@ -177,7 +177,7 @@ class Job:
         else:
             self.progress = JobProgress(_state(done), done)
 
-    def _tell(self, so_far: Redriven) -> None:
+    def _record_progress(self, so_far: Redriven) -> None:
         self.progress = JobProgress("running", so_far)
 
     def _fail(self, why: str) -> None:

@@ -104,7 +104,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def _one_token(given: dict[str, Any]) -> dict[str, Any]:
-    """Leave out a token from the environment if an option gives one in the other way."""
+    """Ignore a token, or its file, from the environment if an option gives the other one."""
     source = click.get_current_context().get_parameter_source
     for name, other in (("token", "token_file"), ("token_file", "token")):
         by_option = given[other] is not None and source(other) is ParameterSource.COMMANDLINE
@@ -114,13 +114,13 @@ def _one_token(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cluster(given: dict[str, Any], config_file: str | None) -> Cluster:
-    said = {key: value for key, value in given.items() if value is not None}
-    if {"token", "token_file"} & set(said):
+    named = {key: value for key, value in given.items() if value is not None}
+    if {"token", "token_file"} & set(named):
         # A given token replaces the token or the token file of the configuration file.
         base = {k: v for k, v in _read(config_file).items() if k not in {"token", "token_file"}}
     else:
         base = _read(config_file)
-    arguments = base | said
+    arguments = base | named
     service_url = arguments.pop("service_url", None)
     if arguments.get("tls_allow_insecure"):  # the user knows it: no warning for each request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)

@@ -159,7 +159,7 @@ def _check_is_new(target: Path, *, force: bool) -> None:
 
 @contextlib.contextmanager
 def _complete(target: Path, *, force: bool) -> Iterator[Path]:
-    """Give a temporary file beside *target*, which replaces *target* when it is complete."""
+    """Yield a temporary file beside *target*; it replaces *target* when it is complete."""
     if target.exists() and not target.is_file():  # a pipe or a device, which must not be replaced
         yield target
         return

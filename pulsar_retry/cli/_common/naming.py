@@ -11,8 +11,10 @@ from pulsar_retry.errors import ConfigError
 
 __all__ = ["by_options"]
 
+#: The beginning of an error: the name of an argument, before ``=value`` or a colon.
 _FIRST = re.compile(r"(\w+)(?:=(?:True(?=: ))?|(?=: ))")
-_WISH = re.compile(r"\b(\w+)=(True|False)\b")
+#: An argument that the error recommends, such as ``wrapped=False``.
+_ADVICE = re.compile(r"\b(\w+)=(True|False)\b")
 
 
 def by_options(
@@ -39,4 +41,4 @@ def by_options(
     if (first := _FIRST.match(text)) is not None and first[1] in options:
         value = text[first.end() :]
         text = f"{options[first[1]]}{'' if value.startswith(':') else ' '}{value}"
-    return ConfigError(_WISH.sub(named, text))
+    return ConfigError(_ADVICE.sub(named, text))

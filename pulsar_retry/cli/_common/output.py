@@ -53,7 +53,7 @@ def _plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[float, float | None], None]]:
-    """Give a function that shows the progress on standard error: what is done, and the total.
+    """Yield a function that shows progress on standard error: what is done, and the total.
 
     It shows nothing if standard error is not a terminal.
     """

@@ -134,7 +134,7 @@ def _load(limit: int | None) -> list[airports.Record]:
 
 @contextlib.contextmanager
 def _broker(service_url: str | None, report: Storyteller) -> Iterator[str]:
-    """Give the URL of the user's broker, or of a broker that runs only for the demo."""
+    """Yield the URL of the user's broker, or of a broker that runs only for the demo."""
     if service_url:
         report.step("broker", service_url)
         yield service_url

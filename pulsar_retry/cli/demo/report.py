@@ -41,7 +41,7 @@ class Storyteller:
 
     @contextlib.contextmanager
     def progress(self, total: int) -> Iterator[Callable[[WorkCount], None]]:
-        """Give a function that shows the progress of the workers; call it a few times a second."""
+        """Yield a function that shows the progress of the workers; call it a few times a second."""
         if not self._console.is_terminal:
             yield self._lines(total)
             return
