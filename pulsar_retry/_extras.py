@@ -6,7 +6,7 @@ import importlib
 
 
 def need(extra: str, who: str, *names: str) -> None:
-    """Import what *who* needs, or say which *extra* brings it.
+    """Import what *who* needs, or raise an error that names the *extra* to install.
 
     Raises:
         ModuleNotFoundError: one of the modules *names* is missing.

@@ -113,8 +113,8 @@ class Client(consumer_client.Client):
                 does not set it.
             flow_control: The limits on what is in hand at a time.
             concurrency: How many handlers run at a time.
-            workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need a
-                processor each, or that can crash. Handler and schema are then pickled, and the
+            workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need much
+                processor time, or that can crash. Handler and schema are then pickled, and the
                 workers import the program's main module: guard it by
                 ``if __name__ == "__main__"``.
             consumer_type: The type of the subscription. None: the type of its connected consumers,
@@ -125,15 +125,15 @@ class Client(consumer_client.Client):
                 count, which is only in memory, and there a `Defer` uses up an attempt.
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
-            breaker: When to stop receiving because nearly everything fails. None: never.
-            quarantine: When a message is taken to crash its workers. None: after three crashes with
-                worker processes, otherwise never.
+            breaker: When to stop receiving because too many messages fail. None: never.
+            quarantine: When a message counts as the cause of crashes of its workers. None: after
+                three crashes with worker processes, otherwise never.
             prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
                 in addition to those in hand. A small number leaves more to other consumers.
             schema: The topic's schema.
             initial_position: Where a new subscription starts.
             naming: The rules for the names of letters' topics that no policy names.
-            codec: The client whose readers shall understand the failure properties of letters, in
+            codec: The system whose readers can understand the failure properties of letters, in
                 addition to this package.
             redact: A function that is called with ``reason``, ``message`` or ``traceback``, and the
                 text of it, before a letter takes the text out of the process. It returns the text

@@ -114,7 +114,7 @@ class AdminError(PulsarRetryError):
     """
 
     def __init__(self, status: int | None, path: str, reason: str) -> None:
-        super().__init__(status, path, reason)  # a copy is made from these
+        super().__init__(status, path, reason)  # unpickling calls the class with these
         self.status = status
         self.path = path
         self.reason = reason
@@ -170,12 +170,12 @@ class LetterPublishError(SettleError):
 
     def __init__(self, topic: str, cause: object, *, right: str = "produce") -> None:
         """Make the error. *right* is the missing right if *cause* is an authorization error."""
-        said = shown(cause)
+        reason = shown(cause)
         if isinstance(cause, AuthorizationError):
-            said = f"the role of this client may not {right} there ({said})"
+            reason = f"the role of this client may not {right} there ({reason})"
         if right == FIRST_SUBSCRIPTION:
-            said += _ADVICE
-        super().__init__(topic, said)  # a copy is made from these
+            reason += _ADVICE
+        super().__init__(topic, reason)  # unpickling calls the class with these
         self.topic = topic
 
     def __str__(self) -> str:

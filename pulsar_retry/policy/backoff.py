@@ -133,8 +133,8 @@ class Exponential:
         try:
             grown = self.minimum * self.multiplier ** max(0, attempt - 1)
         except OverflowError:
-            # The limit depends on the exponent, not on a product that is wrong already. The Go
-            # client's default backoff gets negative from count 34 on.
+            # The Go client compares the overflowed product with the maximum instead, so its
+            # default backoff is negative from count 34 on.
             return self.maximum if self.minimum else 0.0
         return min(grown, self.maximum)
 

@@ -23,7 +23,7 @@ class Outcome(Exception):  # noqa: N818 - it is a handler's decision, not an err
 
 
 class Retry(Outcome):
-    """Deliver the message again later. This uses up an attempt; after the last one it is dead.
+    """Deliver the message again later. This uses up an attempt; the last one dead-letters it.
 
     Args:
         delay: Seconds or a timedelta, up to 864 000 s.

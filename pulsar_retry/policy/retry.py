@@ -209,9 +209,9 @@ class RetryPolicy:
         """
         settings = resolve(
             {
-                "call": _said(call),
-                "subscriber": _said(self),
-                "client": _said(client),
+                "call": _settings_of(call),
+                "subscriber": _settings_of(self),
+                "client": _settings_of(client),
                 "environment": from_environment(environment or {}, READERS),
                 "default": _DEFAULTS,
             }
@@ -321,7 +321,8 @@ class RetryPolicy:
         return _retry(backoff, attempt, soonest), _retry(backoff, attempt, latest)
 
 
-def _said(policy: RetryPolicy | None) -> dict[str, Any]:
+def _settings_of(policy: RetryPolicy | None) -> dict[str, Any]:
+    """Return the settings of a policy by name; None for those that it leaves open."""
     return {} if policy is None else attrs.asdict(policy, recurse=False)
 
 

@@ -6,7 +6,7 @@
         client = pulsar.Client(broker.service_url)
 
 `pulsar-retry standalone` does the same from a shell. `LocalCluster` has several processes, two
-brokers and two bookies, for tests that one process is not enough for. Besides Python, only a Java
+brokers and two bookies, for tests that need more than one process. Besides Python, only a Java
 runtime of version 17 or later is necessary; `pip install "pulsar-retry[standalone]"` brings one.
 """
 

@@ -46,7 +46,7 @@ _ARGUMENTS = {
 class LocalCluster:
     """A real Pulsar 4.2 cluster on loopback: ZooKeeper, two bookies and two brokers.
 
-    It is for tests that one process is not enough for: a broker is killed and its topics move to
+    It is for tests that need more than one process: a broker is killed and its topics move to
     the other one, topics are unloaded, or a bookie is missing. Each process is a JVM with a guard,
     as in `Standalone`, and always ends together with this process. All of them need about 1.2 GB of
     memory and 10 to 25 seconds to start. The first start downloads Pulsar's jars.

@@ -211,9 +211,9 @@ def run_jvm(
     options = jvm.java_options(java, program.heap, program.direct_memory, fast_start=True)
     options += [f"-D{each}" for each in program.properties]
     class_and_arguments = [program.main, *program.arguments, *arguments]
-    told = folder.write_arguments(options, runtime.jars, class_and_arguments)
+    arguments_file = folder.write_arguments(options, runtime.jars, class_and_arguments)
     return jvm.GuardedProcess.start(
-        [str(java.executable), f"@{told}"],
+        [str(java.executable), f"@{arguments_file}"],
         cwd=folder.path,
         lock=folder.lock,
         output=folder.output,

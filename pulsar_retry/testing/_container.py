@@ -170,7 +170,7 @@ class PulsarContainer:
     def _configured(self) -> DockerContainer:
         from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional
 
-        _do_without_reaper_if_need_be()
+        _disable_missing_reaper()
         container = DockerContainer(self._image)
         container.with_command(["sh", "-c", _COMMAND])
         container.with_env("PULSAR_MEM", _MEMORY)
@@ -231,8 +231,8 @@ def _published(broker_port: int, web_port: int) -> dict[str, Setting]:
     }
 
 
-def _do_without_reaper_if_need_be() -> None:
-    """Switch off Testcontainers' reaper if its image is not available; nothing would start."""
+def _disable_missing_reaper() -> None:
+    """Switch off Testcontainers' reaper if its image is missing; otherwise nothing starts."""
     from testcontainers.core.config import testcontainers_config  # noqa: PLC0415 - optional
 
     if "TESTCONTAINERS_RYUK_DISABLED" not in os.environ:

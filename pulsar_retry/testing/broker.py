@@ -99,7 +99,7 @@ def find_broker() -> BrokerChoice:
 def running_broker(
     choice: BrokerChoice | None = None, *, settings: Mapping[str, Setting] | None = None
 ) -> Iterator[RunningBroker]:
-    """Give a broker that is ready. A broker that was started for this is stopped at the end.
+    """Yield a broker that is ready. A broker that was started for this is stopped at the end.
 
     Args:
         choice: The result of `find_broker`; None calls it.

@@ -103,8 +103,7 @@ class VirtualClock(Clock):
                 heapq.heappop(self._due)  # no thread waits for it any more
             return self._due[0][0] if self._due else math.inf
 
-    # -- for the code that uses the clock (`Clock`)
-    # -------------------------------------------------
+    # -- for the code that uses the clock (`Clock`) ---------------------------------------------
 
     def lock(self) -> Any:
         """Return a lock that another thread may release."""
@@ -157,8 +156,7 @@ class VirtualClock(Clock):
         """Wait until *ticket* is woken or timed out; tell whether it was woken."""
         with self._changed:
             if not ticket.is_over and timeout is not None:
-                # Always later than now, because some waits have a rest that is too small to move
-                # the clock.
+                # Always later than now: the remaining time can be too small to change the clock.
                 due = max(self._now + timeout, math.nextafter(self._now, math.inf))
                 self._put(due, lambda: self._over(ticket, woken=False), ticket)
             if ticket.thread is not None and not ticket.is_over:

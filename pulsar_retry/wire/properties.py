@@ -158,7 +158,6 @@ def count_of(text: str | None) -> int | None:
     """Return a count; None if it is absent or unreadable.
 
     A count that is too large for Java's int becomes the largest int, because 0 would restart it.
-
     """
     if text is None:
         return None
@@ -254,8 +253,8 @@ def counts(count: int, delay: float, level: int | None) -> dict[str, str]:
     """
     texts = {
         RECONSUMETIMES: str(min(count, _MAX_COUNT)),
-        DELAY_TIME: str(round(delay * 1000)),
-    }  # ms on the wire
+        DELAY_TIME: str(round(delay * 1000)),  # in milliseconds
+    }
     return texts if level is None else {**texts, DELAY: str(level)}
 
 

@@ -141,8 +141,8 @@ def owner_of(dead_letter_topic: str, properties: Mapping[str, str], naming: Nami
         properties: The letter's properties.
         naming: The rules for the names of retry topics.
     """
-    said = map(properties.get, (REAL_TOPIC, REAL_SUBSCRIPTION, RETRY_TOPIC))
-    return _owner_of(dead_letter_topic, naming, *said)
+    origin = map(properties.get, (REAL_TOPIC, REAL_SUBSCRIPTION, RETRY_TOPIC))
+    return _owner_of(dead_letter_topic, naming, *origin)
 
 
 @functools.lru_cache(1024)  # it runs once per letter, and there are few subscriptions

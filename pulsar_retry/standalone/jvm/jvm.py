@@ -109,9 +109,9 @@ class GuardedProcess:
             StandaloneError: It does not start, or another process holds *lock*.
         """
         head = [sys.executable, "-I", "-S", guard.__file__]
-        told = [str(os.getpid()), str(grace), str(lock), str(litter or ""), str(output)]
+        guard_arguments = [str(os.getpid()), str(grace), str(lock), str(litter or ""), str(output)]
         process = subprocess.Popen(  # noqa: S603 - our own guard
-            [*head, *told, *command],
+            [*head, *guard_arguments, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=cwd,

@@ -273,7 +273,7 @@ class MemoryClient(Client):
 
     def _subscriber_of(self, options: Options) -> Subscriber:
         """Return a subscriber that records the errors that `raise_errors` raises."""
-        return super()._subscriber_of(_noting(options, self._world.handler_errors))
+        return super()._subscriber_of(_recording_errors(options, self._world.handler_errors))
 
     def _subscribe_raw(self, *args: Any, message_listener: Any = None, **kwargs: Any) -> Any:
         raw = super()._subscribe_raw(*args, **kwargs)
@@ -292,12 +292,12 @@ class MemoryClient(Client):
         self._client.lose()
 
 
-def _noting(options: Options, errors: list[BaseException]) -> Options:
+def _recording_errors(options: Options, errors: list[BaseException]) -> Options:
     """Return *options* with a handler that also adds failed assertions to *errors*."""
     handler: Any = options.handler
 
     @contextlib.contextmanager
-    def noted() -> Iterator[None]:
+    def recording() -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -306,11 +306,11 @@ def _noting(options: Options, errors: list[BaseException]) -> Options:
             raise
 
     def call(message: Any) -> Any:
-        with noted():
+        with recording():
             return handler(message)
 
     async def call_on_loop(message: Any) -> Any:
-        with noted():
+        with recording():
             return await handler(message)
 
     calls = {THREADS: call, LOOP: call_on_loop}
