@@ -1,4 +1,4 @@
-"""Waiting for a name that only one at a time can have: a producer's, or a subscription's."""
+"""Wait for a name that one client at a time can have: a producer's, or a subscription's."""
 
 from __future__ import annotations
 

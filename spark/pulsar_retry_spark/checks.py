@@ -30,7 +30,7 @@ _Answer = TypeVar("_Answer")
 
 @attrs.frozen
 class Finding:
-    """What one check found. As text it is one line, or two lines if something has to be done.
+    """The result of one check. Its text is one line, or two lines if something has to be done.
 
     Attributes:
         check: What was checked.
@@ -62,7 +62,7 @@ def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> 
             workers. If they have `admin.url`, the broker's settings are also checked.
 
     Returns:
-        The findings, in the order of the checks. If Spark is too old, only that one.
+        The findings, in the order of the checks. If Spark is too old, only the finding about that.
     """
     version = _version(spark)
     if version.level == "error":
@@ -114,7 +114,9 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
         yield Finding("speculation", "warning", text, remedy)
     else:
         yield Finding("speculation", "ok", "off")
-    secrets = [name for name, value in sorted(spark.conf.getAll.items()) if _is_ours(name, value)]
+    secrets = [
+        name for name, value in sorted(spark.conf.getAll.items()) if _is_pulsar_secret(name, value)
+    ]
     if secrets:
         text = f"every task and Spark's web pages may show {', '.join(secrets)}"
         yield Finding(
@@ -124,8 +126,8 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
         yield Finding("secrets", "ok", "none in Spark's configuration")
 
 
-def _is_ours(name: str, value: str) -> bool:
-    """Return whether a setting looks like a secret for Pulsar; Spark's own secrets are ignored."""
+def _is_pulsar_secret(name: str, value: str) -> bool:
+    """Return whether a setting looks like a secret for Pulsar, not one of Spark's own."""
     return value.startswith("eyJ") or ("pulsar" in name.lower() and bool(_SECRET.search(name)))
 
 
@@ -226,7 +228,7 @@ def _cluster(connection: ClusterConnection) -> Cluster:
     )
 
 
-def _found(ask: Callable[[], _Answer]) -> _Answer | None:
+def _unless_missing(ask: Callable[[], _Answer]) -> _Answer | None:
     """Return what *ask* returns; None if the thing does not exist, or does not exist yet."""
     try:
         return ask()
@@ -236,10 +238,10 @@ def _found(ask: Callable[[], _Answer]) -> _Answer | None:
 
 def _deduplication(admin: AdminClient, topic: str) -> Finding:
     check, name = "deduplication", TopicName.parse(topic)
-    on = _found(lambda: admin.topics.policy(topic, "deduplicationEnabled"))
+    on = _unless_missing(lambda: admin.topics.policy(topic, "deduplicationEnabled"))
     if on is None:  # there is no such topic yet
         namespace = f"{name.tenant}/{name.namespace}"
-        on = _found(lambda: admin.namespaces.policy(namespace, "deduplication"))
+        on = _unless_missing(lambda: admin.namespaces.policy(namespace, "deduplication"))
     if on:
         return Finding(check, "ok", f"on for {topic}")
     remedy = f"pulsar-admin namespaces set-deduplication {name.tenant}/{name.namespace} --enable"
@@ -247,13 +249,13 @@ def _deduplication(admin: AdminClient, topic: str) -> Finding:
 
 
 def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterator[Finding]:
-    """Check whether the broker deletes messages that nobody reads, or keeps them for nobody.
+    """Check that *topic* has a subscription that keeps its messages, and none that nobody reads.
 
     *keeper* is the subscription that the sink makes on a dead-letter topic; None if it makes none
     there.
     """
     check = "subscriptions"
-    names = _found(lambda: admin.subscriptions.names(topic)) or []
+    names = _unless_missing(lambda: admin.subscriptions.names(topic)) or []
     left_behind = [name for name in names if name.startswith(PROBE)]
     for name in left_behind:
         text = f"{topic} has {name}, which a killed process left behind: it keeps all messages"
@@ -270,7 +272,7 @@ def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterat
     if users:
         yield Finding(check, "ok", f"{topic} has a subscription")
         return
-    kept = _found(lambda: admin.topics.retention(topic))
+    kept = _unless_missing(lambda: admin.topics.retention(topic))
     if kept and not kept.keeps_nothing:
         yield Finding(
             check, "ok", f"{topic} has no subscription, but the broker keeps messages for a while"
@@ -282,7 +284,7 @@ def _subscriptions(admin: AdminClient, topic: str, keeper: str | None) -> Iterat
 
 
 def _size(admin: AdminClient, ours: int) -> Iterator[Finding]:
-    settings = _found(admin.broker_configuration) or {}
+    settings = _unless_missing(admin.broker_configuration) or {}
     broker = int(settings.get("maxMessageSize", 0))
     if 0 < broker < ours:
         text = f"max_message_bytes={ours}, but the broker accepts only {broker}"

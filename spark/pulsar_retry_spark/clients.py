@@ -32,12 +32,12 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 #: Seconds after which an unused client is closed.
 IDLE = 60.0
 
-#: Seconds after which a subscription is made again if it is gone. This is less than the minute
-#: after which a broker deletes a topic without a subscription.
+#: Seconds for which `CachedClient.keep` trusts that a subscription still exists. This is less than
+#: the minute after which a broker deletes a topic without a subscription.
 _KEPT = 30.0
 
-#: Seconds in which a producer's name becomes free: a broker notices that a worker's host has gone
-#: when two keep-alives of 30 s are not answered.
+#: Seconds to wait until a producer's name becomes free. A broker notices that a worker's host has
+#: gone when two keep-alives of 30 s are not answered.
 _BUSY_FOR = 90.0
 _BUSY_BACKOFF = Exponential(0.1, 5)
 
@@ -132,7 +132,7 @@ class CachedClient:
             raise PulsarFailuresError("PRODUCER_BUSY", text) from None
 
     def forget_producers(self) -> None:
-        """Close the producers after a failure: nobody knows what they are still sending."""
+        """Close the producers after a failure, because they may still be sending rows."""
         producers = list(self._producers.values())
         self._producers.clear()
         self._letter_topics.clear()
@@ -155,7 +155,7 @@ def _ignore(_result: Any) -> None:
 
 @contextlib.contextmanager
 def lease(connection: ClusterConnection) -> Iterator[CachedClient]:
-    """Give the process's client for *connection*; it is opened if necessary, and closed later.
+    """Yield the process's client for *connection*; it is opened if necessary, and closed later.
 
     Thread-safe, but the leased client is not: two threads that send need different connections.
 
@@ -213,7 +213,7 @@ def close_all() -> None:
 
 
 def _forget_inherited() -> None:
-    """Leave the parent's clients alone: their threads do not exist in this process."""
+    """After a fork, never use or close the parent's clients: their threads do not exist here."""
     global _lock  # noqa: PLW0603 - a thread of the parent may have held it
     _lock = threading.Lock()
     for client in _cached.values():

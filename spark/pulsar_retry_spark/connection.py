@@ -1,4 +1,4 @@
-"""How to reach a cluster: a value that travels to the workers, and opens a client there."""
+"""How to reach a cluster: a value that is sent to the workers, where it opens a client."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def local_session(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a Spark session on this machine; at its end, none of its processes and files is left.
+    """Yield a Spark session on this machine, and remove its processes and files at the end.
 
     Its Python workers run this interpreter. Times are in UTC, and a shuffle has two partitions.
     There is no web UI and no progress bar, and the user's Spark configuration is not read. The

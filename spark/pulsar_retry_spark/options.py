@@ -27,7 +27,7 @@ from pulsar_retry_spark.parsing import OptionReader
 #: The largest message by default: a broker's usual 5 MiB, less what broker and client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024
 
-#: The option for each argument name of the policy core.
+#: The option for each argument that the errors of `pulsar_retry` name.
 _OPTION_OF = {
     "dead_letter_topic": "dead_letter.topic",
     "delay_levels": "delay.levels",
@@ -68,8 +68,8 @@ class SinkTargets:
         subscription: The subscription that handles the topic.
         retry: The full name of the retry topic; None if no row can be retried.
         dead_letter: The full name of the dead-letter topic; None if no row can be a dead letter.
-        plan: What a consumer of the subscription would do. It says whether to look for old-style
-            names. None unless both `topic` and `subscription` are given.
+        plan: What a consumer of the subscription would do; with it, the topics' old-style names are
+            looked for. None unless both `topic` and `subscription` are given.
     """
 
     topic: str | None
@@ -116,7 +116,7 @@ class Batching:
 
 @attrs.frozen
 class Claim:
-    """What a driver found out and stored before it started tasks (see `manifest`).
+    """What the driver has found out and stored before it starts tasks (see `manifest`).
 
     Attributes:
         topics: The number of partitions of each topic.
@@ -192,7 +192,7 @@ class SinkOptions:
         try:
             return cls._parse(OptionReader(options))
         except ConfigError as error:
-            raise _in_words_of_options(error) from None
+            raise _naming_option(error) from None
 
     @classmethod
     def _parse(cls, reader: OptionReader) -> SinkOptions:
@@ -231,8 +231,8 @@ class SinkOptions:
         return parsed
 
 
-def _in_words_of_options(error: ConfigError) -> ConfigError:
-    """Name the option in an error where the policy core has named its argument."""
+def _naming_option(error: ConfigError) -> ConfigError:
+    """Return *error* with the name of the option instead of the name of an argument."""
     argument, equals, rest = str(error).partition("=")
     option = _OPTION_OF.get(argument)
     return ConfigError(f"{option}{equals}{rest}") if option else error

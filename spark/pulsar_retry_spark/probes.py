@@ -76,27 +76,27 @@ def look(options: SinkOptions) -> BrokerView:
 
 
 def unreached(
-    spark: SparkSession, connection: ClusterConnection, topic: str, there: str | None
+    spark: SparkSession, connection: ClusterConnection, topic: str, existing_topic: str | None
 ) -> list[str]:
     """Return the errors of workers that do not reach the broker; empty if all reach it.
+
+    If the job fails, Spark's error is raised.
 
     Args:
         spark: The session.
         connection: The cluster.
         topic: The topic to look for, whether it exists or not.
-        there: A topic that exists, if one is known. Looking for it logs no errors.
-
-    If the job fails, Spark's error is raised.
+        existing_topic: A topic that exists, if one is known. Looking for it logs no errors.
     """
     connection = _impatient(connection)
 
     def reach(_: object) -> str:
         try:
             with lease(connection) as client:
-                if there is None:
+                if existing_topic is None:
                     exists(client.client, topic)
                 else:
-                    client.partitions(there)
+                    client.partitions(existing_topic)
         except (pulsar.PulsarException, PulsarFailuresError) as error:
             return _shown(error)
         return ""

@@ -14,7 +14,7 @@ from pulsar_retry.replay.reaching import check_broker
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 
-#: Seconds in which the broker has to answer: one that restarts may take a while.
+#: Seconds in which the broker has to answer, because a restart may take a while.
 PATIENCE = 5.0
 #: Seconds between two tries.
 _PAUSE = 0.2

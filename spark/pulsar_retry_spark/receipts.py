@@ -1,4 +1,4 @@
-"""Waiting for receipts: a task is done when each of its rows has one."""
+"""Wait for receipts: a task is done when each of its rows has one."""
 
 from __future__ import annotations
 

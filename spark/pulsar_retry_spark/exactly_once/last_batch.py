@@ -54,7 +54,7 @@ def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
 
 
 def _last(client: CachedClient, topic: str) -> dict[str, Any] | None:
-    """Return the last content that was written, with its message id."""
+    """Return the content of the last message, with its id; None if there is no message."""
     reader = client.client.create_reader(
         topic, pulsar.MessageId.latest, start_message_id_inclusive=True
     )

@@ -57,7 +57,10 @@ def claimed(options: SinkOptions, batch: int | None, rows: str | None) -> SinkOp
 def _settled(
     options: SinkOptions, rows: str | None
 ) -> tuple[SinkOptions, frozenset[tuple[str, int]]]:
-    """Find the topics and their partitions, and check them against the manifest."""
+    """Return *options* with the final topics, and the number of partitions of each topic.
+
+    Both are compared with the manifest first.
+    """
     topic = sibling_topic(options, "pulsar-failures-manifest")
     try:
         with lease(options.connection) as client:
@@ -127,7 +130,7 @@ def manifest(
 
 
 def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
-    """Write the manifest if there is none yet; compare it with the existing one otherwise."""
+    """Write the manifest if there is none yet; else refuse one that differs from it."""
     topic = client.partitions(topic)[0]  # where the cluster makes new topics partitioned
     client.client.subscribe(
         topic,
@@ -135,6 +138,7 @@ def _claim(client: CachedClient, topic: str, mine: dict[str, Any]) -> None:
         pulsar.ConsumerType.Shared,
         initial_position=pulsar.InitialPosition.Earliest,
     ).close()
+    # The first write may be new. If the second is stored as well, the broker does not deduplicate.
     if _is_stored(client, topic, mine) and _is_stored(client, topic, mine):
         name = TopicName.parse(topic)
         raise ConfigError.bad(

@@ -158,16 +158,16 @@ class Columns:
         ignored: list[str] = []
         of_source: set[str] = set()
         names = list(names)
-        here = {name.lower() for name in names}
-        read_back = here >= READ_BACK
-        accepted = {**COLUMNS, **_KAFKAS} if here >= {*KAFKA} and not read_back else COLUMNS
+        present = {name.lower() for name in names}
+        read_back = present >= READ_BACK
+        accepted = {**COLUMNS, **_KAFKAS} if present >= {*KAFKA} and not read_back else COLUMNS
         for position, name in enumerate(names):
-            ours = _ours(name.lower(), here, read_back=read_back)
-            if ours is None or (name.lower() in _OF_SOURCES and ours in here - {name.lower()}):
+            ours = _ours(name.lower(), present, read_back=read_back)
+            if ours is None or (name.lower() in _OF_SOURCES and ours in present - {name.lower()}):
                 ignored.append(name)
             elif ours in READ_BACK and not read_back:
                 if not extra:
-                    raise ConfigError(_alone(name))
+                    raise ConfigError(_lone_column_text(name))
                 further[name] = position
             elif ours in known:
                 raise ConfigError(f"column {name!r}: expected only one column for {ours}")
@@ -187,9 +187,12 @@ class Columns:
         return cls(known, further, tuple(ignored), frozenset(of_source))
 
 
-def _ours(name: str, here: Container[str], *, read_back: bool) -> str | None:
-    """Return our name for a column of a frame with the columns *here*; None if it is left out."""
-    kafkas = not read_back and all(each in here for each in KAFKA)
+def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
+    """Return our name for the column *name*; None if it is not written.
+
+    *present* are the names of all columns of the frame, in lower case.
+    """
+    kafkas = not read_back and all(each in present for each in KAFKA)
     if name in IGNORED or (kafkas and name == "timestamptype"):
         return None
     if kafkas and name == "timestamp":
@@ -227,7 +230,7 @@ def _warn_once(text: str) -> None:
     _log.warning("%s", text)
 
 
-def _alone(name: str) -> str:
+def _lone_column_text(name: str) -> str:
     return (
         f"unknown column {name!r}: {', '.join(sorted(READ_BACK))} are accepted only together, as "
         "the source gives them; extra=properties or extra=json accepts a column of your own"

@@ -22,9 +22,9 @@ def json_values(column: pa.Array) -> list[Any]:
 
 def to_json(fields: Mapping[str, Any]) -> str:
     """Return *fields* as compact JSON, without nulls; values without a JSON form become text."""
-    there = {name: value for name, value in fields.items() if value is not None}
+    present = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(
-        there, default=_shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        present, default=_shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False
     )
 
 

@@ -31,7 +31,7 @@ def hides_metadata(df: DataFrame) -> bool:
     This reads the plan, because PySpark logs an error if a query names a column that does not
     exist. A cache does not hold hidden columns: a query for one would read the files again.
     """
-    plan = getattr(df.select("*"), "_jdf", None)  # a new plan knows today's caches
+    plan = getattr(df.select("*"), "_jdf", None)  # a new plan uses the present caches
     if plan is None:
         return False
     execution = plan.queryExecution()

@@ -44,7 +44,7 @@ _KAFKA = dict(zip(KAFKA, ("string", "int", "bigint"), strict=True))
 _PULSAR_SPARK = {"origin_topic": "__topic", "origin_message_id": "__messageId"}
 
 #: The columns whose names differ from the names of their arguments.
-_TARGET = {"topic": "target_topic"}
+_RENAMED = {"topic": "target_topic"}
 
 #: For these arguments, a text that is not a column's name is a constant.
 _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
@@ -162,10 +162,10 @@ def failures(
     for name in ("key", "ordering_key"):
         if name in columns:
             columns[name] = _message(columns[name], kinds[name])
-    columns = {_TARGET.get(name, name): column for name, column in columns.items()}
-    for name, its in _PULSAR_SPARK.items():
-        if name not in columns and _has(df, its):
-            columns[its] = _named(its)
+    columns = {_RENAMED.get(name, name): column for name, column in columns.items()}
+    for name, pulsar_spark_column in _PULSAR_SPARK.items():
+        if name not in columns and _has(df, pulsar_spark_column):
+            columns[pulsar_spark_column] = _named(pulsar_spark_column)
     where = _source(df) if source is None else _column(df, "source", source)
     if where is not None:
         columns["source"] = where
@@ -212,10 +212,10 @@ def _reason(
     verdict = Verdict.of(column, kind, "unnamed")
     if verdict is None or verdict.details is None:
         raise ConfigError.bad("reason", reason, "a text, a struct or an array of structs")
-    said = {"details": json_array([verdict])}
+    found = {"details": json_array([verdict])}
     if isinstance(kind, ArrayType):
-        said["rule"] = F.when(verdict.failed, verdict.rules)
-    left = {name: each for name, each in said.items() if name not in columns}
+        found["rule"] = F.when(verdict.failed, verdict.rules)
+    left = {name: each for name, each in found.items() if name not in columns}
     return left | {"reason": F.when(verdict.failed, verdict.reason)}
 
 
@@ -228,9 +228,9 @@ def _message(column: Column, kind: DataType) -> Column:
 
 def _row(df: DataFrame, named: Iterable[object]) -> Column:
     """Return the row as JSON without the *named* columns, or what the reader could not read."""
-    apart = {each.lower() for each in named if isinstance(each, str)}
-    apart = (apart | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
-    fields = [_named(name) for name in df.columns if name.lower() not in apart]
+    left_out = {each.lower() for each in named if isinstance(each, str)}
+    left_out = (left_out | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
+    fields = [_named(name) for name in df.columns if name.lower() not in left_out]
     if not fields:
         raise ConfigError.bad(
             "payload", None, "a column, because no other column is left for the payload"

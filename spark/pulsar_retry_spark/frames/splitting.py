@@ -31,7 +31,8 @@ _NAME_FIELDS = ("condition", "name")
 
 #: The column with the verdict about a row; null for a good row.
 _VERDICT = "__pulsar_retry_verdict"
-_WHOLE = "__pulsar_retry_whole"
+#: The column with the condition that `_all_columns` returns.
+_TRUE = "__pulsar_retry_whole"
 
 
 def split(
@@ -83,10 +84,10 @@ def split(
             would be added, or the plan is random and its rows are not kept.
     """
     verdicts = _verdicts(df, rules)
-    none = F.array().cast("array<string>")
+    empty = F.array().cast("array<string>")
     added = {
         "reason": F.coalesce(*[F.when(each.failed, each.reason) for each in verdicts]),
-        "rule": F.concat(*[F.when(each.failed, each.rules).otherwise(none) for each in verdicts]),
+        "rule": F.concat(*[F.when(each.failed, each.rules).otherwise(empty) for each in verdicts]),
     }
     if any(each.details is not None for each in verdicts):
         added["details"] = json_array(verdicts)
@@ -94,8 +95,8 @@ def split(
     failed = functools.reduce(operator.or_, [each.failed for each in verdicts])
     kept = once and not df.isStreaming
     hidden = ["_metadata"] if kept and hides_metadata(df) else []
-    said = F.when(failed, F.struct(*[column.alias(name) for name, column in added.items()]))
-    judged = df.select("*", *hidden, said.alias(_VERDICT), _all_columns().alias(_WHOLE))
+    verdict = F.when(failed, F.struct(*[column.alias(name) for name, column in added.items()]))
+    judged = df.select("*", *hidden, verdict.alias(_VERDICT), _all_columns().alias(_TRUE))
     if kept:
         judged = keep_rows(judged)
     elif not is_deterministic(judged):
@@ -106,10 +107,10 @@ def split(
             f"{accepted}, or the same rows and verdicts each time: its plan or a rule contains "
             "something like rand() or uuid()",
         )
-    good = judged.where(F.col(_VERDICT).isNull() & F.col(_WHOLE))
-    bad = judged.where(F.col(_VERDICT).isNotNull() & F.col(_WHOLE))
+    good = judged.where(F.col(_VERDICT).isNull() & F.col(_TRUE))
+    bad = judged.where(F.col(_VERDICT).isNotNull() & F.col(_TRUE))
     facts = {name: F.col(f"{_VERDICT}.{name}") for name in added}
-    return good.drop(*hidden, _VERDICT, _WHOLE), bad.withColumns(facts).drop(_VERDICT, _WHOLE)
+    return good.drop(*hidden, _VERDICT, _TRUE), bad.withColumns(facts).drop(_VERDICT, _TRUE)
 
 
 def _all_columns() -> Column:
@@ -200,6 +201,7 @@ def _verdicts(df: DataFrame, rules: Mapping[str, Column | str]) -> list[Verdict]
 
 
 def _name(failure: Column, kind: StructType, default: Column) -> Column:
+    """Return the name of the failed rule in a struct, or *default* if the struct has none."""
     names = [failure[field].cast("string") for field in _NAME_FIELDS if field in kind.names]
     return F.coalesce(*names, default)
 

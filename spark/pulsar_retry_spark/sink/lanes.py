@@ -18,7 +18,8 @@ from pulsar_retry.runtime.threads import keep_thread_state
 from pulsar_retry_spark.options import Batching, SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
 
-#: A timer would end a batch at any row, so its time is one that no batch waits: a day, in ms.
+#: Milliseconds after which pulsar-client would end a batch by time, at any row. It must not, so
+#: this is longer than a batch ever waits: a day.
 _NEVER = 86_400_000
 
 
@@ -154,6 +155,7 @@ class SingleLane:
         self._callback = self._receipt
 
     def _first(self, result: Any, message_id: Any) -> None:
+        """Pass on the first receipt, and keep the thread's Python state, which saves time."""
         keep_thread_state()
         self._receipt(result, message_id)
 

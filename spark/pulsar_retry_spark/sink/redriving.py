@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pulsar_retry.wire import properties as wire
 
 #: Headers that no longer apply: the earlier retry topic, the mark of a truncated payload (it may be
-#: mended), and the earlier redrive with its origin.
+#: repaired), and the earlier redrive with its origin.
 _STALE = frozenset({wire.RETRY_TOPIC, wire.FAILURE_TRUNCATED, wire.REDRIVEN_FROM, wire.REDRIVE_ID})
-_STALE_OF_ANOTHERS = _STALE | {wire.REAL_SUBSCRIPTION}
+_STALE_WITH_SUBSCRIPTION = _STALE | {wire.REAL_SUBSCRIPTION}
 
 
 def redriven(
@@ -24,7 +24,7 @@ def redriven(
         subscription: The subscription whose letter the row becomes. None if it is not known: then
             the row stays a letter of its earlier subscription.
     """
-    stale = _STALE if subscription is None else _STALE_OF_ANOTHERS
+    stale = _STALE if subscription is None else _STALE_WITH_SUBSCRIPTION
     fresh = {name: text for name, text in headers.items() if name not in stale}
     fresh[wire.REDRIVE_COUNT] = str(turn)
     if letter is not None:

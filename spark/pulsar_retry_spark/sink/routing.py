@@ -98,8 +98,8 @@ class Router:
         routes: The routes, by the decisions that led to them.
         reasons: The number of rows for each reason.
         oversize: The number of rows that were truncated, or are sent in chunks.
-        over_redriven: The number of rows that would be brought back once too often, and stay dead
-            letters.
+        over_redriven: The number of rows that were brought back `max_redrives` times already, and
+            stay dead letters.
         payload_bytes: Bytes of all payloads.
     """
 
@@ -170,7 +170,7 @@ class Router:
             strict=True,
         ):
             if head is not None and decision[2] is None:
-                decision = _counted(decision, head)  # noqa: PLW2901 - it is the same row's
+                decision = _counted(decision, head)  # noqa: PLW2901 - of the same row
             route, turn = routes.get(decision) or self._decide(decision), 0
             if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
                 route, head, turn = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
@@ -282,7 +282,7 @@ class Router:
             if wire.DELAY in properties:
                 properties[wire.DELAY] = "-1"
         if route.action != RETRY:
-            return 0  # the DLQ is never delayed
+            return 0  # dead letters are never delayed
         return due or (self._now() + delay if delay else 0)
 
     def _own_wait(self, wait: Wait) -> tuple[int, int]:

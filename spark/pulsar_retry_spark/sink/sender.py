@@ -35,9 +35,9 @@ from pulsar_retry_spark.sink.routing import Row
 #: topics together.
 _MAX_PENDING_BYTES = 64 << 20
 
-#: Seconds by which the remaining delays of rows with the same delay may differ, because each row is
-#: due at an absolute time.
-_ALIKE = 1.0
+#: Seconds that a delay may be above the longest accepted one. Rows are due at absolute times, so
+#: their remaining delays differ a little even if their delays are equal.
+_DELAY_TOLERANCE = 1.0
 
 _REFUSED = (
     "rows for {} could not be written: the broker refuses one that is due in {:.1f} s by closing "
@@ -46,7 +46,7 @@ _REFUSED = (
 )
 
 #: How many lanes are sealed at the same time.
-_SEALERS = 8
+_MAX_SEALING = 8
 
 
 class Sender:
@@ -81,8 +81,8 @@ class Sender:
         self._lanes: dict[tuple[str, str], Lane] = {}
         self._batches: list[BatchLane] = []
         self._named: list[Any] = []
-        self._bytes = 0
-        self._waiting = 0
+        self._unconfirmed_bytes = 0
+        self._batched_bytes = 0
 
     @property
     def acked(self) -> int:
@@ -121,12 +121,12 @@ class Sender:
             how = CHUNKED if size > limit else SINGLE if due else BATCHED
             lane = lanes.get((topic, how)) or self._open(topic, how)
             message = builder.build()
-            self._waiting += size
+            self._batched_bytes += size
             routed = key or properties[DEDUPE_ID]
-            if due and numbering is None and self._is_proved(topic, message, size, routed, due):
+            if due and numbering is None and self._sent_alone(topic, message, size, routed, due):
                 continue
             lane.add(message, size, len(payload or b""), routed)
-            if self._waiting > _MAX_PENDING_BYTES and numbering is None:
+            if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
                 self._flush()
 
     def finish(self) -> None:
@@ -149,7 +149,7 @@ class Sender:
         while self._named:
             self._named.pop().close_async(_ignore)
 
-    def _is_proved(self, topic: str, message: Any, size: int, key: str, due: int) -> bool:
+    def _sent_alone(self, topic: str, message: Any, size: int, key: str, due: int) -> bool:
         """Send a row alone if its delay is longer than any that *topic* has accepted so far.
 
         A broker refuses a delay that is too long by closing the connection, and pulsar-client then
@@ -186,16 +186,16 @@ class Sender:
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
         self._receipts.of_row(_pulsar.Result.Ok, None)
-        client.proven[topic] = delay + _ALIKE
+        client.proven[topic] = delay + _DELAY_TOLERANCE
         return True
 
     def _reserve(self, rows: int, size: int) -> None:
-        """Wait until *rows* more rows may be sent."""
-        receipts, self._bytes = self._receipts, self._bytes + size
-        self._waiting -= size
+        """Wait until *rows* more rows, of *size* bytes together, may be sent."""
+        receipts, self._unconfirmed_bytes = self._receipts, self._unconfirmed_bytes + size
+        self._batched_bytes -= size
         most = self._options.batching.pending - rows
-        if self._bytes > _MAX_PENDING_BYTES:
-            most, self._bytes = 0, size
+        if self._unconfirmed_bytes > _MAX_PENDING_BYTES:
+            most, self._unconfirmed_bytes = 0, size  # wait for all receipts, then count anew
         if receipts.pending > most:
             self._seal()
             receipts.wait(most)
@@ -213,7 +213,7 @@ class Sender:
         if len(lanes) == 1:
             lanes[0].seal()
         elif lanes:
-            with ThreadPoolExecutor(min(len(lanes), _SEALERS)) as sealers:
+            with ThreadPoolExecutor(min(len(lanes), _MAX_SEALING)) as sealers:
                 list(sealers.map(lambda lane: lane.seal(), lanes))
 
     def _open(self, topic: str, how: str) -> Lane:

@@ -75,7 +75,7 @@ class FailureWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log which rows stay stored although the job has failed."""
-        _tell_of_abort(messages, None)
+        _log_abort(messages, None)
 
 
 class FailureStreamWriter(DataSourceStreamArrowWriter):
@@ -94,7 +94,7 @@ class FailureStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Log which rows stay stored although the micro-batch has failed and will be repeated."""
-        _tell_of_abort(messages, batchId)
+        _log_abort(messages, batchId)
 
 
 def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:
@@ -114,7 +114,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]
     return [each.report for each in messages if isinstance(each, TaskDone)]
 
 
-def _tell_of_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+def _log_abort(messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
     """Log what a failed job has written, because Pulsar can't take messages back.
 
     Tasks that failed or were stopped send no report, although some of their rows may be stored.

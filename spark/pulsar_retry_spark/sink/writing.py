@@ -32,7 +32,7 @@ _ERRORS: dict[str, type[PulsarFailuresError]] = {
     each.prefix: each for each in (PulsarFailuresError, PulsarSourceError)
 }
 #: The clusters that a task of Spark Connect has reached: a stream checks only once.
-_asked: set[ClusterConnection] = set()
+_reached_by_tasks: set[ClusterConnection] = set()
 
 _ERROR = re.compile(rf"\[({'|'.join(_ERRORS)})_([A-Z0-9_]+)\] (.*)")
 
@@ -156,7 +156,7 @@ def within_limits(
     cached = failed.storageLevel.useMemory or failed.storageLevel.useDisk
     rows = failed if cached else failed.persist()
     try:
-        with _told_by_tasks():
+        with _errors_of_tasks():
             count = rows.count()
         _check_count(count, options.max_failed_rows, total, max_failed_ratio)
         yield rows
@@ -172,14 +172,14 @@ def send(failed: DataFrame, options: SinkOptions, batch: int | None = None) -> R
         ConfigError: the rows can't be written effectively once. Nothing was sent.
         PulsarFailuresError: a row could not be written.
     """
-    with _told_by_tasks():
+    with _errors_of_tasks():
         rows, ready = in_stable_order(failed, options, batch)
-        said = rows.mapInArrow(arrow_sender(ready), REPORT_SCHEMA).collect()
-    return conclude(ready, (TaskReport.from_json(row.report) for row in said), batch)
+        reports = rows.mapInArrow(arrow_sender(ready), REPORT_SCHEMA).collect()
+    return conclude(ready, (TaskReport.from_json(row.report) for row in reports), batch)
 
 
 @contextmanager
-def _told_by_tasks() -> Iterator[None]:
+def _errors_of_tasks() -> Iterator[None]:
     """Raise an error of this package that a task has raised with its original type.
 
     Spark puts a task's error into the text of another exception, whose type varies.
@@ -205,16 +205,16 @@ def check_reachable(failed: DataFrame, options: SinkOptions) -> None:
     if hasattr(failed, "_jdf"):
         reach(options.connection)
         return
-    if options.connection in _asked:
+    if options.connection in _reached_by_tasks:
         return
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reach(options.connection)
         yield from batches
 
-    with _told_by_tasks():
+    with _errors_of_tasks():
         failed.sparkSession.range(1, numPartitions=1).mapInArrow(ask, "id long").collect()
-    _asked.add(options.connection)
+    _reached_by_tasks.add(options.connection)
 
 
 def check_ratio(ratio: float | None) -> None:

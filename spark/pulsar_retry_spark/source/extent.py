@@ -1,4 +1,4 @@
-"""The first and last message of each partition for a batch query. Looking leaves nothing behind."""
+"""The first and last message of each partition, for a batch query. Only readers are used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pulsar_retry_spark.source.positions import END, MessagePosition
 from pulsar_retry_spark.source.topics import AT_ONCE
 
 #: Milliseconds to wait for the last message; it may not come, as the last entry may be a chunk.
-_LAST = 5_000
+_LAST_TIMEOUT_MS = 5_000
 
 #: Milliseconds to wait for the first message, which has to come.
-_FIRST = 30_000
+_FIRST_TIMEOUT_MS = 30_000
 
 
 @attrs.frozen
@@ -48,10 +48,10 @@ def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
 
 
 def _extent(client: pulsar.Client, name: str) -> Extent | None:
-    last = _message(client, name, pulsar.MessageId.latest, _LAST)
+    last = _message(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
     if last is None:
         return None
-    first = _message(client, name, pulsar.MessageId.earliest, _FIRST)
+    first = _message(client, name, pulsar.MessageId.earliest, _FIRST_TIMEOUT_MS)
     if last == first == END:
         # A partition that holds only an incomplete chunked message looks like this, too.
         raise PulsarSourceError(

@@ -43,10 +43,10 @@ class Selection:
     until: int | None = None
 
     def take(self, filters: Iterable[Filter]) -> Iterable[Filter]:
-        """Take *filters* over, and return those that Spark has to apply itself.
+        """Use *filters*, and yield those that Spark has to apply itself.
 
-        Filters on the publish time are used, but also returned: here they leave out long stretches
-        of messages, but not every single message.
+        Filters on the publish time are used, but also yielded: they spare reading most of the other
+        messages, but not each of them.
         """
         for each in filters:
             if not self._take(each):

@@ -1,4 +1,4 @@
-"""Reading a part of a partition into record batches, in a worker."""
+"""Read a part of a partition into record batches, in a worker."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _BATCH_BYTES = 8 << 20
 LOOK_BACK = 16
 
 #: Milliseconds between two checks while an existing message does not come.
-_WAIT = 1_000
+_READ_TIMEOUT_MS = 1_000
 
-#: If a piece is not certain: after so many checks in a row that find a message but get none, the
-#: message is taken for an incomplete chunked message.
+#: If `Piece.certain` is false: after so many checks in a row that find a message but do not get it,
+#: the message counts as an incomplete chunked message, and reading ends.
 _UNCERTAIN_LOOKS = 10
 
 
@@ -110,7 +110,7 @@ def messages(
     """
     reader = patiently(lambda: _open(client, piece, queue))
     try:
-        yield from _between(reader._reader, piece)  # noqa: SLF001 - its wrapper costs by the row
+        yield from _between(reader._reader, piece)  # noqa: SLF001 - the wrapper costs time per row
     finally:
         reader.close()
 
@@ -142,7 +142,7 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
     position = None
     while position != end:
         try:
-            raw = read(_WAIT)
+            raw = read(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
             raw = _awaited(reader, piece)
         if raw is None:
@@ -181,7 +181,7 @@ def _awaited(reader: Any, piece: Piece) -> Any:
         # While the broker is away, nothing is known about its messages, however long it takes.
         looks = 0 if more is None else looks + 1
         try:
-            return reader.read_next(_WAIT)
+            return reader.read_next(_READ_TIMEOUT_MS)
         except pulsar.Timeout:
             if looks >= _UNCERTAIN_LOOKS and not piece.certain:
                 return None

@@ -82,7 +82,7 @@ _FOR_WRITING = frozenset({"action", "target_topic", "retryable", "not_before"})
 #: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
 _LAST_TIME = 253_402_300_799_999
 
-#: Counts and delays have few distinct values, so a cache pays.
+#: Counts and delays have few distinct values, so a cache saves time.
 _count_of = functools.lru_cache(1024)(count_of)
 _delay_ms_of = functools.lru_cache(1024)(delay_ms_of)
 

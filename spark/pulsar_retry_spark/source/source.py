@@ -30,10 +30,10 @@ from pulsar_retry_spark.source.stream import FailureStreamReader
 from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
 #: Milliseconds by which clocks may differ.
-_CLOCKS = 60_000
+_CLOCK_DIFFERENCE_MS = 60_000
 
 #: The module that Spark runs if it will ask the reader about filters.
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+_PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema() -> StructType:
@@ -86,7 +86,7 @@ def _is_pushing() -> bool:
     runs.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)  # if Spark runs no daemon
-    return _PUSHING in sys.modules or (main is not None and main.name == _PUSHING)
+    return _PUSHDOWN_MODULE in sys.modules or (main is not None and main.name == _PUSHDOWN_MODULE)
 
 
 class FailureReader(DataSourceReader):
@@ -119,7 +119,7 @@ class FailureReader(DataSourceReader):
         since, until = self._selection.since, self._selection.until
         certain = extent.last != END
         if not certain:  # only the time bounds the query
-            now = round(time.time() * 1000) + _CLOCKS
+            now = round(time.time() * 1000) + _CLOCK_DIFFERENCE_MS
             until = now if until is None else min(now, until)
         return Piece(
             partition,

@@ -52,6 +52,7 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now = False
         self._finished = False
         self._planner: Planner | None = None
+        # An offset after which nothing was found, and when to look again.
         self._idle: tuple[dict[str, str], float] = ({}, 0.0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,24 +188,24 @@ class Planner:
         )
         self._opened.callback(self._subscription.close)
         self._partitions: dict[str, Partition] = {}
-        self._look_again_at = 0.0
-        self._turn = 0
+        self._next_discovery = 0.0
+        self._rotation = 0
         self.bound: Positions | None = None
 
     def discover(self, positions: Positions, *, latest: bool = False) -> None:
         """Look for topics and partitions at intervals, and subscribe to new ones."""
-        if time.monotonic() < self._look_again_at:
+        if time.monotonic() < self._next_discovery:
             return
         known = {each.topic for each in self._partitions.values()}
         found = existing(self._client, self._options.topics, known)
-        if self._look_again_at == 0:
+        if self._next_discovery == 0:
             warn_if_none(found, self._options.topics)
         for partition in found:
             if partition.name not in self._partitions:
                 after = positions.get(partition.name)
                 self._subscription.add(partition, after, latest=latest)
                 self._partitions[partition.name] = partition
-        self._look_again_at = time.monotonic() + self._options.discovery
+        self._next_discovery = time.monotonic() + self._options.discovery
 
     def last_entries(self) -> Positions:
         """Return the last entry of each partition."""
@@ -222,15 +223,17 @@ class Planner:
         return advanced(positions, {name: last for name, last in found.items() if last is not None})
 
     def limited(self, positions: Positions, ends: Positions, rows: int) -> Positions:
-        """Return *positions*, moved forward by *rows* towards *ends*; each partition has a share.
+        """Return *positions*, moved forward by *rows* messages in all, but not beyond *ends*.
+
+        Each partition gets an equal share; what one does not use goes to the next ones.
 
         The messages are counted one by one, because message ids do not show the size of a batch.
         """
         behind = [name for name in ends if ends[name] != positions.get(name)]
-        self._turn += 1  # if there are more partitions than rows, each has its turn
-        turn = self._turn % max(1, len(behind))
+        self._rotation += 1  # if there are more partitions than rows, each has its turn
+        shift = self._rotation % max(1, len(behind))
         reached = dict(positions)
-        for index, name in enumerate(behind[turn:] + behind[:turn]):
+        for index, name in enumerate(behind[shift:] + behind[:shift]):
             share = -(-rows // (len(behind) - index))
             piece = Piece(self._partitions[name], positions.get(name), ends[name])
             with closing(messages(self._client, piece, min(share, self._options.queue))) as found:

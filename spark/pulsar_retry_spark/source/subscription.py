@@ -26,7 +26,7 @@ _BUSY_FOR = 10.0
 _BUSY_BACKOFF = Exponential(0.05, 1)
 
 #: Milliseconds to wait for a message that exists.
-_PATIENCE = 10_000
+_TIMEOUT_MS = 10_000
 
 
 @attrs.define
@@ -44,7 +44,9 @@ class ReadingSubscription:
     strict: bool
     _consumers: dict[str, Any] = attrs.field(factory=dict, init=False)
     _acknowledged: dict[str, tuple[int, int]] = attrs.field(factory=dict, init=False)
-    _ends: dict[MessagePosition, MessagePosition | None] = attrs.field(factory=dict, init=False)
+    _known_ends: dict[MessagePosition, MessagePosition | None] = attrs.field(
+        factory=dict, init=False
+    )
 
     def add(self, partition: Partition, after: MessagePosition | None, *, latest: bool) -> None:
         """Subscribe to *partition*, whose messages up to *after* have been processed.
@@ -69,7 +71,7 @@ class ReadingSubscription:
         with ExitStack() as on_failure:
             consumer = self._subscribe(name, at_end=True)
             on_failure.callback(consumer.close)
-            if not self._stands_at(consumer, name, following):
+            if not self._starts_at(consumer, name, following):
                 raise PulsarSourceError(
                     "DATA_LOSS",
                     f"{name} starts at {following}: messages after {after} have been deleted "
@@ -99,14 +101,20 @@ class ReadingSubscription:
         last = self.last(partition.name)
         if last is None or last.batch >= 0:  # a message in a batch is not chunked
             return last
-        if last not in self._ends:
-            self._ends = {k: v for k, v in self._ends.items() if k.ledger != last.ledger}
-            self._ends[last] = self._last_whole(partition, last, after)
-        return self._ends[last]
+        if last not in self._known_ends:
+            self._known_ends = {
+                k: v for k, v in self._known_ends.items() if k.ledger != last.ledger
+            }
+            self._known_ends[last] = self._last_whole(partition, last, after)
+        return self._known_ends[last]
 
     def _last_whole(
         self, partition: Partition, last: MessagePosition, after: MessagePosition | None
     ) -> MessagePosition | None:
+        """Return the last complete message up to *last* and after *after*; None without one.
+
+        Only the last few entries are read, or all after *after* if they hold no complete message.
+        """
         for start in (last.back(LOOK_BACK), after):
             piece = Piece(partition, start, last, certain=False)
             found = [position for position, _ in messages(self.client, piece, LOOK_BACK)]
@@ -162,14 +170,14 @@ class ReadingSubscription:
         try:
             if not has_message(reader):
                 return None
-            return MessagePosition.of(reader.read_next(_PATIENCE).message_id())
+            return MessagePosition.of(reader.read_next(_TIMEOUT_MS).message_id())
         finally:
             reader.close()
 
-    def _stands_at(self, consumer: Any, name: str, position: MessagePosition) -> bool:
+    def _starts_at(self, consumer: Any, name: str, position: MessagePosition) -> bool:
         """Return whether the first message that is not acknowledged is the one at *position*."""
         try:
-            return MessagePosition.of(consumer.receive(_PATIENCE).message_id()) == position
+            return MessagePosition.of(consumer.receive(_TIMEOUT_MS).message_id()) == position
         except pulsar.Timeout:
             # Either nothing is left for the subscription, or the broker is too slow: then this
             # reader times out as well.

@@ -17,7 +17,7 @@ from pulsar_retry.wire.names import logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.source.options import SourceTopic
 
-#: How many topics or partitions are looked at in parallel: each takes a few round trips.
+#: How many topics or partitions are looked up in parallel: each takes a few round trips.
 AT_ONCE = 16
 
 _log = logging.getLogger("pulsar_retry")
