@@ -43,7 +43,7 @@ LetterId = tuple[int, int, int, int]
 Fingerprint = tuple[str, int]
 
 #: Seconds for which a letter is remembered: longer than the restart of a process takes.
-_AGE = 600.0
+_REMEMBERED_SECONDS = 600.0
 
 #: The maximum difference in seconds between this clock and those of other publishers.
 _SKEW = 0.5
@@ -161,7 +161,7 @@ class LetterWindow:
             else:
                 self._known.move_to_end(print_)
             is_superfluous = letter not in known.ids and published + _SKEW < known.handled
-            self._see(known, letter, now)
+            self._record_letter(known, letter, now)
             if is_superfluous:
                 self.dropped += 1
             else:
@@ -191,13 +191,14 @@ class LetterWindow:
         with self._lock:
             self._forget_all()
 
-    def _see(self, known: _Known, letter: LetterId, now: float) -> None:
+    def _record_letter(self, known: _Known, letter: LetterId, now: float) -> None:
+        """Remember *letter*, and forget the oldest letters that are too many or too old."""
         known.seen = now
         if letter not in known.ids:
             for old in known.ids[: 1 - _MOST_IDS]:
                 self._in_hand.pop(old, None)
             known.ids = (*known.ids[1 - _MOST_IDS :], letter)
-        while len(self._known) > self._most or self._oldest().seen < now - _AGE:
+        while len(self._known) > self._most or self._oldest().seen < now - _REMEMBERED_SECONDS:
             for old in self._known.popitem(last=False)[1].ids:
                 self._in_hand.pop(old, None)
 
@@ -232,7 +233,7 @@ class Deduper:
         try:
             properties = raw.properties()
             identity = identity_of(raw, properties)
-            print_ = fingerprint(properties, raw.data(), _envelope(raw), identity)
+            print_ = fingerprint(properties, raw.data(), _compared_values(raw), identity)
         except UnicodeDecodeError:
             return False
         if print_ is None:
@@ -254,7 +255,7 @@ class Deduper:
         return self._window.dropped
 
 
-def _envelope(raw: Any) -> tuple[object, ...]:
+def _compared_values(raw: Any) -> tuple[object, ...]:
     """Return the content of a message other than its properties and payload."""
     return (
         raw.has_null_value(),

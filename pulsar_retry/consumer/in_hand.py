@@ -24,10 +24,10 @@ from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 
 #: At high rates, the approximate number of seconds between two checks of received messages.
-_OFTEN = 0.001
+_CHECK_INTERVAL = 0.001
 
 #: At least one in this number of messages is checked.
-_MOST_UNSEEN = 128
+_MOST_UNCHECKED = 128
 
 
 class TopicSource:
@@ -130,19 +130,19 @@ class InHand:
         unsettled = self.unsettled
         self._stall.look(unsettled, self.pending_nacks)
         for each in messages:
-            self._look_at(raw_of(each))
+            self._check_message(raw_of(each))
         if self._looks_at_each:
             self.looks_at = 0
             return
         now = self._now()
-        if now - self._looked < _OFTEN:
-            self._step = min(2 * self._step, _MOST_UNSEEN)
-        elif now - self._looked > 10 * _OFTEN:
+        if now - self._looked < _CHECK_INTERVAL:
+            self._step = min(2 * self._step, _MOST_UNCHECKED)
+        elif now - self._looked > 10 * _CHECK_INTERVAL:
             self._step = 1
         self._looked = now
         self.looks_at = self.received + min(self._stall.next_look(unsettled), self._step)
 
-    def _look_at(self, raw: Any) -> None:
+    def _check_message(self, raw: Any) -> None:
         """Check whether a message is chunked, and whether a nack has requested it."""
         if self._seen_topics is not None:
             self._seen_topics.add(raw.topic_name())

@@ -23,7 +23,7 @@ from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.wire.names import logical
 
 #: Seconds to wait for the broker to disconnect a consumer whose subscription was moved.
-_CUT = 0.25
+_DISCONNECT_WAIT = 0.25
 
 
 class Movable(Protocol):
@@ -59,11 +59,11 @@ class Moves:
         with self._lock:
             known = list(self._consumers.items())
         for consumer, (of, name) in known:
-            if consumer is not but and name == subscription and _share(of, topic):
+            if consumer is not but and name == subscription and _have_common_topic(of, topic):
                 consumer.subscription_moved()
 
 
-def _share(one: Any, other: Any) -> bool:
+def _have_common_topic(one: Any, other: Any) -> bool:
     """Tell whether two consumers can have a topic in common."""
     if isinstance(one, re.Pattern) or isinstance(other, re.Pattern):
         return True
@@ -115,7 +115,7 @@ class HeldMessages:
             move()
         except BaseException:
             if messages:
-                self._submit(lambda: self._ask_back(messages))
+                self._submit(lambda: self._redeliver(messages))
             raise
         self._settling.moved()
         self._in_hand.all_redelivered()
@@ -127,7 +127,7 @@ class HeldMessages:
         self._settling.moved()
         self._notify()
         if messages := self._drop():
-            self._submit(lambda: self._ask_back(messages))
+            self._submit(lambda: self._redeliver(messages))
 
     def _drop(self) -> list[Any]:
         return [item.message for inbox in self.inboxes for item in inbox.drop(letters=False)]
@@ -136,21 +136,21 @@ class HeldMessages:
         for each in list(self.when_moved):
             each()
 
-    def _ask_back(self, messages: list[Any]) -> None:
+    def _redeliver(self, messages: list[Any]) -> None:
         """Have dropped messages redelivered, unless they are certainly from before the seek."""
         # A lost connection shows that the messages are from before the seek. Otherwise they are
         # requested: the broker ignores the ids of messages that it will not deliver.
-        if not self._is_cut_soon():
+        if not self._is_disconnected_soon():
             for raw in messages:
                 self._in_hand.returns.given_back(raw)
                 message_id = self._in_hand.nack_id(raw, letter=False)
                 self._in_hand.main.nacks.add(message_id, 0.0)
 
-    def _is_cut_soon(self) -> bool:
+    def _is_disconnected_soon(self) -> bool:
         """Wait briefly for the connection to end; tell whether it did, for all of the topics."""
-        deadline = self._clock.monotonic() + _CUT
+        deadline = self._clock.monotonic() + _DISCONNECT_WAIT
         while self._in_hand.main.raw.is_connected():
             if self._clock.monotonic() >= deadline:
                 return False
-            self._clock.sleep(_CUT / 50)
+            self._clock.sleep(_DISCONNECT_WAIT / 50)
         return isinstance(self._topic, str)

@@ -28,9 +28,9 @@ def checked_sources(plan: Plan) -> None:
     """
     if plan.policy is None or not isinstance(plan.topic, str | list):
         return
-    names = {each: _full(each) for each in topic_list(plan.topic)}
+    names = {each: _full_name_of(each) for each in topic_list(plan.topic)}
     for name in names.values():
-        own = {_PARTITION.sub("", each) for each in _own(plan, name)}
+        own = {_PARTITION.sub("", each) for each in _own_letter_topics(plan, name)}
         for each, full in names.items():
             if _PARTITION.sub("", full) in own:
                 raise ConfigError.bad(
@@ -50,7 +50,7 @@ def without_letters(plan: Plan) -> Any:
     namespace, slash, local = rest.rpartition("/")
     home = namespace or "public/default"
     letters = []
-    for each in _own(plan, f"persistent://{home}/{_ANY}"):
+    for each in _own_letter_topics(plan, f"persistent://{home}/{_ANY}"):
         name = TopicName.parse(each)
         if f"{name.tenant}/{name.namespace}" == home:
             letters.append(re.escape(name.local).replace(re.escape(_ANY), ".*"))
@@ -62,7 +62,7 @@ def without_letters(plan: Plan) -> Any:
     return re.compile(f"{domain}{separator}{namespace}{slash}{local}")
 
 
-def _own(plan: Plan, topic: str) -> set[str]:
+def _own_letter_topics(plan: Plan, topic: str) -> set[str]:
     """Return the full names of the topics of the letters of *topic*, without partitions."""
     assert plan.policy is not None  # noqa: S101 - the callers have checked
     if plan.topics is not None:
@@ -71,8 +71,8 @@ def _own(plan: Plan, topic: str) -> set[str]:
     if None in named:
         default = plan.naming.topics(topic, plan.subscription)
         named = [named[0] or default.retry, named[1] or default.dead_letter]
-    return {_full(each) for each in named if each is not None}
+    return {_full_name_of(each) for each in named if each is not None}
 
 
-def _full(topic: str) -> str:
+def _full_name_of(topic: str) -> str:
     return str(TopicName.parse(topic))

@@ -47,7 +47,7 @@ _GRACE = 1.0
 _LARGE = 64 << 10
 
 #: Seconds without a receipt after which the connection of a letter is checked.
-_SLOW = 1.0
+_CHECK_AFTER = 1.0
 
 _TOO_LARGE = (
     "its properties take {size} bytes, which is more than a Pulsar message can hold in addition to "
@@ -146,7 +146,7 @@ class HandOff:
             options=producer_options,
         )
         self._check_interval = (
-            min(self.patience, _SLOW) if self.producers.can_send_alone else self.patience
+            min(self.patience, _CHECK_AFTER) if self.producers.can_send_alone else self.patience
         )
 
     def hand_on(
@@ -381,13 +381,13 @@ class HandOff:
         for flight in list(self.flights):
             if flight.deadline <= now:
                 flight.give_up()
-        pause = self._look(now) if self.producers.can_send_alone else math.inf
+        pause = self._check_connections(now) if self.producers.can_send_alone else math.inf
         self._check_is_scheduled = False
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
 
-    def _look(self, now: float) -> float:
+    def _check_connections(self, now: float) -> float:
         """Find producers whose connection the broker closes again and again, because of one letter.
 
         A consumer that is still connected shows that the broker is reachable. Then each letter of
@@ -403,7 +403,7 @@ class HandOff:
         pause = self._check_interval
         for producer, flights in waiting.items():
             oldest = flights[0]
-            if now < oldest.deadline - self.patience + _SLOW:
+            if now < oldest.deadline - self.patience + _CHECK_AFTER:
                 continue
             pause = LOOK
             closed = not producer.raw.is_connected() and oldest.source.is_connected()

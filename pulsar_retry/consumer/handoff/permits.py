@@ -32,7 +32,8 @@ class Permits:
         self._bytes = 0
         self._size = size
         self._free = size
-        self._enough = max(1, size // 4)
+        # Threads that wait are woken when this many permits are free, not for each permit.
+        self._wake_when_free = max(1, size // 4)
         self._waiting = 0
         # The lock itself is used in ``with``: it is C code; a condition's methods are Python.
         self._lock = threading.Lock()
@@ -64,7 +65,7 @@ class Permits:
         with self._lock:
             self._free += count
             self._bytes -= size
-            if self._waiting and self._free >= self._enough:
+            if self._waiting and self._free >= self._wake_when_free:
                 self._changed.notify_all()
 
     def wait_for_all(self, timeout: float) -> int:

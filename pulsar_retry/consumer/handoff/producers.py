@@ -114,9 +114,9 @@ class LetterProducers:
         """
         own = getattr(client, "_letter_client", None)
         self.client = client if own is None else own
-        self._one_thread = own is not None  # that client has one I/O thread
+        self._has_one_io_thread = own is not None  # that client has one I/O thread
         self._new_client = getattr(client, "_new_client", None)
-        self._more = dict(options or {})
+        self._producer_options = dict(options or {})
         self._landed = landed
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
@@ -209,7 +209,7 @@ class LetterProducers:
             try:
                 producer = BareClient.create_producer(self.client, topic, **options)
             except pulsar.ProducerBusy:
-                if not self._made_room(topic):
+                if not self._close_producers_of(topic):
                     raise
                 producer = BareClient.create_producer(self.client, topic, **options)
         except pulsar.IncompatibleSchema:
@@ -220,7 +220,7 @@ class LetterProducers:
             )
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
-        ordered = self._one_thread and self._is_single(topic)
+        ordered = self._has_one_io_thread and self._is_single(topic)
         return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
     def prove(
@@ -271,7 +271,7 @@ class LetterProducers:
 
         def is_reachable() -> bool:
             producer = slot.producer
-            return self._knows(topic) if producer is None else producer.raw.is_connected()
+            return self._is_answered(topic) if producer is None else producer.raw.is_connected()
 
         alone = Alone(
             self._new_client,
@@ -291,7 +291,7 @@ class LetterProducers:
                 try:
                     alone.open()
                 except pulsar.ProducerBusy:
-                    if not self._made_room(topic):
+                    if not self._close_producers_of(topic):
                         raise
                     alone.open()
             except Exception as error:
@@ -312,7 +312,7 @@ class LetterProducers:
         with alone:
             yield publish
 
-    def _made_room(self, topic: str) -> bool:
+    def _close_producers_of(self, topic: str) -> bool:
         """Close this object's producers of *topic*, which may be at ``maxProducersPerTopic``.
 
         Letters in flight get their receipts first, and later letters open other producers.
@@ -335,7 +335,7 @@ class LetterProducers:
                     producer.close()
         return closed > 0
 
-    def _knows(self, topic: str) -> bool:
+    def _is_answered(self, topic: str) -> bool:
         """Tell whether the broker answers requests about *topic*."""
         with contextlib.suppress(pulsar.PulsarException):
             return bool(self.client.get_topic_partitions(topic))
@@ -343,7 +343,7 @@ class LetterProducers:
 
     def _options(self, schema: Any, *, named: bool) -> dict[str, Any]:
         return {
-            **self._more,
+            **self._producer_options,
             "producer_name": new_producer_name() if named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,

@@ -80,7 +80,7 @@ class LetterProducer:
         self._lock = threading.Lock()  # keeps the flights in the order of their sends
         self._taker: threading.Thread | None = None
         self._oldest: object = None
-        self._closed_looks = 0
+        self._closed_checks = 0
 
     def send(self, message: Any, flight: AwaitsReceipt, *, apart: bool = False) -> None:
         """Send *message*, and give *flight* the result on this or another thread.
@@ -115,9 +115,9 @@ class LetterProducer:
         identifies the letter that has waited for the longest time.
         """
         if self._oldest != oldest:
-            self._oldest, self._closed_looks = oldest, 0
-        self._closed_looks += closed
-        return self._closed_looks >= CLOSED
+            self._oldest, self._closed_checks = oldest, 0
+        self._closed_checks += closed
+        return self._closed_checks >= CLOSED
 
     def abandon(self) -> None:
         """Close the producer without waiting; later results of its letters do not count."""

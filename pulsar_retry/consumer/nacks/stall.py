@@ -11,8 +11,8 @@ _log = logging.getLogger("pulsar_retry")
 DEFAULT_LIMIT = 50_000
 
 #: Warn at this part of the limit, and not again before the count was down to half the limit.
-_NEAR = 0.8
-_FAR = 0.5
+_WARN_AT = 0.8
+_WARN_AGAIN_BELOW = 0.5
 
 #: Near the limit: the part of the limit that is received between two checks.
 _STEP = 0.05
@@ -33,7 +33,7 @@ class StallWatch:
             return sys.maxsize
         if self._is_near:
             return max(1, round(self._limit * _STEP))
-        return max(1, round(self._limit * _NEAR) - unsettled)
+        return max(1, round(self._limit * _WARN_AT) - unsettled)
 
     def look(self, unsettled: int, pending: int) -> None:
         """Log a warning if the number is near the limit.
@@ -43,9 +43,9 @@ class StallWatch:
             pending: How many of them are nacked.
         """
         if self._is_near:
-            self._is_near = unsettled > self._limit * _FAR
+            self._is_near = unsettled > self._limit * _WARN_AGAIN_BELOW
             return
-        if not self._limit or unsettled < round(self._limit * _NEAR):
+        if not self._limit or unsettled < round(self._limit * _WARN_AT):
             return
         self._is_near = True
         _log.warning(
