@@ -60,7 +60,7 @@ class Puller:
         Raises:
             ConfigError: another consumer is needed, but deliveries of this one are in hand.
         """
-        now, before = _wanted(options), _wanted(self._options)
+        now, before = _consumer_arguments(options), _consumer_arguments(self._options)
         other = [name for name, value in now.items() if value != before[name]]
         if not other:
             return False
@@ -214,7 +214,7 @@ class Puller:
             settler.consumer.close()
 
 
-def _wanted(options: Options) -> dict[str, Any]:
+def _consumer_arguments(options: Options) -> dict[str, Any]:
     """Return the options that a consumer is opened with, for a comparison."""
     wanted = attrs.asdict(options, recurse=False)
     for name in ("retry_policy", "client_policy"):

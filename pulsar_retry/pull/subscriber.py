@@ -98,7 +98,7 @@ class Subscriber:
         self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
-        self._has_told = False
+        self._has_reported = False
         self._report: Report | None = None
 
     # -- starting and stopping ------------------------------------------------------------------
@@ -124,12 +124,12 @@ class Subscriber:
 
     def _refused(self) -> Exception | None:
         """Return the error that prevented the subscription, for `start` to raise."""
-        self._has_told = self._has_told or self._refusal is not None
+        self._has_reported = self._has_reported or self._refusal is not None
         return self._refusal
 
     def _untold(self) -> BaseException | None:
         """Return the error that ended the subscription, if it was not raised to a caller yet."""
-        return None if self._has_told else self._reason
+        return None if self._has_reported else self._reason
 
     def _begin(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Do what `start` does, but without waiting.
@@ -232,7 +232,7 @@ class Subscriber:
         if not self._ended.wait(wait):
             raise TimeoutError("the subscription has not ended yet")
         if self._reason is not None:
-            self._has_told = True
+            self._has_reported = True
             raise self._reason
         assert self._report is not None  # noqa: S101 - there is an error or a report
         return self._report
@@ -280,7 +280,7 @@ class Subscriber:
             return Health("new")
         if self._ended.is_set():
             reason = self._reason
-            return Health("stopped") if reason is None else Health("failed", _told(reason))
+            return Health("stopped") if reason is None else Health("failed", _text_of(reason))
         consumer, supervisor = self._consumer, self._supervisor
         if self._stop is not None:
             return Health("stopping")
@@ -325,7 +325,7 @@ class Subscriber:
         except BaseException as error:  # noqa: BLE001 - `result` raises it
             name = self._options.subscription
             text = "the subscription %r has ended: %s"
-            _log.error(text, name, _told(error), extra=self._facts())
+            _log.error(text, name, _text_of(error), extra=self._facts())
             self._reason = error
             ledger = Watch.of(self._options.topic, name).ledger
             ledger.count("subscriptions_failed", type(error).__name__)
@@ -338,7 +338,7 @@ class Subscriber:
                     with contextlib.suppress(pulsar.PulsarException):
                         consumer.close()
             finally:
-                self._tell_opened()
+                self._report_opened()
                 self._ended.set()
                 self._ending.set_result(None)
 
@@ -356,14 +356,14 @@ class Subscriber:
                 text = (
                     "the subscription %r could not be opened, and will be tried again in %g s: %s"
                 )
-                self._trouble = _told(error)
+                self._trouble = _text_of(error)
                 name = self._options.subscription
                 _log.warning(text, name, pause, self._trouble, extra=self._facts())
             except Exception as error:
                 if not self._opened.is_set():
                     self._refusal = error
                 raise
-            self._tell_opened()
+            self._report_opened()
             again = self._clock.monotonic() + pause
             while self._stop is None and (left := again - self._clock.monotonic()) > 0:
                 self._work_queue.wait(left)
@@ -425,11 +425,11 @@ class Subscriber:
         )
         gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
         settler.handover.watch.ledger.attach(gauges)
-        self._tell_opened()
+        self._report_opened()
         try:
             receiver.run(lambda: self._stop is not None)
         finally:
-            handed_back = self._wind_up(receiver)
+            handed_back = self._finish_in_hand(receiver)
             settler.handover.watch.ledger.detach(gauges)
         self._report = self._reported(settler.counts, handed_back)
 
@@ -437,18 +437,19 @@ class Subscriber:
         if self._supervisor is not None:
             self._supervisor.look(now)
 
-    def _tell_opened(self) -> None:
+    def _report_opened(self) -> None:
+        """Wake the threads that wait for the first attempt to subscribe."""
         self._opened.set()
         if not self._opening.done():
             self._opening.set_result(None)
 
-    def _wind_up(self, receiver: Receiver) -> int:
+    def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
-                handed_back += self._take_down(receiver)
+                handed_back += self._hand_back_waiting(receiver)
             left = stop.deadline - self._clock.monotonic()
             if left <= 0 or not work_queue.held()[0]:
                 break
@@ -458,9 +459,9 @@ class Subscriber:
             if (work := slot.work) is not None:
                 slot.watched = work
                 slot.expire(work, interrupts=False)
-        return handed_back + self._take_down(receiver)
+        return handed_back + self._hand_back_waiting(receiver)
 
-    def _take_down(self, receiver: Receiver) -> int:
+    def _hand_back_waiting(self, receiver: Receiver) -> int:
         """Give up the messages that no handler has begun; closing the consumer redelivers them."""
         works = receiver.take_down()
         for work in works:
@@ -482,7 +483,7 @@ class Subscriber:
         )
 
 
-def _told(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(error)}"
 
 

@@ -38,7 +38,7 @@ _MOST = 10_000
 
 #: Seconds for which attempts are remembered after a letter is due, or dead. A broker needs less to
 #: redeliver the messages of a killed process.
-_SOON = 30.0
+_REMEMBERED_AFTER_DUE = 30.0
 
 
 class _Known(NamedTuple):
@@ -117,7 +117,7 @@ class OwnLetters:
         """
         with self._lock:
             known = self._known.get(key, _NOTHING)
-            until = self._steady() + delay + _SOON
+            until = self._steady() + delay + _REMEMBERED_AFTER_DUE
             failures = max(failures, self._failures(key))
             out_until = max(known.out_until, until)
             self._known[key] = known._replace(failures=failures, until=until, out_until=out_until)

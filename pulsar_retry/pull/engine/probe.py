@@ -17,7 +17,7 @@ FATAL = (
 
 #: How many such errors in a row count. A topic that moves to another broker is missing for a
 #: moment.
-_SURE = 3
+_ENOUGH_ERRORS = 3
 
 #: Seconds between two requests, at first and after one of the errors above.
 _PAUSE = 1.0
@@ -65,7 +65,7 @@ class ConnectionProbe:
             answer.result()
         except FATAL:
             self._denials += 1
-            if self._denials >= _SURE:
+            if self._denials >= _ENOUGH_ERRORS:
                 raise
             self._pause = _PAUSE
         except pulsar.PulsarException:

@@ -31,35 +31,35 @@ _log = logging.getLogger("pulsar_retry")
 
 #: Seconds between two checks for a request to stop. Such a request cannot wake a thread that waits
 #: in pulsar-client's receive.
-_LOOK = 0.25
+_STOP_CHECK_INTERVAL = 0.25
 
 #: Seconds between two checks of the connection while messages wait in hand. It must be short: a
 #: consumer that the broker has disconnected is connected again after a tenth of a second.
-_GLANCE = 0.025
+_CONNECTION_CHECK_INTERVAL = 0.025
 
 #: Seconds after a seek within which the loss of the connection should have been noticed.
-_BACK = 1.0
+_NOTICE_SEEK_WITHIN = 1.0
 
 #: Milliseconds to wait for the topic alone while its messages arrive steadily. After that both
 #: topics are waited for, which costs more.
-_LULL = 5
+_WAIT_ALONE_MS = 5
 
 #: How many messages are received at once at most.
 _MOST = 256
 
 #: If the workers handle all messages that were received at once within these seconds, more are
 #: received next time. If they need more than five times as long, fewer are received.
-_BRISK = 0.001
+_SHORT_BATCH_SECONDS = 0.001
 
 #: If a handler takes fewer seconds than this, one worker is enough. Two active workers would pass
 #: the interpreter's lock to each other at every call of pulsar-client, which costs more.
-_QUICK = 0.0001
+_QUICK_HANDLER_SECONDS = 0.0001
 
 #: Seconds that waking a worker, and being woken by it, may take on a busy machine.
-_WAKING = 0.001
+_WAKE_SECONDS = 0.001
 
 #: Seconds after which more workers are woken if one worker has not finished.
-_STALL = 0.005
+_WAKE_MORE_AFTER = 0.005
 
 
 class Receiver:
@@ -106,9 +106,9 @@ class Receiver:
         self._safe_breaker = safe_breaker
         self._admission = admission
         self._probe = ConnectionProbe(probe, self._now)
-        self._interval = min(_LOOK, lease.minimum / 4)
-        self._idle_interval = max(self._interval, clock.interval(_LOOK))
-        self._glance = clock.interval(_GLANCE)
+        self._interval = min(_STOP_CHECK_INTERVAL, lease.minimum / 4)
+        self._idle_interval = max(self._interval, clock.interval(_STOP_CHECK_INTERVAL))
+        self._glance = clock.interval(_CONNECTION_CHECK_INTERVAL)
         self._cut: frozenset[bool] = frozenset()
         self._cut_at = -math.inf
         self._moved_at: float | None = None
@@ -308,7 +308,7 @@ class Receiver:
             return self._receive(0) if flowing is None else self._handover.whole(flowing(0))
         if flowing is not None:
             with contextlib.suppress(pulsar.Timeout):
-                return self._handover.whole(flowing(_LULL))
+                return self._handover.whole(flowing(_WAIT_ALONE_MS))
         with contextlib.suppress(pulsar.Timeout):
             return self._receive(0)
         try:
@@ -327,10 +327,10 @@ class Receiver:
         if not self._handed_out:
             return
         took = self._now() - self._handed_out_at
-        self._is_quick = took < _WAKING + _QUICK * self._handed_out
-        if took < _BRISK and self._handed_out >= self._batch_size:
+        self._is_quick = took < _WAKE_SECONDS + _QUICK_HANDLER_SECONDS * self._handed_out
+        if took < _SHORT_BATCH_SECONDS and self._handed_out >= self._batch_size:
             self._batch_size = min(_MOST, 2 * self._batch_size)
-        elif took > 5 * _BRISK:
+        elif took > 5 * _SHORT_BATCH_SECONDS:
             self._batch_size = max(1, self._batch_size // 2)
         self._handed_out = 0
 
@@ -340,7 +340,7 @@ class Receiver:
         is_held = self._admission is not None and self._admission.free() < 1
         if is_held or not (work_queue.ready and work_queue.idle):
             self._wait(wait)
-        elif not self._wait(min(wait, _STALL)):
+        elif not self._wait(min(wait, _WAKE_MORE_AFTER)):
             self._is_quick = False
             work_queue.wake(len(work_queue.ready))
 
@@ -412,8 +412,9 @@ class Receiver:
             self._cut_at = now
             self._let_go()
         if (moved_at := self._moved_at) is not None:
-            is_cut = self._cut_at >= moved_at - _BACK
-            if not is_cut and now >= moved_at + _BACK:  # the loss was too short to be noticed
+            is_cut = self._cut_at >= moved_at - _NOTICE_SEEK_WITHIN
+            if not is_cut and now >= moved_at + _NOTICE_SEEK_WITHIN:
+                # The connection was lost, but too briefly to be noticed.
                 self._let_go()
                 is_cut = True
             if is_cut:

@@ -24,7 +24,7 @@ _SILENT = 5.0
 _PATIENCE = 5.0
 
 #: Seconds after which a blocked event loop is logged as an error.
-_TOO_SILENT = 60.0
+_LOG_BLOCKED_AFTER = 60.0
 
 #: The lowest limit of replaced workers, if no limit is set.
 LEAST_CAP = 32
@@ -82,7 +82,7 @@ class Supervisor:
             return
         self._abandoned = [slot for slot in self._abandoned if slot.work is not None]
         self._look_at_handlers(now)
-        self._look_at_the_dead()
+        self._replace_dead_workers()
         self._look_at_the_loop()
         if (error := self._workers.lost()) is not None:
             self._end(f"the event loop of the handlers has ended ({error!r})", error)
@@ -125,7 +125,8 @@ class Supervisor:
                 self._workers.replace(slot)
         self._late_since = late
 
-    def _look_at_the_dead(self) -> None:
+    def _replace_dead_workers(self) -> None:
+        """Replace dead workers and redeliver their messages; too many end the subscription."""
         for slot, error in self._workers.dead():
             self._deaths += 1
             _log.error("a worker has died and is replaced", exc_info=error, extra=self._facts())
@@ -142,7 +143,7 @@ class Supervisor:
             self._silent = now - self._asked_at
             if self._silent >= self._warn_at:
                 self._warn_at *= 2
-                level = logging.WARNING if self._silent < _TOO_SILENT else logging.ERROR
+                level = logging.WARNING if self._silent < _LOG_BLOCKED_AFTER else logging.ERROR
                 text = (
                     "a handler has blocked the event loop for %.0f s, and no other message is "
                     "handled: run blocking code with asyncio.to_thread, or use a handler that is "

@@ -36,7 +36,7 @@ _PATIENCE = 5.0
 _RESTART = 5.0
 
 #: How many failed starts of a child in a row end the subscription.
-_STARTS = 3
+_MOST_FAILED_STARTS = 3
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -118,7 +118,7 @@ class ProcessWorker:
         text = shown(trouble) if self._process is None else self._clean_up()
         self._failed_starts += 1
         _log.error("no worker process could be started: %s", text)
-        if self._failed_starts < _STARTS:
+        if self._failed_starts < _MOST_FAILED_STARTS:
             return Defer(_RESTART)
         return Ending(WorkerCrashedError(f"no worker process could be started: {text}"))
 
@@ -152,10 +152,10 @@ def recipe(schema: Any) -> tuple[Any, ...]:
         return (type(schema), schema._record_cls)  # noqa: SLF001 - what it was made of
     if type(schema) in {BytesSchema, StringSchema}:
         return (type(schema),)
-    return (_itself, schema)
+    return (_unchanged, schema)
 
 
-def _itself(schema: Any) -> Any:
+def _unchanged(schema: Any) -> Any:
     return schema
 
 
