@@ -140,7 +140,7 @@ class Pusher:
         latency = self._pacer.leave(ticket, acked=answer.is_ack)
         self._tally.answered(answer, latency)
         if not answer.is_ack:
-            raise PushNacked.of(poster.endpoint, answer, _words(signatures))
+            raise PushNacked.of(poster.endpoint, answer, _words_of(signatures))
 
     def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
         """Measure for the pacer how busy this thread is, until `MEASURED` seconds have passed."""
@@ -183,7 +183,7 @@ class Pusher:
     def _log_left_out(self, left_out: list[str]) -> None:
         """Log each attribute that cannot be a header, once."""
         for name in left_out:
-            if name not in self._logged and len(self._logged) < _MOST_TOLD:
+            if name not in self._logged and len(self._logged) < _MOST_LOGGED:
                 self._logged.add(name)
                 _log.warning(
                     "the attribute %.100r is not sent, because it cannot be a header", name
@@ -207,7 +207,7 @@ class Pusher:
                 self._loop.call_soon_threadsafe(act)
 
 
-def _words(headers: list[Header]) -> list[str]:
+def _words_of(headers: list[Header]) -> list[str]:
     """Return the words in the values of *headers*, such as tokens and signatures."""
     words = (word for _, value in headers for word in value.decode().split())
     return [word for word in words if word != "Bearer"]
@@ -223,4 +223,4 @@ def _spawn(coroutine: Any) -> None:
 
 
 #: How many attributes are logged at most: producers can choose any names.
-_MOST_TOLD = 100
+_MOST_LOGGED = 100

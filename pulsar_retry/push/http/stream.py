@@ -23,11 +23,11 @@ _HEADERS_LOG = logging.getLogger("hpack")
 _PER_ADDRESS = 3.0
 
 #: How many bytes are read after a connection broke: enough for an answer.
-_MOST_AT_LAST = 64 * 1024
+_MOST_BYTES_AFTER_BREAK = 64 * 1024
 
 #: Held while the ALPN protocols of a shared context are set and used, because dispatchers run on
 #: different threads.
-_OFFERING = threading.Lock()
+_alpn_lock = threading.Lock()
 
 
 class RefusedAddressError(OSError):
@@ -74,7 +74,7 @@ class _Received(asyncio.StreamReaderProtocol):
             # If a write has failed, the server's last bytes are still in the socket. (Not with TLS,
             # which reports it later, when the socket is closed.)
             with contextlib.suppress(OSError):
-                self.data_received(os.read(self._socket.fileno(), _MOST_AT_LAST))
+                self.data_received(os.read(self._socket.fileno(), _MOST_BYTES_AFTER_BREAK))
         self.error = exc
         super().connection_lost(None)
 
@@ -204,7 +204,7 @@ class _Offer(ssl.SSLContext):
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Make the TLS object of a connection; asyncio calls this for each one."""
-        with _OFFERING:
+        with _alpn_lock:
             self._context.set_alpn_protocols(self._protocols)
             return self._context.wrap_bio(*args, **options)
 

@@ -10,15 +10,15 @@ import attrs
 MINIMUM, MAXIMUM = 0.1, 60.0
 
 #: The level at which the delay is the longest.
-_TOP = 1 + math.log2(MAXIMUM / MINIMUM)
+_MAX_LEVEL = 1 + math.log2(MAXIMUM / MINIMUM)
 #: The part of the level that a success removes. With this value, one failure in five leads to an
 #: average of half a second between sends, and failures alone lead to a minute.
-_RELIEF = 0.075
+_SUCCESS_PART = 0.075
 #: Above this level a success also removes half of the excess, so that an endpoint that is back is
 #: not treated as unavailable for minutes.
-_HIGH = 4.0
+_HIGH_LEVEL = 4.0
 #: Below this level there is no backoff: enough successes have followed a failure.
-_NOTHING = 0.5
+_NO_BACKOFF_BELOW = 0.5
 
 
 @attrs.define
@@ -39,16 +39,16 @@ class PushBackoff:
 
     def failed(self) -> None:
         """Record a failure."""
-        self.level = min(self.level + 1, _TOP)
+        self.level = min(self.level + 1, _MAX_LEVEL)
 
     def succeeded(self) -> None:
         """Record a success."""
-        self.level *= 1 - _RELIEF
-        self.level -= max(0.0, self.level - _HIGH) / 2
+        self.level *= 1 - _SUCCESS_PART
+        self.level -= max(0.0, self.level - _HIGH_LEVEL) / 2
 
     @property
     def delay(self) -> float:
         """Seconds from one send to the next: 0, or 0.1 to 60."""
-        if self.level < _NOTHING:
+        if self.level < _NO_BACKOFF_BELOW:
             return 0.0
         return min(MAXIMUM, MINIMUM * 2 ** max(0.0, self.level - 1))

@@ -22,8 +22,8 @@ _AHEAD_BACKING_OFF = 16
 
 #: Seconds of work on the event loop within one measurement (`MEASURED`). Above the first, fewer
 #: requests may be outstanding; below the second, more may be outstanding again.
-_MUCH, _LITTLE = 0.15, 0.1
-_FEWER, _MORE = 3 / 4, 5 / 4
+_BUSY_ABOVE, _IDLE_BELOW = 0.15, 0.1
+_FEWER_FACTOR, _MORE_FACTOR = 3 / 4, 5 / 4
 
 #: The length of a measurement in seconds, if the event loop is not late.
 MEASURED = 0.05
@@ -186,11 +186,11 @@ class Pacer:
         handle. The endpoint's latency does not matter for this limit, because waiting is not work.
         """
         with self._lock:
-            if busy > _MUCH:
-                fewer = _FEWER * min(self._manageable, self._outstanding)
+            if busy > _BUSY_ABOVE:
+                fewer = _FEWER_FACTOR * min(self._manageable, self._outstanding)
                 self._manageable = max(fewer, float(min(INITIAL, self._fresh.maximum)))
-            elif busy < _LITTLE and self._outstanding + 1 > self._manageable:
-                more = _MORE * self._manageable
+            elif busy < _IDLE_BELOW and self._outstanding + 1 > self._manageable:
+                more = _MORE_FACTOR * self._manageable
                 self._manageable = min(more, float(self._fresh.maximum))
 
     # -- called by the owner ----------------------------------------------------------------------

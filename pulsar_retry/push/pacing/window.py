@@ -22,7 +22,7 @@ LATENCY_LIMIT = 1.0
 ACKED_SHARE = 0.99
 
 #: A failure removes as much as this many successes add: at 99 % successes the size stays the same.
-_OUTWEIGHS = 99
+_SUCCESSES_PER_FAILURE = 99
 #: How many results the mean latency and share cover. With fewer results, a single slow answer would
 #: look like a slow endpoint.
 _AVERAGED = 1000
@@ -93,9 +93,11 @@ class Window:
         """
         self._outcome(0.0)
         if self.size <= EXPONENTIAL_UP_TO:
-            self.size = max(1.0, self.size - min(self.size / 2, _OUTWEIGHS))
+            self.size = max(1.0, self.size - min(self.size / 2, _SUCCESSES_PER_FAILURE))
         elif self._keeps_up():
-            self.size = max(float(EXPONENTIAL_UP_TO), self.size - _OUTWEIGHS / self.size)
+            self.size = max(
+                float(EXPONENTIAL_UP_TO), self.size - _SUCCESSES_PER_FAILURE / self.size
+            )
         else:
             self.size = float(EXPONENTIAL_UP_TO)
         if sent_in != self.round:
