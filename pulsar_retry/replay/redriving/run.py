@@ -38,9 +38,9 @@ _WAIT_MS, _LULL = 200, 1.0
 #: How many letters may wait for another try.
 _MAX_RETURNED = 1000
 #: With fewer letters than this, the failure ratio is not meaningful.
-_ENOUGH = 20
+_LEAST_FOR_RATIO = 20
 #: Errors for which another try does not help.
-_FINAL = (
+_NO_RETRY_ERRORS = (
     pulsar.AuthorizationError,
     pulsar.IncompatibleSchema,
     pulsar.MessageTooBig,
@@ -196,12 +196,12 @@ class Run:
             except _pulsar.PulsarException as error:
                 raise RedriveError(f"the dead-letter topic cannot be read: {error}") from error
             last = time.monotonic()
-            found = self._placed(raw)
+            found = self._number_and_position(raw)
             if found is not None:
                 yield raw, *found
 
-    def _placed(self, raw: Any) -> tuple[int, str] | None:
-        """Return the place of a letter; None if it is not part of the job, or is a duplicate."""
+    def _number_and_position(self, raw: Any) -> tuple[int, str] | None:
+        """Return a letter's number and id; None if it is not part of the job, or is a duplicate."""
         topic, where = raw.topic_name(), raw.message_id()
         ledger, entry, batch = where.ledger_id(), where.entry_id(), where.batch_index()
         end = self._work.checkpoint.ends.get(topic)
@@ -254,7 +254,7 @@ class Run:
                 each = self._failed_letters.get_nowait()
                 if isinstance(each.error, AcknowledgeError):
                     self._acknowledge(each.raw)
-                elif isinstance(each.error.__cause__, _FINAL):
+                elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
                     self._refuse(each.error)
                 else:
                     self._returned.append(each)
@@ -304,7 +304,7 @@ class Run:
         ratio = self._work.max_failure_ratio
         if ratio is not None:
             self.failed_again = self._work.failures()
-            if self.failed_again > ratio * max(self.redriven, _ENOUGH):
+            if self.failed_again > ratio * max(self.redriven, _LEAST_FOR_RATIO):
                 self.stopped = self.stopped or RATIO
 
     def _await_turn(self, due: float) -> None:

@@ -17,7 +17,7 @@ from pulsar_retry.replay.seeking.survey import consumers_of, survey_partition
 
 #: Seconds without progress after which the call fails, and seconds after which to send again.
 _PATIENCE = 30.0
-_AGAIN = 2.0
+_SEND_AGAIN_AFTER = 2.0
 _LOOK = 0.05
 
 _TYPES = {
@@ -89,7 +89,7 @@ def _wait(
     admin: AdminClient, topic: str, subscription: str, places: Collection[EntryPlace]
 ) -> set[EntryPlace]:
     """Wait until the broker has the acknowledgements; return the places that it does not have."""
-    deadline = time.monotonic() + _AGAIN
+    deadline = time.monotonic() + _SEND_AGAIN_AFTER
     while True:
         seen = survey_partition(admin, topic, subscription)
         if seen is None:

@@ -29,13 +29,13 @@ from pulsar_retry.replay.seeking.survey import Surveyed, consumers_of, survey_al
 from pulsar_retry.replay.subscription import Subscription
 
 #: The maximum number of seconds to wait for consumers to reconnect. No result depends on it.
-_COME_BACK = 5.0
+_RECONNECT_WAIT = 5.0
 #: How often to disconnect an Exclusive consumer that prevents the acknowledgements.
 _TRIES = 5
 _LOOK = 0.05
 #: Seconds between two looks at messages in hand. A message that is dispatched and acknowledged
 #: between two looks is in doubt.
-_OFTEN = 0.01
+_IN_HAND_INTERVAL = 0.01
 
 #: Makes the judge of letters from the state of the main topic.
 MakeJudge = Callable[[Sequence[Main]], SeekJudge]
@@ -124,7 +124,7 @@ class Mover:
 
     def _wait_for(self, goals: Sequence[Goal], connected: dict[str, int]) -> None:
         """Wait for a limited time until consumers are back, without their prefetched messages."""
-        deadline = time.monotonic() + _COME_BACK
+        deadline = time.monotonic() + _RECONNECT_WAIT
         while time.monotonic() < deadline:
             now = self._connected(goals)
             if all(now[topic] >= count for topic, count in connected.items()):
@@ -157,7 +157,7 @@ class Mover:
         found = [Late.of(goal) for goal in mains]
         deadline = time.monotonic() + self.grace
         while any(late.pending for late in found) and time.monotonic() < deadline:
-            time.sleep(_OFTEN)
+            time.sleep(_IN_HAND_INTERVAL)
             now = survey_all(self.admin, topics, self.subscription.name)
             looks = zip(found, mains, now, strict=True)
             found = [late.look(goal, seen) for late, goal, seen in looks]
