@@ -17,7 +17,7 @@ from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
 from pulsar_retry.runtime import fork
 
 #: Seconds after which a receive that finds messages without waiting lets the event loop run.
-_TURN = 0.001
+_LOOP_TURN_INTERVAL = 0.001
 
 
 class Arrivals:
@@ -100,7 +100,7 @@ class Arrivals:
         deadline = None if timeout is None else self._bridge.loop.time() + timeout
         if time.monotonic() >= self._turn_ends:
             await asyncio.sleep(0)
-            self._turn_ends = time.monotonic() + _TURN
+            self._turn_ends = time.monotonic() + _LOOP_TURN_INTERVAL
         try:
             while (item := self._take()) is None:
                 await self._wait(deadline)

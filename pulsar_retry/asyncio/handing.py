@@ -34,7 +34,7 @@ class Handing:
         self._bridge = bridge
         # Waiting for a permit of the hand-off would block. This semaphore is acquired before, so
         # that a permit is free.
-        self._room = asyncio.Semaphore(inside.max_pending_letters)
+        self._free_permits = asyncio.Semaphore(inside.max_pending_letters)
 
     async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
@@ -46,7 +46,7 @@ class Handing:
             ConsumerClosedError: the consumer is closed.
         """
         try:
-            await self._room.acquire()
+            await self._free_permits.acquire()
         except asyncio.CancelledError as error:
             _end_span(letter, error)
             self._inside.ask_back(raw)
@@ -55,13 +55,13 @@ class Handing:
         try:
             flight = self._inside.outbox.hand_on_now(raw, letter)
             if flight is None:
-                placed = self._hand_on_elsewhere(raw, letter, ended)
+                placed = self._hand_on_in_thread(raw, letter, ended)
             else:
                 placed = None
                 self._bridge.follow(flight, partial(self._end, ended))
         except BaseException as error:
             _end_span(letter, error)
-            self._room.release()
+            self._free_permits.release()
             if isinstance(error, pulsar.PulsarException):
                 raise failure(error) from None
             raise
@@ -99,7 +99,7 @@ class Handing:
             [each.exception() if isinstance(each, asyncio.Future) else each for each in started]
         )
 
-    def _hand_on_elsewhere(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
+    def _hand_on_in_thread(self, raw: Any, letter: Letter, ended: Ended) -> asyncio.Future[None]:
         """Hand on in another thread, because it can block while the producer is opened.
 
         Returns:
@@ -122,7 +122,7 @@ class Handing:
         return placed
 
     def _end(self, ended: Ended, flight: Future[None]) -> None:
-        self._room.release()
+        self._free_permits.release()
         error = flight.exception()
         if error is None:
             finish(ended)

@@ -129,11 +129,13 @@ def _value(setting: Setting) -> str:
 
 def _steps(schedule: Schedule) -> list[str]:
     rows = [("attempt", "after", "if it fails")]
-    rows += [(str(step.attempt), _span(step.elapsed), _then(step)) for step in schedule.steps]
+    rows += [
+        (str(step.attempt), _span(step.elapsed), _outcome_text(step)) for step in schedule.steps
+    ]
     return _aligned(rows)
 
 
-def _then(step: Step) -> str:
+def _outcome_text(step: Step) -> str:
     if isinstance(step.action, DeadLetter):
         return f"dead letter: {step.action.reason}"
     return f"again in {_span(step.delay)}"
@@ -152,11 +154,11 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _span(times: tuple[float, float]) -> str:
-    shortest, longest = map(_words, times)
+    shortest, longest = map(_duration_text, times)
     return shortest if shortest == longest else f"{shortest} to {longest}"
 
 
-def _words(duration: float) -> str:
+def _duration_text(duration: float) -> str:
     """Return a duration in words, such as ``1 h 45 min 46 s``."""
     milliseconds = round(duration * 1000)
     parts = []

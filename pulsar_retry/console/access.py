@@ -17,7 +17,7 @@ COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.
 _SHORTEST = 16
 #: How long a session lasts, in seconds, and how many sessions there may be.
-_LASTS, _MOST_SESSIONS = 12 * 3600.0, 1000
+_SESSION_SECONDS, _MOST_SESSIONS = 12 * 3600.0, 1000
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -136,7 +136,7 @@ class Access:
         with self._lock:
             live = [(each, ends) for each, ends in self._sessions.items() if ends > now]
             self._sessions = dict(live[-(_MOST_SESSIONS - 1) :])
-            self._sessions[session] = now + _LASTS
+            self._sessions[session] = now + _SESSION_SECONDS
         return session
 
     def log_out(self, cookie: str | None) -> None:

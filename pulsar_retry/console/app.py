@@ -75,13 +75,13 @@ class Console:
             Route("/letter", self._letter),
             Route("/redrives", self._redrives),
             Route("/redrive", self._redrive),
-            Route("/redrive/look", self._taking(self._look), methods=_POST),
-            Route("/redrive/confirm", self._taking(self._confirm), methods=_POST),
-            Route("/redrive/cancel", self._taking(self._cancel), methods=_POST),
+            Route("/redrive/look", self._reading_form(self._start_dry_run), methods=_POST),
+            Route("/redrive/confirm", self._reading_form(self._confirm), methods=_POST),
+            Route("/redrive/cancel", self._reading_form(self._cancel), methods=_POST),
             Route("/job", self._job),
             Route("/login", self._login_page),
-            Route("/login", self._taking(self._log_in), methods=_POST),
-            Route("/logout", self._taking(self._log_out), methods=_POST),
+            Route("/login", self._reading_form(self._log_in), methods=_POST),
+            Route("/logout", self._reading_form(self._log_out), methods=_POST),
             Route("/style.css", _file("style.css", "text/css; charset=utf-8")),
             Route("/icon.svg", _file("icon.svg", "image/svg+xml")),
         ]
@@ -89,7 +89,7 @@ class Console:
         return Starlette(
             routes=routes,
             middleware=[Middleware(AccessMiddleware, access=self.access)],
-            exception_handlers=dict.fromkeys(faults, self._fault),
+            exception_handlers=dict.fromkeys(faults, self._error_page),
             lifespan=self._lifespan,
         )
 
@@ -157,7 +157,7 @@ class Console:
             "redrive.html", request, topic=topic, wanted=RedriveRequest.of(query, topic)
         )
 
-    def _look(self, _request: Request, form: _Form) -> Response:
+    def _start_dry_run(self, _request: Request, form: _Form) -> Response:
         job = self.jobs.look(RedriveRequest.of(form, self.desk.checked(form.get("name", ""))))
         return _to(link("/job", id=job.id))
 
@@ -207,7 +207,7 @@ class Console:
 
     # -- forms and faults -------------------------------------------------------------------------
 
-    def _taking(self, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+    def _reading_form(self, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
         """Return an endpoint that reads one of our forms, and passes it to *handler*."""
 
         async def take(request: Request) -> Response:
@@ -221,7 +221,7 @@ class Console:
 
         return take
 
-    def _fault(self, request: Request, error: Exception) -> Response:
+    def _error_page(self, request: Request, error: Exception) -> Response:
         status, text = _status_and_text(error)
         return self._views.page("fault.html", request, status=status, text=text, code=status)
 

@@ -41,7 +41,7 @@ class Bounded(ThreadingMixIn):
         """Answer *request* on a separate thread, when there is room for it."""
         with self._changed:
             if len(self._begun) >= MOST:
-                self._break_off(next(iter(self._begun)))
+                self._abort(next(iter(self._begun)))
             has_room = self._changed.wait_for(lambda: len(self._begun) < MOST, _RELEASE)
             if has_room:
                 self._begun[request] = time.monotonic()
@@ -63,17 +63,17 @@ class Bounded(ThreadingMixIn):
         with self._changed:
             late = time.monotonic() - PATIENCE
             for each in [each for each, begun in self._begun.items() if begun < late]:
-                self._break_off(each)
+                self._abort(each)
 
     def server_close(self) -> None:
         """Stop listening, and abort the remaining connections."""
         super().server_close()
         with self._changed:
             for each in list(self._begun):
-                self._break_off(each)
+                self._abort(each)
 
     @staticmethod
-    def _break_off(request: socket.socket) -> None:
+    def _abort(request: socket.socket) -> None:
         """Shut a connection down, so that its thread ends."""
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 #: At very high rates, one in this number of acknowledgements is sampled.
 MOST_APART = 1024
 #: At high rates, the seconds between two samples.
-_PACE = 0.01
+_SAMPLE_INTERVAL = 0.01
 
 #: The outcomes of deliveries.
 ACKNOWLEDGED, RETRIED, DEAD_LETTERED = "acknowledged", "retried", "dead_lettered"
@@ -102,7 +102,7 @@ class Ledger:
         self.due = 1
         self._looked = 0
         self._looked_at = 0.0
-        self._apart = 1
+        self._sample_distance = 1
         self._looks_at_all = False
         self.lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
@@ -160,12 +160,13 @@ class Ledger:
             weight = self.acknowledged - self._looked
             if weight > 0:
                 took = now - self._looked_at
-                apart = 2 * self._apart if took < _PACE else int(weight * _PACE / took)
-                self._apart = min(max(1, apart), MOST_APART)
+                fast = took < _SAMPLE_INTERVAL
+                apart = 2 * self._sample_distance if fast else int(weight * _SAMPLE_INTERVAL / took)
+                self._sample_distance = min(max(1, apart), MOST_APART)
                 self._looked, self._looked_at = self.acknowledged, now
                 if attempt is not None:
                     self._done(attempt, age, weight)
-            self.due = self.acknowledged + (1 if self._looks_at_all else self._apart)
+            self.due = self.acknowledged + (1 if self._looks_at_all else self._sample_distance)
 
     def look_at_all(self) -> None:
         """Sample every acknowledgement from now on, because a consumer needs it."""
@@ -239,8 +240,8 @@ class Book:
         self._clock = clock
         self._ledgers: dict[tuple[str, str], Ledger] = {}
         # Ledgers that are not kept any more, as long as other code still uses them.
-        self._over: weakref.WeakValueDictionary[tuple[str, str], Ledger]
-        self._over = weakref.WeakValueDictionary()
+        self._dropped_ledgers: weakref.WeakValueDictionary[tuple[str, str], Ledger]
+        self._dropped_ledgers = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def ledger(self, topic: str, subscription: str) -> Ledger:
@@ -250,7 +251,7 @@ class Book:
             ledger = self._ledgers.get(key)
             if ledger is None:
                 self._release_unused()
-                ledger = self._over.pop(key, None) or Ledger(topic, subscription)
+                ledger = self._dropped_ledgers.pop(key, None) or Ledger(topic, subscription)
                 self._ledgers[key] = ledger
             return ledger
 
@@ -258,14 +259,14 @@ class Book:
         """Return all ledgers."""
         with self._lock:
             self._release_unused()
-            return [*self._ledgers.values(), *self._over.values()]
+            return [*self._ledgers.values(), *self._dropped_ledgers.values()]
 
     def _release_unused(self) -> None:
         """Drop the ledgers that were not used for `KEPT` seconds. Call it with the lock held."""
         now = self._clock()
         for key, ledger in list(self._ledgers.items()):
             if ledger.is_over(now):
-                self._over[key] = self._ledgers.pop(key)
+                self._dropped_ledgers[key] = self._ledgers.pop(key)
 
     def clear(self) -> None:
         """Start again with new locks: in a forked child nothing has been counted yet."""

@@ -29,7 +29,7 @@ from pulsar_retry.wire.names import Naming, TopicName
 #: for roles that may not read the setting.
 _LOOKAHEAD = 50_000
 #: How many of these letters are read, to find out whether they have the same delay.
-_LOOKS = 8
+_MOST_READ = 8
 #: Like the broker, ignore differences of due times that are smaller than this (a tick).
 _TICK = timedelta(seconds=1)
 
@@ -180,9 +180,11 @@ def _lookahead(admin: AdminClient) -> int:
 def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:
     """Return when some of the first letters are due; None for one that is gone or has no delay."""
     dues: list[datetime | None] = []
-    for number in range(_LOOKS):
+    for number in range(_MOST_READ):
         try:
-            entry = admin.subscriptions.peek(topic, name, 1 + number * (lookahead - 1) // _LOOKS)
+            entry = admin.subscriptions.peek(
+                topic, name, 1 + number * (lookahead - 1) // _MOST_READ
+            )
         except AdminNotFoundError:
             dues.append(None)
         else:

@@ -18,9 +18,9 @@ from pulsar_retry.runtime.fork import keep_for_ever
 
 #: How many clients are kept. Half of them are clients of letters. Threads released the clients that
 #: were closed earlier long ago.
-_MOST = 128
+_MOST_CLIENTS = 128
 
-_closed: deque[Any] = deque(maxlen=_MOST)
+_closed: deque[Any] = deque(maxlen=_MOST_CLIENTS)
 
 
 def keep_until_exit(raw: Any) -> None:

@@ -37,7 +37,7 @@ def line(facts: dict[str, Any]) -> str:
 
 def full(facts: dict[str, Any]) -> str:
     """Return a letter with everything that is known about it."""
-    plain = {name: each for name, each in facts.items() if name not in _APART}
+    plain = {name: each for name, each in facts.items() if name not in _SHOWN_SEPARATELY}
     lines = [f"{name:<18} {clean(str(each))}" for name, each in plain.items() if each is not None]
     for name, text in facts["properties"].items():
         lines.append(f"property {clean(name)} = {clean(text)}")
@@ -52,4 +52,4 @@ def full(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_APART = frozenset({"properties", "traceback", "payload", "payload_base64"})
+_SHOWN_SEPARATELY = frozenset({"properties", "traceback", "payload", "payload_base64"})

@@ -128,12 +128,12 @@ class GuardedProcess:
 
     def exit_code(self) -> int | None:
         """Return the exit code (128 + n for signal n), or None while it runs."""
-        return _as_in_a_shell(self._guard.poll())
+        return _shell_exit_code(self._guard.poll())
 
     def wait(self, timeout: float | None) -> int | None:
         """Wait for its end, at most *timeout* seconds; return the `exit_code`. Thread-safe."""
         try:
-            return _as_in_a_shell(self._guard.wait(timeout))
+            return _shell_exit_code(self._guard.wait(timeout))
         except subprocess.TimeoutExpired:
             return None
 
@@ -164,7 +164,7 @@ class GuardedProcess:
         self._ended = True
 
 
-def _as_in_a_shell(code: int | None) -> int | None:
+def _shell_exit_code(code: int | None) -> int | None:
     return 128 - code if code is not None and code < 0 else code
 
 
