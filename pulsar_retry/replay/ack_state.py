@@ -8,6 +8,7 @@ import bisect
 import json
 import re
 import sys
+import urllib.parse
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
@@ -19,6 +20,13 @@ from pulsar_retry.errors import SnapshotError
 #: The broker's format for acknowledged ranges: ``[(3:-1..3:1],(3:4..3:6]]``.
 _RANGE = re.compile(r"\(([0-9]+):(-?[0-9]+)\.\.([0-9]+):(-?[0-9]+)\]")
 _VERSION = 1
+
+
+def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
+    """Return a subscription's cursor from internal statistics, in which names are URL-encoded."""
+    cursors: Mapping[str, Any] = facts["cursors"]
+    encoded = urllib.parse.quote_plus(subscription, safe="*-._")
+    return cursors.get(subscription) or cursors.get(encoded)
 
 
 class EntryPlace(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 
 #: Milliseconds to wait for a message that is known to be stored.
 _PATIENCE_MS = 30_000
@@ -60,7 +59,7 @@ def _read_partition(
 ) -> Iterator[LetterInPlace]:
     stats = admin.topics.internal_stats(topic)
     log = Log.read(stats)
-    cursor = stats["cursors"].get(subscription) if subscription is not None else None
+    cursor = None if subscription is None else cursor_of(stats, subscription)
     done = None if cursor is None else AckState.read(cursor, log)
     if log.last.entry < 0 or (done is not None and done.mark >= log.last):
         return
@@ -72,7 +71,7 @@ def _read_partition(
             place = EntryPlace(position.ledger, position.entry)
             if place > log.last:
                 return
-            if done is None or not _is_done(done, place):
+            if done is None or not done.is_acknowledged(place):
                 yield LetterInPlace(raw, topic, position)
 
 
@@ -129,13 +128,3 @@ def reader_of(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Ite
 def _just_after(mark: EntryPlace) -> pulsar.MessageId:
     """Return the id to start after; the entry number -1 starts at the first entry of a ledger."""
     return pulsar.MessageId(-1, mark.ledger, mark.entry, -1)
-
-
-def _is_done(state: AckState, place: EntryPlace) -> bool:
-    if place <= state.mark:
-        return True
-    at = bisect_right(state.ranges, (place.ledger, place.entry + 1)) - 1
-    if at < 0:
-        return False
-    each = state.ranges[at]
-    return each.ledger == place.ledger and each.first <= place.entry <= each.last

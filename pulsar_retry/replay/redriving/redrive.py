@@ -20,6 +20,7 @@ from pulsar_retry.client import Client
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration
+from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import hand_off_of
@@ -345,7 +346,7 @@ def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
 
 def _has_passed(admin: AdminClient, topic: str, subscription: str, checkpoint: Checkpoint) -> bool:
     """Tell whether the broker has dispatched all letters of the job to our consumer."""
-    cursor = admin.topics.internal_stats(topic)["cursors"].get(subscription)
+    cursor = cursor_of(admin.topics.internal_stats(topic), subscription)
     if cursor is None:
         raise RedriveError(f"the subscription {subscription} of {topic} no longer exists")
     ledger, entry = map(int, cursor["readPosition"].split(":"))

@@ -20,14 +20,13 @@ from pulsar_retry.errors import (
     SeekError,
 )
 from pulsar_retry.policy.durations import Duration, seconds
-from pulsar_retry.replay.ack_state import EntryPlace
+from pulsar_retry.replay.ack_state import EntryPlace, cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.seeking.letters import SeekJudge
 from pulsar_retry.replay.seeking.mover import Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
 from pulsar_retry.replay.seeking.survey import (
     Surveyed,
-    cursor_of,
     published_at,
     survey_all,
 )

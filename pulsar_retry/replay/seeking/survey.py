@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import urllib.parse
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import AdminNotFoundError, SeekError
-from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 
 
 @attrs.frozen
@@ -48,13 +45,6 @@ def survey_partition(admin: AdminClient, topic: str, subscription: str) -> Surve
     return Surveyed(
         topic, log, AckState.read(cursor, log), EntryPlace.parse(cursor["readPosition"])
     )
-
-
-def cursor_of(facts: Mapping[str, Any], subscription: str) -> Mapping[str, Any] | None:
-    """Return a subscription's cursor from internal statistics, in which names are URL-encoded."""
-    cursors: Mapping[str, Any] = facts["cursors"]
-    encoded = urllib.parse.quote_plus(subscription, safe="*-._")
-    return cursors.get(subscription) or cursors.get(encoded)
 
 
 def survey_all(admin: AdminClient, topics: list[str], subscription: str) -> list[Surveyed]:

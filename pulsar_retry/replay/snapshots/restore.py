@@ -13,13 +13,13 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.admin.subscriptions import Start
 from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, SnapshotError
-from pulsar_retry.replay.ack_state import EntryPlace, Log
+from pulsar_retry.replay.ack_state import EntryPlace, Log, cursor_of
 from pulsar_retry.replay.seeking.letters import OpenLetter, SeekJudge
 from pulsar_retry.replay.seeking.mover import MakeJudge, Mover
 from pulsar_retry.replay.seeking.report import Goal, SeekReport
 from pulsar_retry.replay.seeking.republishing import Republisher, read_open_letters
 from pulsar_retry.replay.seeking.seek import letters_of, survey_main
-from pulsar_retry.replay.seeking.survey import Surveyed, cursor_of, survey_all
+from pulsar_retry.replay.seeking.survey import Surveyed, survey_all
 from pulsar_retry.replay.seeking.warnings import what_to_know
 from pulsar_retry.replay.snapshots.value import Capture, Manifest
 from pulsar_retry.replay.subscription import Subscription

@@ -11,6 +11,7 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.replay import Filter, Subscription
+from pulsar_retry.replay.reading import read_letters
 from support.reading import SUBSCRIPTION, eventually
 from support.replay.redriving import Dead, received
 
@@ -438,3 +439,24 @@ def test_a_report_is_json(dead) -> None:
     dead.fill(1)
     facts = json.loads(json.dumps(dead.redrive(dry_run=True).run().facts()))
     assert {"no_target": 1} == facts["left"]
+
+
+NAME = "büro/1 a*"
+
+
+def test_a_subscription_with_an_odd_name(dead) -> None:
+    """The broker's statistics write its name in another way, under which it is found."""
+    consumer = dead.subscribe()
+    dead.create(NAME)
+    dead.fill(3)
+    browser = dead.client.subscribe(dead.dlq, NAME, consumer_type=pulsar.ConsumerType.Shared)
+    done = browser.receive(20_000)
+    browser.acknowledge(done)
+    browser.close()
+    letters = list(read_letters(dead.client, dead.cluster.admin(), [dead.dlq], NAME))
+    assert 2 == len(letters)
+    assert done.data() not in {each.raw.data() for each in letters}
+
+    assert 2 == dead.redrive(dlq_subscription=NAME).run().redriven
+
+    received(consumer, 2)
