@@ -11,8 +11,6 @@ import attrs
 class RetryLater:
     """Deliver the message again after *delay* seconds; 0 means at once.
 
-    Retries inside the process do not exist, because their count would be lost with the process.
-
     Attributes:
         delay: Seconds.
         level: The number of the delay in the table of levels, which TDMQ's dialects write. None if

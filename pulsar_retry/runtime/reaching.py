@@ -55,6 +55,8 @@ def _problem_at(
 ) -> str:
     give_up = time.monotonic() + patience
     scheme, _, rest = service_url.partition("://")
+    if scheme not in _PORTS:
+        return f"{scheme}:// is not a scheme of Pulsar"
     hosts = rest.split("/", 1)[0].split(",")
     hello = _hello(token) if scheme.startswith("pulsar") else None
     if scheme not in {"pulsar+ssl", "https"}:

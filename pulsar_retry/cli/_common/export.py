@@ -7,6 +7,7 @@ import csv
 import importlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -169,6 +170,8 @@ def _complete(target: Path, *, force: bool) -> Iterator[Path]:
     try:
         yield path
         _check_is_new(target, force=force)
+        if target.exists():
+            shutil.copymode(target, path)  # a new file is for its owner only: it has payloads
         path.replace(target)
     finally:
         path.unlink(missing_ok=True)

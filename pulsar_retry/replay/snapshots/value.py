@@ -30,6 +30,7 @@ MAKING, READY, DELETING = "making", "ready", "deleting"
 _VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 _MAX_LABELS = 64
+_MOST_CHARACTERS = 63
 
 
 def checked_name(name: object) -> str:
@@ -50,20 +51,14 @@ def checked_labels(labels: object) -> dict[str, str]:
         ConfigError: *labels* is not a mapping of text to text, has more than 64 labels, or one with
             more than 63 characters. The limits are those of Pub/Sub.
     """
-    accepted = f"at most {_MAX_LABELS} names with texts, each of at most 63 characters"
+    most = _MOST_CHARACTERS
+    accepted = f"at most {_MAX_LABELS} names with texts, each of at most {most} characters"
     if not isinstance(labels, Mapping) or len(labels) > _MAX_LABELS:
         raise ConfigError.bad("labels", labels, accepted)
     for pair in labels.items():
-        if (
-            not all(isinstance(text, str) and len(text) < _MAX_LABELS for text in pair)
-            or not pair[0]
-        ):
+        if not all(isinstance(text, str) and len(text) <= most for text in pair) or not pair[0]:
             raise ConfigError.bad("labels", dict([pair]), accepted)
     return dict(labels)
-
-
-def _is_short(text: object) -> bool:
-    return isinstance(text, str) and len(text) < _MAX_LABELS
 
 
 def numbers_of(topics: Iterable[str]) -> tuple[int, ...]:

@@ -211,7 +211,9 @@ def test_export(dead, run, tmp_path) -> None:
     code, _, errors = run(*again)
     assert (2, f"error: --output: {path} exists; --force replaces it\n") == (code, errors)
     assert 1 == len(path.read_text().splitlines())
+    path.chmod(0o640)
     assert 0 == run(*again, "--force")[0]
+    assert 0o640 == path.stat().st_mode & 0o777
     assert 5 == len(path.read_text().splitlines())
     names = {"dead.parquet", "dead.csv", "dead.jsonl"}
     assert names == {each.name for each in tmp_path.iterdir()}

@@ -15,6 +15,7 @@ import trustme
 import pulsar_retry as pr
 from pulsar_retry.replay import Cluster
 from pulsar_retry.replay.reaching import check_broker
+from pulsar_retry.runtime.reaching import problem_at
 
 CONNECTED = b"\x00\x00\x00\x0c\x00\x00\x00\x08\x08\x03\x1a\x04\x0a\x02ok"
 #: The error of a broker that does not know a token.
@@ -134,3 +135,8 @@ def free_port() -> Callable[[], int]:
             return int(server.getsockname()[1])
 
     return find
+
+
+def test_a_scheme_that_is_not_pulsars() -> None:
+    """It is named, instead of an error of this package."""
+    assert "ftp:// is not a scheme of Pulsar" == problem_at("ftp://localhost", patience=1.0)
