@@ -1,4 +1,4 @@
-"""Processes of a cluster that end, and topics that move, while messages are retried."""
+"""Processes of a cluster are killed, and topics move, while messages are retried."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from support.faults.balancing import Stage
 from support.faults.handing import manage, publish, retry_many, retry_topic
 from support.faults.ledger import Ledger, wait_until
 
-#: Messages before the fault, and as many while it lasts.
+#: How many messages are published before the fault, and again during it.
 COUNT = 150
 
-#: A broker writes down acknowledgements now and then; what it forgot, it delivers again.
-FORGOTTEN = "letters in flight, and acknowledgements that the broker had not written down"
+#: A broker stores acknowledgements periodically. After a kill, it delivers the rest again.
+NOT_STORED = "letters in flight, and acknowledgements that the broker had not stored"
 
-#: A publisher outlasts the change from one broker to the other.
+#: With this time-out, a producer does not fail while a topic moves to the other broker.
 PATIENT = {"send_timeout_millis": 120_000}
 
 
@@ -38,18 +38,18 @@ def fresh(namespace):
 
 
 def is_apart(cluster, topic):
-    """Tell whether a topic and its retry topic can be on different brokers."""
+    """Return whether a topic and its retry topic can be on different brokers."""
     return cluster.bundle(topic) != cluster.bundle(retry_topic(topic))
 
 
 def retrying(stage, count=COUNT // 3):
-    """Wait until letters are in flight."""
+    """Wait until *count* letters have been requested."""
     wait_until(lambda: stage.ledger.account().retried >= count)
     assert stage.ledger.account().retried >= count
 
 
 def endure(stage, fault, strike):
-    """Have *strike* called while messages are retried and published; return the account."""
+    """Call *strike* while messages are retried; return the account when every message has ended."""
     publish(stage.client, stage.topic, stage.ledger, COUNT, **PATIENT)
     with stage.working(retry_many, manage):
         retrying(stage)
@@ -65,10 +65,10 @@ def test_the_broker_of_the_retry_topic_is_killed(cluster, stage, fault):
     account = endure(stage, fault, lambda: cluster.owner(retry_topic(stage.topic)).kill())
     fault.survived(
         "cluster: broker of the retry topic killed",
-        "the other one takes it over",
+        "The other broker takes the retry topic over",
         account,
         bound=account.sent,
-        why=FORGOTTEN,
+        why=NOT_STORED,
     )
 
 
@@ -77,15 +77,15 @@ def test_the_broker_of_the_main_topic_is_killed(cluster, stage, fault):
     account = endure(stage, fault, lambda: cluster.owner(stage.topic).kill())
     fault.survived(
         "cluster: broker of the main topic killed",
-        "the other one takes it over",
+        "The other broker takes the topic over",
         account,
         bound=account.sent,
-        why=FORGOTTEN,
+        why=NOT_STORED,
     )
 
 
 def test_a_broker_of_partitions_is_killed(cluster, client, namespace, tmp_path, fault):
-    """The partitions of the other broker are served all the time."""
+    """The partitions of the other broker are not interrupted."""
     topic = fresh(namespace)
     cluster.call("PUT", f"{topic.replace('://', '/')}/partitions", 4)
     stage = Stage(cluster.it.service_url, cluster, client, topic, Ledger(tmp_path / "ledger"))
@@ -96,17 +96,17 @@ def test_a_broker_of_partitions_is_killed(cluster, client, namespace, tmp_path, 
         wait_until(lambda: len({cluster.owner(part).name for part in parts}) > 1)
     account = endure(stage, fault, lambda: cluster.owner(parts[0]).kill())
     fault.survived(
-        "cluster: a broker of 4 partitions killed",
-        "the other one takes over what it had",
+        "cluster: one of two brokers of a topic with 4 partitions killed",
+        "The other broker takes its partitions over",
         account,
-        # The broker may have the retry topic too: a message and both its letters come twice.
+        # The broker may serve the retry topic, too. Then a message and both its letters come twice.
         bound=3 * account.sent,
-        why=FORGOTTEN,
+        why=NOT_STORED,
     )
 
 
 def test_a_bookie_is_killed(cluster, stage, fault):
-    """Ledgers that are open go on with the other one; the rest waits until it is back."""
+    """Open ledgers continue on the other bookie; new ledgers wait until both bookies run."""
     bookie = cluster.it.bookies[0]
 
     def strike():
@@ -117,15 +117,15 @@ def test_a_bookie_is_killed(cluster, stage, fault):
     account = endure(stage, fault, strike)
     fault.survived(
         "cluster: one of two bookies killed, and started again",
-        "open ledgers go on with the other one",
+        "Open ledgers continue on the other bookie",
         account,
         bound=account.sent,
-        why=FORGOTTEN,
+        why=NOT_STORED,
     )
 
 
 def test_topics_move_between_brokers(cluster, stage, fault):
-    """Each move closes the topic for its clients, who find it at the other broker."""
+    """Each move disconnects the clients of the topic, and they find it on the other broker."""
 
     def strike():
         for _ in range(3):
@@ -139,8 +139,8 @@ def test_topics_move_between_brokers(cluster, stage, fault):
 
     account = endure(stage, fault, strike)
     fault.survived(
-        "cluster: main and retry topic moved between brokers, three times each",
-        "clients follow",
+        "cluster: main topic and retry topic moved between brokers, three times each",
+        "Clients connect to the other broker",
         account,
         bound=6 * account.sent,
         why="letters in flight, and acknowledgements of the last 0.1 s, at each move",
@@ -148,7 +148,7 @@ def test_topics_move_between_brokers(cluster, stage, fault):
 
 
 def test_the_whole_cluster_is_restarted_one_by_one(cluster, stage, fault):
-    """As for an upgrade: brokers, bookies and the metadata, each while the others run."""
+    """As for an upgrade, each broker, bookie and metadata store restarts while the others run."""
 
     def strike():
         for member in cluster.it.members:
@@ -158,8 +158,8 @@ def test_the_whole_cluster_is_restarted_one_by_one(cluster, stage, fault):
     account = endure(stage, fault, strike)
     fault.survived(
         "cluster: every process restarted, one after the other",
-        "clients follow their topics",
+        "Clients connect to the broker that then serves their topics",
         account,
         bound=len(cluster.it.members) * account.sent,
-        why=f"{FORGOTTEN}, at each restart",
+        why=f"{NOT_STORED}, at each restart",
     )

@@ -1,4 +1,4 @@
-"""Brokers that die and come back, and topics that move, with letters on their way."""
+"""Brokers are killed or restarted, and topics are unloaded, while letters are in flight."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ pytestmark = pytest.mark.timeout(280)
 
 COUNT, SOME = 200, 50
 
-#: How often a broker dies, and topics move.
+#: How often the broker is killed, and how often topics are unloaded.
 KILLS, UNLOADS = 2, 3
 
-# Each time all may come back that was there so shortly before: the originals, which have new
-# letters then, and the letters. So there are up to three times as many ends afterwards.
+# After each fault, all recent messages may be delivered again: originals, which then get new
+# letters, and letters. So each fault may at most triple the number of completions.
 
-UNDER_WAY = "letters under way, and acknowledgements that the broker had not stored"
+NOT_STORED = "letters in flight, and acknowledgements that the broker had not stored"
 
 
 def begin_round(stage):
-    """Publish more messages, and wait until letters of them are on their way."""
+    """Publish more messages, and wait until some of them have been delivered."""
     before = stage.ledger.account().deliveries
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     wait_until(lambda: stage.ledger.account().deliveries >= before + SOME)
 
 
 def test_a_broker_that_is_killed_again_and_again(own_stage, own_broker, fault):
-    """Kills -9 with letters in flight; a consumer and a subscriber go on by themselves."""
+    """After each `kill -9` with letters in flight, a consumer and a subscriber continue."""
     with own_stage.working(retry_many, manage):
         for _ in range(KILLS):
             begin_round(own_stage)
@@ -41,16 +41,16 @@ def test_a_broker_that_is_killed_again_and_again(own_stage, own_broker, fault):
             own_broker.start()
 
     fault.survived(
-        f"broker killed with -9, {KILLS} times",
-        "the client connects again; what was not stored is done again",
+        f"broker killed with `kill -9`, {KILLS} times",
+        "The client connects again. Messages without a stored acknowledgement are processed again",
         own_stage.account(),
         bound=3**KILLS * COUNT,
-        why="acknowledgements of the last 10 s, which a broker may not have stored",
+        why="acknowledgements of the last 10 s, because the broker may not have stored them",
     )
 
 
 def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
-    """They wait in the topic, not in the broker's memory, and none comes early."""
+    """Letters wait in the topic, not in the broker's memory, and none is delivered early."""
     count, delay = 1000, 12.0
     publish(own_stage.client, own_stage.topic, own_stage.ledger, count)
     with own_stage.working(retry_many, delay=delay):
@@ -60,17 +60,17 @@ def test_a_thousand_delayed_letters_and_a_restart(own_stage, own_broker, fault):
         own_broker.restart()
 
     fault.survived(
-        f"broker restarted with {count} letters waiting {delay:g} s",
-        "they come when they are due",
+        f"broker restarted while {count} letters wait {delay:g} s",
+        "The letters are delivered when they are due",
         own_stage.account(),
         bound=count // 10,
-        why=UNDER_WAY,
+        why=NOT_STORED,
     )
 
 
 @pytest.mark.parametrize("way", [retry_many, manage])
 def test_topics_that_are_unloaded(stage, fault, way):
-    """The topic and its retry topic move, again and again, while messages are retried."""
+    """The topic and its retry topic are unloaded several times while messages are retried."""
     with stage.working(way):
         for _ in range(UNLOADS):
             begin_round(stage)
@@ -80,16 +80,16 @@ def test_topics_that_are_unloaded(stage, fault, way):
 
     fault.survived(
         f"topic and retry topic unloaded, {UNLOADS} times",
-        "consumers and producers follow",
+        "Consumers and producers connect again",
         stage.account(),
         bound=3**UNLOADS * COUNT,
-        why=UNDER_WAY,
+        why=NOT_STORED,
     )
 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover])
 def test_topics_of_one_consumer_are_unloaded(stage, fault, kind):
-    """Retries wait on every type of subscription; `retry_many` sees to it that none is early."""
+    """Letters wait on every type of subscription. `retry_many` asserts that none is early."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     with stage.working(partial(retry_many, consumer_type=kind)):
         wait_until(lambda: stage.ledger.account().deliveries >= SOME)
@@ -99,8 +99,8 @@ def test_topics_of_one_consumer_are_unloaded(stage, fault, kind):
 
     fault.survived(
         "topic and retry topic of an Exclusive or Failover subscription unloaded",
-        "the consumer follows, and retries wait",
+        "The consumer connects again, and letters still wait for their delay",
         stage.account(),
         bound=3 * COUNT,
-        why=UNDER_WAY,
+        why=NOT_STORED,
     )

@@ -1,4 +1,4 @@
-"""A wall clock that is set while messages wait."""
+"""The wall clock of a client is changed while messages wait."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from support.reading import SOON, SUBSCRIPTION, eventually
 
 COUNT = 50
 
-#: Seconds by which the clock is set. Ahead it is less: letters that are made then wait for that.
+#: Seconds by which the clock is changed. The jump ahead is short, because letters that are made
+#: after it wait that much longer.
 JUMPS = {"back": -3600.0, "ahead": 3.0}
 
 
 def jump(monkeypatch, seconds):
-    """Set the clock of this process."""
+    """Change the clock of this process by *seconds*."""
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + seconds)
     monkeypatch.setattr(Clock, "time", staticmethod(time.time))
@@ -25,7 +26,7 @@ def jump(monkeypatch, seconds):
 
 @pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
 def test_letters_that_wait_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
-    """The broker knows when they are due; `retry_many` sees to it that none is early."""
+    """The broker decides when letters are due. `retry_many` asserts that none is early."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     with stage.working(retry_many, delay=4.0):
         eventually(lambda: stage.ledger.account().retried >= COUNT)
@@ -34,8 +35,8 @@ def test_letters_that_wait_while_the_clock_is_set(stage, fault, monkeypatch, sec
         fault.is_over()
 
     fault.survived(
-        "clock set, an hour back or 3 s ahead, while letters wait 4 s",
-        "they come when they are due",
+        "client's clock set back an hour, or ahead 3 s, while letters wait 4 s",
+        "The letters are delivered when they are due",
         stage.account(),
         bound=0,
     )
@@ -43,7 +44,7 @@ def test_letters_that_wait_while_the_clock_is_set(stage, fault, monkeypatch, sec
 
 @pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
 def test_letters_that_are_made_after_the_clock_is_set(stage, fault, monkeypatch, seconds):
-    """Pulsar's delays are absolute times: they are off by as much as the clock, and that is all."""
+    """Pulsar's delays are absolute times, so they are wrong by as much as the clock."""
     jump(monkeypatch, seconds)
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     fault.is_over()
@@ -52,8 +53,8 @@ def test_letters_that_are_made_after_the_clock_is_set(stage, fault, monkeypatch,
 
     assert time.monotonic() - began > seconds
     fault.survived(
-        "clock wrong, an hour behind or 3 s ahead, while letters are made",
-        "their delays are wrong by that, as every client's",
+        "client's clock an hour behind, or 3 s ahead, while letters are published",
+        "The delays of these letters are wrong by the same time, as with every client",
         account,
         bound=0,
     )
@@ -61,7 +62,7 @@ def test_letters_that_are_made_after_the_clock_is_set(stage, fault, monkeypatch,
 
 @pytest.mark.parametrize("seconds", JUMPS.values(), ids=JUMPS)
 def test_nacks_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
-    """Their delays are measured, not read from the clock."""
+    """The delays of nacks are measured by a clock that cannot be set."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     consumer = subscribe(stage.client, stage.topic)
     began = time.monotonic()
@@ -80,8 +81,8 @@ def test_nacks_while_the_clock_is_set(stage, fault, monkeypatch, seconds):
     consumer.close()
 
     fault.survived(
-        "clock set, an hour back or 3 s ahead, while nacks wait 3 s",
-        "they come when they are due",
+        "client's clock set back an hour, or ahead 3 s, while nacked messages wait 3 s",
+        "The messages are redelivered when they are due",
         stage.account(),
         bound=0,
     )

@@ -1,4 +1,4 @@
-"""Consumers that get in each other's way, and acknowledgements in no order."""
+"""Consumers that share a name or fail, and acknowledgements in random order."""
 
 from __future__ import annotations
 
@@ -30,16 +30,21 @@ COUNT = 200
 
 @pytest.mark.parametrize("way", [retry_many, manage])
 def test_two_consumers_of_one_name(stage, fault, way):
-    """Names are for people: two of one name share the messages, and their letters."""
+    """Two consumers with the same name share the messages and the letters."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     with stage.working(way, way, consumer_name=NAME):
         fault.is_over()
 
-    fault.survived("two consumers of one name", "they share", stage.account(), bound=0)
+    fault.survived(
+        "two consumers with the same name",
+        "They share the messages and the letters",
+        stage.account(),
+        bound=0,
+    )
 
 
 def test_one_of_two_consumers_of_one_name_dies(stage, fault):
-    """What it held goes to the other one."""
+    """The other consumer receives the messages of the killed one."""
     arguments = (stage.url, stage.topic, stage.ledger, "same name", "receipt", 5)
     with stage.working(retry, consumer_name=NAME), ThreadPoolExecutor(1) as pool:
         dying = pool.submit(crash, *arguments)
@@ -49,8 +54,8 @@ def test_one_of_two_consumers_of_one_name_dies(stage, fault):
         assert -9 == dying.result()
 
     fault.survived(
-        "one of two consumers of one name killed",
-        "the other gets what it held",
+        "one of two consumers with the same name killed",
+        "The other consumer receives what the killed one had not acknowledged",
         stage.account(),
         bound=50,
         why="letters in flight, and acknowledgements of the last 0.1 s",
@@ -59,7 +64,7 @@ def test_one_of_two_consumers_of_one_name_dies(stage, fault):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_acknowledgements_out_of_order(stage, fault, batched):
-    """A third is acknowledged and a third handed on, in no order; then the topic moves."""
+    """A third is acknowledged and a third is handed on, in random order; then comes an unload."""
     publish(stage.client, stage.topic, stage.ledger, COUNT, batching_enabled=batched)
     consumer = subscribe(stage.client, stage.topic)
     messages = [consumer.receive(SOON) for _ in range(COUNT)]
@@ -80,16 +85,18 @@ def test_acknowledgements_out_of_order(stage, fault, batched):
     account = stage.finish(retry)
 
     fault.survived(
-        "acknowledgements out of order, then an unload" + (" (batches)" if batched else ""),
-        "batches that are not done come again whole" if batched else "what is open comes again",
+        "acknowledgements out of order, then an unload" + (", with batches" if batched else ""),
+        "Every batch with an unacknowledged message is delivered again as a whole"
+        if batched
+        else "Only unacknowledged messages are delivered again",
         account,
         bound=2 * third if batched else 0,
-        why="messages of batches that are not done" if batched else "",
+        why="acknowledged messages of batches that were not fully acknowledged" if batched else "",
     )
 
 
 def test_letters_acknowledged_elsewhere(stage, fault):
-    """By their ids, at a consumer that has received no letter: they are of the retry topic."""
+    """A consumer that has received no letter finds out that the ids are of the retry topic."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     holds = subscribe(stage.client, stage.topic)
     messages = [holds.receive(SOON) for _ in range(COUNT)]
@@ -105,18 +112,18 @@ def test_letters_acknowledged_elsewhere(stage, fault):
     eventually(stage.is_drained)
     other.close()
     holds.close()
-    account = stage.finish(retry)  # which would get what is not acknowledged
+    account = stage.finish(retry)  # it would receive letters that are not acknowledged
 
     fault.survived(
-        "letters acknowledged by their ids at another consumer",
-        "the acknowledgements reach the retry topic",
+        "letters acknowledged by their ids through another consumer",
+        "The acknowledgements reach the retry topic",
         account,
         bound=0,
     )
 
 
 def test_a_key_that_fails(stage, fault):
-    """On Key_Shared, with the defaults of lanes: its messages wait, those of other keys do not."""
+    """On Key_Shared with lanes, messages of this key wait, and those of other keys do not."""
     keys, mended = 20, threading.Event()
 
     def handle(message):
@@ -139,8 +146,8 @@ def test_a_key_that_fails(stage, fault):
         eventually(lambda: not stage.ledger.open(), 60)
 
     fault.survived(
-        "the messages of one key fail, on Key_Shared",
-        "they wait in their order; other keys go on",
+        "messages of one key fail, on Key_Shared",
+        "Messages of this key wait in order; those of other keys are handled",
         stage.account(),
         bound=0,
     )

@@ -7,21 +7,38 @@ import pytest
 from support.faults.crashing import STEPS, crash
 from support.faults.handing import WAYS, publish
 
-#: What the process is at when it dies, and what follows.
+#: For each step: when the process is killed, and what happens then.
 WHEN = {
-    "unsent": ("before the letter is sent", "the original comes again"),
-    "sent": ("while the letter is on its way", "the original comes again, or both"),
-    "stored": ("after the letter is stored, before its receipt is seen", "both live on"),
-    "receipt": ("after the receipt, before the acknowledgement", "both live on"),
-    "acknowledged": ("right after the acknowledgement", "maybe both, if it was still grouped"),
-    "told": ("0.1 s or more after the acknowledgement", "the letter comes"),
+    "unsent": ("before the letter is sent", "The original is delivered again"),
+    "sent": (
+        "while the letter is in flight",
+        "The original is delivered again, and the letter may be stored, too",
+    ),
+    "stored": (
+        "after the letter is stored, before the consumer sees the receipt",
+        "The letter is stored, and the original is delivered again",
+    ),
+    "receipt": (
+        "after the receipt, before the acknowledgement",
+        "The letter is stored, and the original is delivered again",
+    ),
+    "acknowledged": (
+        "right after the acknowledgement",
+        "The letter is stored; the original comes again if the acknowledgement was not yet sent",
+    ),
+    "acknowledgement sent": (
+        "0.1 s or more after the acknowledgement",
+        "The letter is stored, and the original is not delivered again",
+    ),
 }
 
 COUNT, AT = 20, 5
 
+BOUND = "letters in flight, and acknowledgements of the last 0.1 s"
+
 
 def died(stage, fault, way, step):
-    """Kill a process at a hand-off, finish its work in another, and return the account."""
+    """Kill a process during a hand-off, finish its work in this one, and return the account."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     assert -9 == crash(stage.url, stage.topic, stage.ledger, way, step, AT)
     fault.is_over()
@@ -31,27 +48,28 @@ def died(stage, fault, way, step):
 @pytest.mark.parametrize("way", ["reconsume_later", "dead_letter", "subscriber"])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_every_step_of_a_hand_off(stage, fault, way, step):
-    """Whatever the step and the way, each message ends; what ends twice was in hand just then."""
+    """Every message ends, at every step; duplicates are only of messages in hand at the kill."""
     account = died(stage, fault, way, step)
 
     when, effect = WHEN[step]
-    # A subscriber of two workers has another letter on its way.
-    bound, why = AT + 1, "letters in flight, and acknowledgements of the last 0.1 s"
-    if step == "told":
+    # A subscriber with two workers may have another letter in flight.
+    bound, why = AT + 1, BOUND
+    if step == "acknowledgement sent":
         bound, why = int(way == "subscriber"), "letters in flight"
     fault.survived(f"consumer killed {when}", effect, account, bound=bound, why=why)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_with_many_nacks_under_way(stage, fault, step):
-    """Nacks return at once, so at a kill all their dead letters may be under way."""
+    """Nacks return at once, so all their dead letters may be in flight at the kill."""
     account = died(stage, fault, "nack", step)
 
     when, effect = WHEN[step]
+    acknowledgements_sent = step == "acknowledgement sent"
     fault.survived(
-        f"consumer killed {when}, with {COUNT} nacks under way",
+        f"consumer killed {when}, with {COUNT} nacks in progress",
         effect,
         account,
-        bound=0 if step == "told" else COUNT,
-        why="letters in flight, and acknowledgements of the last 0.1 s",
+        bound=0 if acknowledgements_sent else COUNT,
+        why="" if acknowledgements_sent else BOUND,
     )

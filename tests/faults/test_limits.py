@@ -1,4 +1,4 @@
-"""Letters that no broker takes, and topics that a pattern should not match."""
+"""Letters that every broker refuses, and letter topics that match a consumer's pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT = 30
 #: The longest delay that the namespace allows, in seconds.
 LIMIT = 60
 
-#: What no broker takes.
+#: Letters that the broker refuses: options of `reconsume_later_async`.
 REFUSED = {
     "delays above the namespace's limit": {"delay": LIMIT + 1},
     "properties of 6 MiB": {"delay": DELAY, "properties": {"large": "x" * (6 << 20)}},
@@ -24,7 +24,7 @@ REFUSED = {
 
 @pytest.fixture
 def held(stage, tmp_path):
-    """Give the account of another consumer of the same client, which holds what it has received."""
+    """Give the account of another consumer of the same client, which has messages in hand."""
     topic, ledger = f"{stage.topic}-held", Ledger(tmp_path / "held")
     publish(stage.client, topic, ledger, COUNT)
     consumer = subscribe(stage.client, topic)
@@ -32,7 +32,7 @@ def held(stage, tmp_path):
     ledger.enter_all("delivered", messages)
 
     def account():
-        # What would come again comes before what is published now.
+        # If messages were redelivered, they would come before the one that is published now.
         publish(stage.client, topic, ledger, 1)
         messages.append(consumer.receive(SOON))
         ledger.enter("delivered", messages[-1])
@@ -46,7 +46,7 @@ def held(stage, tmp_path):
 
 @pytest.mark.parametrize("refused", REFUSED)
 def test_letters_that_no_broker_takes(stage, held, fault, refused):
-    """One of three letters is refused; those under way just then, and the neighbour, go on."""
+    """Every third letter is refused; other letters, and another consumer, are not disturbed."""
     limit = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": LIMIT * 1000}
     stage.admin.set_namespace_policy(stage.namespace, "delayedDelivery", limit)
     asked = set()
@@ -76,19 +76,23 @@ def test_letters_that_no_broker_takes(stage, held, fault, refused):
     assert account.retried == COUNT + COUNT // 3
     fault.survived(
         f"letters with {refused}",
-        "the caller is told within a second or so; their originals come again, other letters go on",
+        "The call fails within about a second, and the original is redelivered. Other letters are "
+        "not disturbed",
         account,
         bound=0,
     )
     others = held()
     assert others.deliveries == others.sent
     fault.survived(
-        f"letters with {refused}, another consumer of the same client", "none", others, bound=0
+        f"letters with {refused}, another consumer of the same client",
+        "The other consumer is not disturbed",
+        others,
+        bound=0,
     )
 
 
 def test_a_pattern_that_matches_the_dead_letter_topic(stage, fault):
-    """The subscription does not take its own letters for input, also after restarts."""
+    """A subscription does not read its own letters, not even after it subscribes again."""
     for _ in range(2):
         publish(stage.client, stage.topic, stage.ledger, COUNT)
         fault.is_over()
@@ -96,13 +100,13 @@ def test_a_pattern_that_matches_the_dead_letter_topic(stage, fault):
             pass
     assert len(stage.admin.topics(stage.namespace)) == 2
     fault.survived(
-        "a pattern that matches the dead-letter topic, subscribed again",
-        "dead letters are left out",
+        "a pattern that matches the dead-letter topic, subscribed twice",
+        "The consumer leaves the dead letters out",
         stage.account(),
         bound=0,
     )
 
 
 def by_pattern(client, topic, ledger, go_on):
-    """Nack what a pattern matches, which is looked at every second."""
+    """Nack messages of all topics that match a pattern; search for new topics every second."""
     nack(client, re.compile(f"{topic}.*"), ledger, go_on, pattern_auto_discovery_period=1)

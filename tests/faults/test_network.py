@@ -1,4 +1,4 @@
-"""Connections that are cut, reset, half-open and slow, by a proxy before the broker."""
+"""A proxy before the broker cuts, resets, stalls and slows connections."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from support.faults.pushing import push
 
 COUNT = 300
 
-#: Deliveries after which the fault strikes: letters are on their way then.
+#: The fault happens after this many deliveries, when letters are in flight.
 SOME = 50
 
-#: Seconds for which nothing passes: more than the letters' send time-out below.
+#: Seconds for which the proxy passes no data: more than the letters' send time-out below.
 PAUSE = 5.0
 
-#: What goes wrong, and what follows.
+#: For each fault of the proxy: what goes wrong, and what happens then.
 CUTS = {
-    "cut": ("connection cut", "the client connects again"),
+    "cut": ("connection cut", "The client connects again"),
     "refuse": (
-        f"connection cut, and refused for {PAUSE:g} s",
-        "the client tries until it may connect",
+        f"connection cut, and new connections refused for {PAUSE:g} s",
+        "The client tries again until it is connected",
     ),
-    "reset": ("connection reset", "the client connects again"),
+    "reset": ("connection reset", "The client connects again"),
     "half-open": (
-        f"connection half-open for {PAUSE:g} s",
-        "letters time out; their originals come again",
+        f"connection half-open for {PAUSE:g} s: it stays open, but no data passes",
+        "Letters time out, and their originals are delivered again",
     ),
-    "deaf": (
-        f"no receipt comes for {PAUSE:g} s, then the connection is reset",
-        "letters are stored and time out: both live on",
+    "no data to client": (
+        f"connection without data from the broker for {PAUSE:g} s, then reset",
+        "Letters are stored but time out, so their originals are delivered, too",
     ),
-    "mute": (
-        f"nothing reaches the broker for {PAUSE:g} s, then the connection is reset",
-        "what was sent is lost, the originals come again",
+    "no data to server": (
+        f"connection without data to the broker for {PAUSE:g} s, then reset",
+        "Letters that were sent are lost, and their originals are delivered again",
     ),
 }
 
 
 @pytest.fixture
 def through(stage, proxy):
-    """Give the stage as seen through the proxy; messages are published past it."""
+    """Give the stage with a client of the proxy; messages are published without the proxy."""
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
     with pr.Client(proxy.url, logger=quiet) as client:
@@ -54,14 +54,14 @@ def through(stage, proxy):
 
 
 def begun(stage):
-    """Wait until letters are on their way."""
+    """Wait until letters are in flight."""
     wait_until(lambda: stage.ledger.account().deliveries >= SOME)
 
 
 @pytest.mark.parametrize("way", [retry_many, manage, push])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_connection_that_breaks(through, proxy, fault, way, cut):
-    """Letters on their way, receipts and acknowledgements are lost with it; messages are not."""
+    """Letters, receipts and acknowledgements in transit are lost, but no message is."""
     name, effect = CUTS[cut]
     with through.working(way, letter_send_timeout=3):
         begun(through)
@@ -73,17 +73,22 @@ def test_a_connection_that_breaks(through, proxy, fault, way, cut):
         name,
         effect,
         through.account(),
-        # Originals come again and have new letters, letters are sent again and come again.
+        # Originals are delivered again and get new letters; letters are sent and delivered again.
         bound=3 * COUNT,
-        why="letters and acknowledgements under way",
+        why="letters in flight, and acknowledgements that had not reached the broker",
     )
 
 
 def test_a_slow_connection(through, proxy, fault):
-    """Each piece takes 0.2 s, both ways: it all takes longer, that is all."""
+    """The proxy delays all data by 0.2 s in each direction, and everything takes longer."""
     with through.working(retry_many):
         begun(through)
         proxy.delay = 0.2
         fault.is_over()
 
-    fault.survived("connection slow, 0.4 s more a round trip", "none", through.account(), bound=0)
+    fault.survived(
+        "connection slow: each round trip takes 0.4 s longer",
+        "Everything takes longer",
+        through.account(),
+        bound=0,
+    )

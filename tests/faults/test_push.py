@@ -1,4 +1,4 @@
-"""Connections between a dispatcher and its endpoint that break, by a proxy before the endpoint."""
+"""A proxy before an endpoint breaks the connections between the dispatcher and the endpoint."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from support.faults.pushing import OUTSTANDING, endpoint, push_to
 
 COUNT = 600
 
-#: Posts after which the fault strikes: answers are under way then.
+#: The fault happens after this many requests, when some have no answer yet.
 SOME = 100
 
-#: Seconds for which an answer is awaited: Pub/Sub's shortest.
+#: The ack deadline in seconds: the shortest that Pub/Sub allows.
 DEADLINE = 10
 
-#: Seconds for which nothing passes: more than the deadline.
+#: Seconds for which the proxy passes no data: more than the deadline.
 PAUSE = DEADLINE + 2
 
-#: What goes wrong, and what follows.
+#: For each fault of the proxy: what goes wrong, and what happens then.
 BROKEN = {
-    "cut": ("connections cut", "what was under way is posted again"),
+    "cut": ("connections cut", "Requests in progress are posted again"),
     "refuse": (
-        f"connections cut, and refused for {PAUSE} s",
-        "nacks, at last one by one, until the endpoint is back",
+        f"connections cut, and new connections refused for {PAUSE} s",
+        "Requests fail, and the window shrinks to one request until the endpoint is back",
     ),
-    "reset": ("connections reset", "what was under way is posted again"),
+    "reset": ("connections reset", "Requests in progress are posted again"),
     "half-open": (
-        f"connections half-open for {PAUSE} s",
-        "no answer in time: what was under way is posted again",
+        f"connections half-open for {PAUSE} s: they stay open, but no data passes",
+        "Requests in progress get no answer in time, so they are posted again",
     ),
-    "deaf": (
-        f"no answer comes for {PAUSE} s, then the connections are reset",
-        "no answer in time: what the endpoint has processed is posted again",
+    "no data to client": (
+        f"connections without data from the endpoint for {PAUSE} s, then reset",
+        "Requests that the endpoint has processed get no answer in time, so they are posted again",
     ),
-    "mute": (
-        f"nothing reaches the endpoint for {PAUSE} s, then the connections are reset",
-        "no answer in time: what was sent is posted again",
+    "no data to server": (
+        f"connections without data to the endpoint for {PAUSE} s, then reset",
+        "Requests do not arrive, and get no answer in time, so they are posted again",
     ),
 }
 
-#: How what was not acknowledged comes again: by the broker, or by letters.
+#: How a message comes again after a failed request: redelivered by the broker, or as a letter.
 AGAIN = {
     "nacks": {},
     "letters": {"retry_policy": pr.RetryPolicy(max_attempts=100, backoff=pr.Fixed(2))},
@@ -53,7 +53,7 @@ AGAIN = {
 @pytest.mark.parametrize("again", AGAIN)
 @pytest.mark.parametrize("broken", BROKEN)
 def test_connections_to_the_endpoint_break(stage, fault, broken, again):
-    """Requests on their way and answers are lost with them; messages are not."""
+    """Requests and answers in transit are lost, but no message is."""
     name, effect = BROKEN[broken]
     publish(stage.client, stage.topic, stage.ledger, COUNT)
     with endpoint(stage.ledger) as receiver, Proxy("127.0.0.1", receiver.port) as proxy:
@@ -69,5 +69,5 @@ def test_connections_to_the_endpoint_break(stage, fault, broken, again):
         effect,
         stage.account(),
         bound=2 * OUTSTANDING,
-        why=f"answers under way: of {OUTSTANDING} requests, and of some that were tried meanwhile",
+        why=f"lost answers to {OUTSTANDING} requests in progress, and to some sent meanwhile",
     )

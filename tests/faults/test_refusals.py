@@ -1,4 +1,4 @@
-"""Topics of letters that refuse them for a while: the originals come again until they do not."""
+"""A retry or dead-letter topic refuses letters for a while; no message is lost."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ pytestmark = pytest.mark.timeout(280)
 
 COUNT = 20
 
-#: The retries that `handing.subscribe` grants.
+#: The number of retries that the policy of `handing.subscribe` allows.
 RETRIES = 2
 
-TOLD = "the caller is told; the originals come again, later and later"
-AGAIN = "letters are published again, later and later; messages are not redelivered for that"
+CALL_FAILS = "The call raises an error, and the original is redelivered with growing delays"
+PUBLISHED_AGAIN = (
+    "Letters are published again with growing delays. This causes no redelivery of their messages"
+)
 
-UNDER_WAY = "letters under way"
+IN_FLIGHT = "letters in flight"
 
 
 class Terminated:
-    """The topic was ended. An operator deletes it, and it is made anew."""
+    """The topic is terminated. An operator deletes it later, and the broker creates it again."""
 
     name = "terminated, then deleted"
 
     def begin(self, stage, topic):
-        """End it."""
+        """Terminate it."""
         stage.admin.terminate(topic)
 
     def end(self, stage, topic):
@@ -53,17 +55,17 @@ class Terminated:
 
 
 class Deleted:
-    """The topic is deleted, and nobody may make one for a while."""
+    """The topic is deleted, and no topic may be created for a while."""
 
-    name = "deleted, and not to be made anew at first"
+    name = "deleted, while no topic may be created"
 
     def begin(self, stage, topic):
-        """Delete it and forbid a new one."""
+        """Forbid new topics, and delete this one."""
         self._allow(stage, topic, allowed=False)
         stage.admin.delete_topic(topic)
 
     def end(self, stage, topic):
-        """Let it be made."""
+        """Allow new topics."""
         self._allow(stage, topic, allowed=True)
 
     @staticmethod
@@ -74,18 +76,18 @@ class Deleted:
 
 
 class Full:
-    """The topic may hold nothing more, as with a full disk."""
+    """The topic has exceeded its backlog quota."""
 
     def __init__(self, policy):
-        self.name = f"full, with `{policy}`"
+        self.name = f"over its backlog quota (`{policy}`)"
         self._policy = policy
 
     def begin(self, stage, topic):
-        """Set a quota that what is in it exceeds."""
+        """Set a quota that the backlog exceeds."""
         self._limit(stage, topic, 1)
 
     def end(self, stage, topic):
-        """Have room for more."""
+        """Set a quota that the backlog does not exceed."""
         self._limit(stage, topic, 1 << 40)
 
     def _limit(self, stage, topic, size):
@@ -94,13 +96,13 @@ class Full:
 
 
 class Schema:
-    """The topic insists on a schema, and letters of bytes have none."""
+    """The topic enforces a schema, and letters have no schema."""
 
-    name = "of a schema that letters do not have"
+    name = "that enforces a schema, which letters do not have"
     _enforced = "schemaValidationEnforced"
 
     def begin(self, stage, topic):
-        """Give it a schema, have it enforced, and disconnect the producers that there are."""
+        """Give it a schema, enforce the schema, and disconnect the present producers."""
         name = topic.partition("://")[2]
         schema = {"type": "STRING", "schema": "", "properties": {}}
         stage.admin.call(HTTPMethod.POST, f"schemas/{name}/schema", schema)
@@ -109,7 +111,7 @@ class Schema:
         stage.admin.unload(topic)
 
     def end(self, stage, topic):
-        """Enforce it no more."""
+        """Stop enforcing the schema."""
         stage.admin.set_topic_policy(topic, self._enforced, value=False)
 
     @staticmethod
@@ -122,18 +124,18 @@ class Schema:
 
 
 class Fenced:
-    """Another producer takes the topic for itself, for longer than a message has retries."""
+    """An exclusive producer takes the topic over, for more attempts than a message has retries."""
 
-    name = "taken by an exclusive producer"
+    name = "taken over by an exclusive producer"
     times = RETRIES + 2
 
     def begin(self, stage, topic):
-        """Fence off all other producers."""
+        """Create a producer that excludes all others."""
         fencing = pulsar.ProducerAccessMode.ExclusiveWithFencing
         self._usurper = stage.client.create_producer(topic, access_mode=fencing)
 
     def end(self, _stage, _topic):
-        """Give way."""
+        """Close this producer."""
         self._usurper.close()
 
 
@@ -144,17 +146,17 @@ REFUSALS = [Terminated(), Deleted(), *FULL, Schema(), Fenced()]
 
 @pytest.fixture(scope="module")
 def own_broker():
-    """Give a broker that looks at its quotas every second instead of every minute."""
+    """Give a broker that checks its quotas every second instead of every minute."""
     settings = {**HOSTILE, "backlogQuotaCheckIntervalInSeconds": 1}
     with Standalone(fast_start=True, settings=settings) as standalone:
         yield standalone
 
 
 def is_refused(stage, caplog, times):
-    """Tell whether a letter was refused so often.
+    """Return whether the topic has refused a letter, or the letters of one message *times* times.
 
-    Then its message came that often, and once more; where nobody waits for the letter, it is
-    published again.
+    If a caller waits for the letter, its message is delivered once more after each refusal.
+    Otherwise the letter is published again, and the refusal is logged.
     """
     if "a letter was not published" in caplog.text:
         return True
@@ -164,7 +166,7 @@ def is_refused(stage, caplog, times):
 
 
 def refused(own_stage, fault, way, refusal, topic, caplog):
-    """Refuse letters after the first messages; return the account of all, once it has ended."""
+    """Refuse letters for a while, and return the account when every message has ended."""
     with pr.Client(
         own_stage.url,
         operation_timeout_seconds=5,
@@ -174,7 +176,7 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
         publish(client, stage.topic, stage.ledger, COUNT)
         with stage.working(way, letter_send_timeout=3):
             eventually(lambda: topic in stage.admin.topics(stage.namespace))
-            # Without this one nothing would be in the topic that could exceed a quota.
+            # Without this subscription, the topic has no backlog that could exceed a quota.
             client.subscribe(topic, "slow", initial_position=EARLIEST).close()
             eventually(stage.is_drained)
             refusal.begin(stage, topic)
@@ -192,61 +194,61 @@ def refused(own_stage, fault, way, refusal, topic, caplog):
 @pytest.mark.parametrize("way", [retry, manage])
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)
 def test_a_retry_topic_that_refuses(own_stage, fault, way, refusal, caplog):
-    """Letters are asked for again and again until they are taken, and none becomes a dead one."""
+    """Letters are requested again until they are stored; no message becomes a dead letter."""
     account = refused(own_stage, fault, way, refusal, retry_topic(own_stage.topic), caplog)
 
     assert account.dead == 0
     fault.survived(
-        f"retry topic {refusal.name}" + (", of a subscriber" if way is manage else ""),
-        AGAIN if way is manage else TOLD,
+        f"retry topic {refusal.name}" + (", with a subscriber" if way is manage else ""),
+        PUBLISHED_AGAIN if way is manage else CALL_FAILS,
         account,
         bound=account.sent,
-        why=UNDER_WAY,
+        why=IN_FLIGHT,
     )
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, pulsar.ConsumerType.Failover], ids=str)
 def test_a_retry_topic_that_refuses_one_consumer(own_stage, fault, kind, caplog):
-    """Where each redelivery is of all messages, these come later and later, too."""
+    """The delays also grow where each redelivery is of all messages of the subscription."""
     way = partial(retry, consumer_type=kind)
     account = refused(own_stage, fault, way, Fenced(), retry_topic(own_stage.topic), caplog)
 
     assert account.dead == 0
     fault.survived(
-        "retry topic of an Exclusive or Failover subscription taken by an exclusive producer",
-        TOLD,
+        "retry topic of an Exclusive or Failover subscription taken over by an exclusive producer",
+        CALL_FAILS,
         account,
         bound=account.sent,
-        why=UNDER_WAY,
+        why=IN_FLIGHT,
     )
 
 
 @pytest.mark.parametrize("refusal", [*FULL, Fenced()], ids=lambda refusal: refusal.name)
 def test_a_dead_letter_topic_that_refuses(own_stage, fault, refusal, caplog):
-    """The same for dead letters."""
+    """The same happens to calls of `dead_letter`."""
     dead = dead_letter_topic(own_stage.topic)
     account = refused(own_stage, fault, dead_letter, refusal, dead, caplog)
 
     fault.survived(
         f"dead-letter topic {refusal.name}",
-        TOLD,
+        CALL_FAILS,
         account,
         bound=account.sent,
-        why=UNDER_WAY,
+        why=IN_FLIGHT,
     )
 
 
 @pytest.mark.parametrize("way", [nack, reject])
 def test_a_verdict_whose_dead_letter_is_refused(own_stage, fault, way, caplog):
-    """It is the letter that is tried again, not the message."""
+    """The dead letter is published again; the message is not redelivered."""
     account = refused(own_stage, fault, way, Fenced(), dead_letter_topic(own_stage.topic), caplog)
 
-    # A broker closes the connection on which a producer publishes that was fenced off, once.
+    # If a fenced producer publishes, the broker closes its connection. This happens once.
     assert max(own_stage.ledger.counts()["delivered"].values()) <= 2
     fault.survived(
-        "dead-letter topic of nacks or a subscriber taken by an exclusive producer",
-        AGAIN,
+        "dead-letter topic taken over by an exclusive producer, with nacks or a subscriber",
+        PUBLISHED_AGAIN,
         account,
         bound=account.sent,
-        why=UNDER_WAY,
+        why=IN_FLIGHT,
     )

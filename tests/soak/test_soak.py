@@ -27,7 +27,7 @@ from support.faults.schedule import schedule
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
-#: How often the consumers' state is told, in steps.
+#: After how many steps the state of the consumers is printed.
 OFTEN = 10
 
 
@@ -49,7 +49,7 @@ class Mischief:
             "cut": proxy.cut,
             "reset": proxy.reset,
             "stall": lambda: self._for_a_while(step, proxy.stall),
-            "deaf": lambda: self._deafen(step),
+            "no data to client": lambda: self._send_nothing_to_clients(step),
             "slow": lambda: self._for_a_while(step, lambda: setattr(proxy, "delay", 0.1)),
             "refuse": lambda: self._for_a_while(step, lambda: proxy.cut(refuse=True)),
             "fence": lambda: self._fence(step),
@@ -63,7 +63,7 @@ class Mischief:
         begin()
         time.sleep(step.lasts)
 
-    def _deafen(self, step) -> None:
+    def _send_nothing_to_clients(self, step) -> None:
         self._for_a_while(step, lambda: self._proxy.stall(to_server=False))
         self._proxy.reset()
 

@@ -140,12 +140,12 @@ BREAKS: dict[str, Callable[[Proxy, float], object]] = {
     "refuse": lambda proxy, seconds: (proxy.cut(refuse=True), time.sleep(seconds)),
     "reset": lambda proxy, _: proxy.reset(),
     "half-open": lambda proxy, seconds: (proxy.stall(), time.sleep(seconds)),
-    "deaf": lambda proxy, seconds: (
+    "no data to client": lambda proxy, seconds: (
         proxy.stall(to_server=False),
         time.sleep(seconds),
         proxy.reset(),
     ),
-    "mute": lambda proxy, seconds: (
+    "no data to server": lambda proxy, seconds: (
         proxy.stall(to_client=False),
         time.sleep(seconds),
         proxy.reset(),

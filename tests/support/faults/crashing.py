@@ -4,12 +4,13 @@ The steps are those of pulsar-client. Its producer and consumer are wrapped in t
 the code of the product is unchanged.
 
 - ``unsent``: before the letter is given to pulsar-client.
-- ``sent``: right after that; whether the broker has the letter by then is chance.
-- ``stored``: the broker's receipt has come, but nobody has seen it.
-- ``receipt``: the receipt was seen; the acknowledgement is about to be given to pulsar-client.
+- ``sent``: right after that; the broker may have the letter or not.
+- ``stored``: the broker's receipt has come, but the consumer has not seen it.
+- ``receipt``: the consumer has seen the receipt, and has not acknowledged the original yet.
 - ``acknowledged``: right after that; the acknowledgement is in a group that pulsar-client sends
   later.
-- ``told``: at the next hand-off, which is so late that the broker has the acknowledgement.
+- ``acknowledgement sent``: at the next hand-off, which waits until the broker has the
+  acknowledgement.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ sys.path.append(str(Path(__file__).parents[2]))  # the file is started as a prog
 from support.faults.handing import WAYS
 from support.faults.ledger import Ledger
 
-STEPS = ("unsent", "sent", "stored", "receipt", "acknowledged", "told")
+STEPS = ("unsent", "sent", "stored", "receipt", "acknowledged", "acknowledgement sent")
 
-#: Seconds; several times as long as pulsar-client holds a group of acknowledgements back.
-_TOLD = 1.0
+#: Seconds: several times as long as pulsar-client collects a group of acknowledgements.
+_GROUP_SENT = 1.0
 
 
 def die(*_: Any) -> None:
@@ -71,8 +72,8 @@ class Trap:
         """Publish a letter, or die at this step."""
         self._sends += 1
         its_turn = self._sends == self._at
-        if self._step == "told" and self._sends == self._at + 1:
-            time.sleep(_TOLD)
+        if self._step == "acknowledgement sent" and self._sends == self._at + 1:
+            time.sleep(_GROUP_SENT)
             die()
         if its_turn and self._step == "unsent":
             die()

@@ -15,7 +15,7 @@ FAULTS = {
     "cut": 4,
     "reset": 4,
     "stall": 3,
-    "deaf": 2,
+    "no data to client": 2,
     "slow": 2,
     "refuse": 2,
     "fence": 2,
