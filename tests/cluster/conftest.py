@@ -1,4 +1,4 @@
-"""What every test on the cluster uses: it is whole at the start, and names are the test's own."""
+"""Fixtures of every test on the cluster: all processes run, and each test has its own namespace."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.brokers.clusters import RunningCluster
 
 @pytest.fixture
 def namespace(cluster: RunningCluster) -> Iterator[str]:
-    """Give a new namespace, and start again what the test before has killed."""
+    """Give a new namespace, and restart the processes that an earlier test has killed."""
     cluster.mend()
     name = f"public/{uuid.uuid4().hex}"
     cluster.call("PUT", f"namespaces/{name}")
@@ -33,14 +33,14 @@ def topic(namespace: str) -> str:
 
 @pytest.fixture
 def client(cluster: RunningCluster) -> Iterator[pr.Client]:
-    """Give a client that may do everything."""
+    """Give a client with all rights."""
     with cluster.client() as client:
         yield client
 
 
 @pytest.fixture
 def grant(cluster: RunningCluster, client: pr.Client) -> Callable[..., None]:
-    """Return a function that lets a role do something with a topic, which is made if need be."""
+    """Return a function that grants a role rights on a topic, and creates the topic if needed."""
 
     def grant(topic: str, role: str, *actions: str) -> None:
         client.create_producer(topic).close()

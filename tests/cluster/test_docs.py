@@ -19,7 +19,7 @@ BLOCKS = re.findall(
 
 @pytest.mark.parametrize("block", range(len(BLOCKS)))
 def test_a_block_runs(cluster, client, topic, tmp_path, monkeypatch, block):
-    """Only addresses, token, files and topic are the test's, and the client where none is made."""
+    """A block runs; only addresses, token, files, topic and an undefined client are replaced."""
 
     class Running:
         def __init__(self, **_options):
@@ -49,5 +49,5 @@ def test_a_block_runs(cluster, client, topic, tmp_path, monkeypatch, block):
 
 
 def test_there_is_code():
-    """The pattern above still finds what it is for."""
+    """The pattern above still finds blocks."""
     assert len(BLOCKS) >= 2

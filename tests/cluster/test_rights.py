@@ -1,4 +1,4 @@
-"""Consumers whose role lacks a right: they are told, lose nothing, and go on by themselves."""
+"""If a role lacks a right, the error says so, no message is lost, and work continues later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pulsar_retry as pr
 from support.reading import SOON, SUBSCRIPTION
 from support.stored import stored
 
-#: Seconds for what has to come true, on a loaded machine.
+#: Seconds to wait for a condition, on a loaded machine.
 PATIENCE = 120.0
 ROLE = "billing"
 
@@ -24,7 +24,7 @@ def letters(topic):
 
 
 def until_settled(consumer, settle):
-    """Receive the one message until *settle* has handed it on; return the errors before."""
+    """Receive the message until *settle* has handed it on; return the earlier errors."""
     errors, deadline = [], time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
@@ -49,7 +49,7 @@ def subscribe(client, topic):
 
 
 def test_a_role_that_may_not_produce_retry_letters(cluster, topic, letters, grant, send):
-    """Each attempt to retry says what is missing; the message comes again until it works."""
+    """Each error names the missing right; the message is redelivered until a retry works."""
     retry, dlq = letters
     grant(topic, ROLE, "consume")
     grant(retry, ROLE, "consume")
@@ -73,7 +73,7 @@ def test_a_role_that_may_not_produce_retry_letters(cluster, topic, letters, gran
 
 
 def test_a_role_that_may_not_produce_dead_letters(cluster, topic, letters, grant, send):
-    """The message is not acknowledged before its dead letter is out."""
+    """The message is acknowledged only after its dead letter is stored."""
     retry, dlq = letters
     grant(topic, ROLE, "consume")
     grant(retry, ROLE, "consume", "produce")
@@ -93,9 +93,9 @@ def test_a_role_that_may_not_produce_dead_letters(cluster, topic, letters, grant
 def test_a_subscriber_without_the_right_to_dead_letter(
     cluster, topic, letters, grant, send, caplog
 ):
-    """It keeps the message, says what is missing, and dead-letters it when it may.
+    """It keeps the message, logs the missing right, and dead-letters the message when it may.
 
-    A subscriber makes a first subscription of its dead letters, which takes the right to consume.
+    A subscriber subscribes to its dead-letter topic first, which needs the right to consume.
     """
     retry, dlq = letters
     grant(topic, ROLE, "consume")
@@ -130,7 +130,7 @@ def test_a_subscriber_without_the_right_to_dead_letter(
 
 
 def test_a_right_that_is_taken_away_while_letters_are_sent(cluster, topic, letters, grant, send):
-    """The producer of letters is closed by the broker; a new one works when the right is back."""
+    """The broker closes the producer of letters; a new one works when the right is back."""
     retry, _ = letters
     grant(topic, ROLE, "consume")
     grant(retry, ROLE, "consume", "produce")
@@ -145,14 +145,14 @@ def test_a_right_that_is_taken_away_while_letters_are_sent(cluster, topic, lette
             consumer.reconsume_later(message, delay=0.1)
         grant(retry, ROLE, "consume", "produce")
         until_settled(consumer, lambda it: consumer.reconsume_later(it, delay=0.1))
-        # What was delivered before the topic was unloaded may come again.
+        # Messages that were delivered before the unload may come again.
         while pr.RetryProperties.of(consumer.receive(SOON)).reconsume_times < 2:
             pass
 
 
 @pytest.mark.parametrize("which", ["main", "retry"])
 def test_a_role_that_may_not_consume(cluster, topic, letters, grant, which):
-    """Subscribing fails at once and says why, whichever of the two topics it is."""
+    """Subscribing fails at once if the right is missing on either of the two topics."""
     retry, dlq = letters
     grant(topic, ROLE, "produce" if which == "main" else "consume")
     grant(retry, ROLE, "produce" if which == "retry" else "consume")

@@ -1,4 +1,4 @@
-"""TLS with a certificate authority of our own, from the client to the command line."""
+"""TLS with a private certificate authority, for clients, the REST API and the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 
 @pytest.fixture
 def as_localhost(cluster):
-    """Return URLs by a name that no certificate of the brokers has."""
+    """Return URLs with a host name that is in no certificate of the brokers."""
     it = cluster.it
     return {
         "service_url": f"pulsar+ssl://localhost:{it.brokers[0].tls_port}",
@@ -41,7 +41,7 @@ def publish(connection, topic):
 
 
 def test_retries_and_dead_letters_with_tls(cluster, topic):
-    """A message goes its whole way: main topic, retry topic, dead-letter topic."""
+    """A message goes through the main topic, the retry topic and the dead-letter topic."""
     with cluster.connection().client() as client:
         consumer = client.subscribe(
             topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
@@ -54,7 +54,7 @@ def test_retries_and_dead_letters_with_tls(cluster, topic):
 
 
 def test_the_rest_api_with_tls_follows_redirects_to_the_owner(cluster, topic):
-    """Whichever broker is asked, the one that serves the topic answers, with TLS as well."""
+    """Any broker can be asked; the one that serves the topic answers."""
     publish(cluster.connection(), topic)
     for broker in cluster.it.brokers:
         url = f"https://127.0.0.1:{broker.web_tls_port}"
@@ -63,7 +63,7 @@ def test_the_rest_api_with_tls_follows_redirects_to_the_owner(cluster, topic):
 
 
 def test_a_certificate_of_another_authority_is_refused(stranger, topic):
-    """By the client, and by the REST API's, which says what is wrong."""
+    """Both clients refuse it, and the client of the REST API says why."""
     with pytest.raises(pulsar.ConnectError):
         publish(stranger, topic)
     with pytest.raises(AdminError, match="CERTIFICATE_VERIFY_FAILED"), stranger.admin() as admin:
@@ -71,7 +71,7 @@ def test_a_certificate_of_another_authority_is_refused(stranger, topic):
 
 
 def test_the_systems_certificates_do_not_do(cluster, topic):
-    """Nothing is trusted that was not said to be."""
+    """Without the option for the authority, the private authority is not trusted."""
     connection = cluster.connection(tls_trust_certs_file=None)
     with pytest.raises(pulsar.ConnectError):
         publish(connection, topic)
@@ -80,7 +80,7 @@ def test_the_systems_certificates_do_not_do(cluster, topic):
 
 
 def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic):
-    """The brokers' certificate is 127.0.0.1's, and localhost is another name."""
+    """The brokers' certificate is valid for 127.0.0.1, but not for localhost."""
     connection = cluster.connection(**as_localhost)
     with pytest.raises(pulsar.ConnectError):
         publish(connection, topic)
@@ -90,7 +90,7 @@ def test_a_certificate_for_another_host_is_refused(cluster, as_localhost, topic)
 
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
 def test_any_certificate_for_any_host_if_that_is_wanted(cluster, as_localhost, topic):
-    """Both clients have the same option for it."""
+    """One option turns the checks off in both clients."""
     connection = cluster.connection(
         **as_localhost, tls_trust_certs_file=None, tls_allow_insecure=True
     )
@@ -100,7 +100,7 @@ def test_any_certificate_for_any_host_if_that_is_wanted(cluster, as_localhost, t
 
 
 def test_a_file_of_certificates_that_is_not_there(cluster, tmp_path):
-    """It is named before anything is opened."""
+    """A missing or invalid file is named before a connection is opened."""
     for content in (None, "no certificate"):
         file = tmp_path / "ca.pem"
         if content:
@@ -113,7 +113,7 @@ def test_a_file_of_certificates_that_is_not_there(cluster, tmp_path):
 
 
 def test_the_options_of_spark(cluster, topic, tmp_path):
-    """Those for TLS and the token make a client that works; another authority's makes none."""
+    """The options make a client that works; with another authority, it cannot connect."""
     token = tmp_path / "token"
     token.write_text(cluster.it.token("admin"), encoding="ascii")
     options = {
@@ -134,7 +134,7 @@ def test_the_options_of_spark(cluster, topic, tmp_path):
 
 
 def test_a_client_known_by_its_certificate(cluster, topic, grant):
-    """It has the rights of the role that its certificate names, and no others."""
+    """The client has only the rights of the role that its certificate names."""
     grant(topic, "robot", "produce")
     url, files = cluster.it.service_url_tls, cluster.certificates.client
     with pr.Client(
@@ -149,7 +149,7 @@ def test_a_client_known_by_its_certificate(cluster, topic, grant):
 
 
 def test_the_command_line_with_tls(cluster, topic):
-    """Options give the authority and the token; a wrong one ends with 1 and the reason."""
+    """Options give the authority and the token; with a wrong authority, exit code 1."""
     publish(cluster.connection(), topic)
     command = [
         *(sys.executable, "-c", RUN, "doctor", topic, SUBSCRIPTION, "--json"),

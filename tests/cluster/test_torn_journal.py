@@ -20,7 +20,7 @@ TIMEOUT_MS = 60_000
 def test_a_bookie_is_killed_in_the_middle_of_a_write(
     cluster: RunningCluster, client: pr.Client, topic: str
 ) -> None:
-    """What it had begun to write is cut away, and all messages are there."""
+    """The incomplete write is removed, and all messages are still stored."""
     if not isinstance(cluster.it, LocalCluster):
         pytest.skip("the journal of a container is out of reach")
     sent = [os.urandom(50_000) for _ in range(10)]

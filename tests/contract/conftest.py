@@ -1,4 +1,4 @@
-"""One suite, two brokers: what is true of the real one has to be true of the one in memory."""
+"""One suite for two brokers: the in-memory broker must behave like the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.brokers.contract import Place
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Give a broker, once the one in memory and once the real one."""
+    """Give a broker: first the in-memory one, then the real one."""
     broker = MemoryBroker() if request.param == "memory" else request.getfixturevalue("broker")
     place = Place(broker)
     yield place

@@ -1,4 +1,4 @@
-"""What comes back of a batch, with batch index acknowledgement and without."""
+"""What is redelivered of a batch, with and without batch index acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.brokers.contract import Place, publish_batch, rest, take
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.broker)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Give a broker that acknowledges within batches where consumers ask for it."""
+    """Give a broker that acknowledges single messages of a batch if a consumer asks for that."""
     kinds: dict[str, Any] = {"memory": MemoryBroker}
     kinds["real"] = lambda: request.getfixturevalue("index_ack_broker")
     place = Place(kinds[request.param]())
@@ -23,7 +23,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.mark.parametrize(("by_index", "back"), [(False, ["a", "b", "c"]), (True, ["a", "c"])])
 def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[str]) -> None:
-    """Unless its messages are acknowledged by index."""
+    """With acknowledgement by index, only unacknowledged messages are redelivered."""
     with place.subscribe(batch_index_ack_enabled=by_index) as consumer:
         publish_batch(place, "a", "b", "c")
         consumer.acknowledge(take(consumer, 3)[1])
@@ -36,7 +36,7 @@ def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[s
 def test_a_nack_brings_back_the_batch(
     place: Place, by_index: bool, back: list[tuple[str, int]]
 ) -> None:
-    """Whole, or what of it is not acknowledged."""
+    """With acknowledgement by index, only its unacknowledged messages are redelivered."""
     consumer = place.subscribe(batch_index_ack_enabled=by_index)
     publish_batch(place, "a", "b", "c")
     messages = take(consumer, 3)

@@ -1,4 +1,4 @@
-"""What is delivered to whom, and in which order."""
+"""Which consumer receives which messages, and in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.brokers.contract import (
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
 def test_one_consumer_gets_everything_in_order(place: Place, kind: str) -> None:
-    """Whatever the type of the subscription."""
+    """A single consumer receives all messages in order, for every subscription type."""
     consumer = place.subscribe(kind)
     place.publish("a", "b", "c")
     messages = take(consumer, 3)
@@ -37,7 +37,7 @@ def test_one_consumer_gets_everything_in_order(place: Place, kind: str) -> None:
 
 
 def test_latest_begins_behind_what_is_there(place: Place) -> None:
-    """A new subscription gets what is published from then on."""
+    """A new subscription from Latest gets only messages that are published later."""
     place.publish("before")
     consumer = place.subscribe(initial_position=pulsar.InitialPosition.Latest)
     place.publish("after")
@@ -46,7 +46,7 @@ def test_latest_begins_behind_what_is_there(place: Place) -> None:
 
 
 def test_earliest_begins_at_the_start_and_once(place: Place) -> None:
-    """A subscription that exists goes on where it was."""
+    """An existing subscription ignores Earliest and continues at its position."""
     place.publish("a", "b")
     with place.subscribe() as consumer:
         consumer.acknowledge(consumer.receive(SOON))
@@ -54,7 +54,7 @@ def test_earliest_begins_at_the_start_and_once(place: Place) -> None:
 
 
 def test_a_message_carries_what_was_published(place: Place) -> None:
-    """Properties, keys, event time, topic and id."""
+    """A message has the published properties, keys and event time, and its topic and id."""
     consumer = place.subscribe()
     (sent,) = place.publish(
         "x",
@@ -86,7 +86,7 @@ def test_a_message_carries_what_was_published(place: Place) -> None:
 
 
 def test_a_tombstone_has_no_value(place: Place) -> None:
-    """A null value is told from an empty one."""
+    """A null value is distinguished from an empty value."""
     consumer = place.subscribe()
     producer = place.client().create_producer(place.topic)
     producer.send(None, partition_key="k")
@@ -96,7 +96,7 @@ def test_a_tombstone_has_no_value(place: Place) -> None:
 
 
 def test_a_schema_decodes_what_it_encoded(place: Place) -> None:
-    """Bytes have no version, what has a schema has one."""
+    """A message with a schema has a schema version, and its value is decoded."""
     schema = pulsar.schema.StringSchema()
     consumer = place.subscribe(schema=schema)
     place.client().create_producer(place.topic, schema=schema).send("grün")
@@ -120,7 +120,7 @@ def test_a_schema_decodes_what_it_encoded(place: Place) -> None:
 def test_a_subscription_has_one_type(
     place: Place, first: str, second: str, is_refused: bool
 ) -> None:
-    """Another type is refused while a consumer is connected, and so is a second Exclusive one."""
+    """While a consumer is connected, another type, or a second Exclusive consumer, is refused."""
     place.subscribe(first)
     if is_refused:
         with pytest.raises(pulsar.ConsumerBusy):
@@ -130,14 +130,14 @@ def test_a_subscription_has_one_type(
 
 
 def test_a_type_may_change_when_nobody_is_connected(place: Place) -> None:
-    """The type is that of the consumers."""
+    """Without consumers, a subscription takes the type of the next consumer."""
     place.subscribe("Exclusive").close()
     place.publish("x")
     assert ["x"] == texts(take(place.subscribe("Shared"), 1))
 
 
 def test_shared_consumers_share(place: Place) -> None:
-    """Each message goes to one of them, and both get some."""
+    """Each message goes to one of two consumers, and both get some."""
     consumers = [place.subscribe(receiver_queue_size=10) for _ in range(2)]
     place.publish(*map(str, range(20)))
     got = [rest(consumer) for consumer in consumers]
@@ -146,10 +146,10 @@ def test_shared_consumers_share(place: Place) -> None:
 
 
 def test_failover_has_one_active_consumer(place: Place) -> None:
-    """When that one closes, another goes on with what is not acknowledged."""
+    """When the active consumer closes, the other one gets its unacknowledged messages."""
     consumers = [place.subscribe("Failover") for _ in range(2)]
     place.publish("a", "b")
-    # The real broker gives a new active consumer nothing for its first second.
+    # In its first second, a new active consumer gets no message from the real broker.
     got = [rest(consumer, 2000) for consumer in consumers]
     assert sorted([["a", "b"], []]) == sorted(got)
     active = got.index(["a", "b"])
@@ -158,7 +158,7 @@ def test_failover_has_one_active_consumer(place: Place) -> None:
 
 
 def test_a_key_stays_with_a_consumer_and_in_order(place: Place) -> None:
-    """On Key_Shared, and every message goes to one consumer only."""
+    """On Key_Shared, the messages of a key go to one consumer, in order."""
     consumers = [place.subscribe("KeyShared") for _ in range(2)]
     producer = place.client().create_producer(place.topic)
     for number in range(60):
@@ -180,7 +180,7 @@ def test_a_key_stays_with_a_consumer_and_in_order(place: Place) -> None:
 
 
 def test_a_key_is_not_given_away_before_it_is_settled(place: Place) -> None:
-    """A consumer that joins gets keys of another when that one is through with them."""
+    """A new consumer gets a key only after its earlier messages are acknowledged."""
     first = place.subscribe("KeyShared")
     producer = place.client().create_producer(place.topic)
     for number in range(20):
@@ -198,7 +198,7 @@ def test_a_key_is_not_given_away_before_it_is_settled(place: Place) -> None:
 
 
 def test_a_full_queue_leaves_the_rest_to_others(place: Place) -> None:
-    """A consumer that takes nothing gets as many as its queue holds."""
+    """A consumer that receives nothing gets only as many messages as fit in its queue."""
     small = place.subscribe(receiver_queue_size=2)
     large = place.subscribe(receiver_queue_size=100)
     place.publish(*map(str, range(10)))
@@ -207,14 +207,14 @@ def test_a_full_queue_leaves_the_rest_to_others(place: Place) -> None:
 
 
 def test_a_queue_is_filled_again_as_it_empties(place: Place) -> None:
-    """Without an acknowledgement."""
+    """Receiving a message makes room in the queue, even without an acknowledgement."""
     consumer = place.subscribe(receiver_queue_size=3)
     place.publish(*map(str, range(10)))
     assert list(map(str, range(10))) == rest(consumer)
 
 
 def test_a_delayed_message_is_passed_by_others(place: Place) -> None:
-    """It comes when it is due."""
+    """A delayed message comes when it is due; messages published later come first."""
     consumer = place.subscribe()
     place.publish("later", deliver_after=timedelta(seconds=2))
     place.publish("now")
@@ -222,7 +222,7 @@ def test_a_delayed_message_is_passed_by_others(place: Place) -> None:
 
 
 def test_delayed_messages_come_by_their_time(place: Place) -> None:
-    """Not by the order in which they were published."""
+    """Delayed messages come in the order of their due times."""
     consumer = place.subscribe()
     for text, delay in (("c", 6), ("b", 4), ("a", 2)):
         place.publish(text, deliver_after=timedelta(seconds=delay))
@@ -230,7 +230,7 @@ def test_delayed_messages_come_by_their_time(place: Place) -> None:
 
 
 def test_an_exclusive_subscription_delays_nothing(place: Place) -> None:
-    """The order comes first there."""
+    """An Exclusive subscription keeps the order and ignores delays."""
     consumer = place.subscribe("Exclusive")
     place.publish("later", deliver_after=timedelta(seconds=60))
     place.publish("now")
@@ -238,7 +238,7 @@ def test_an_exclusive_subscription_delays_nothing(place: Place) -> None:
 
 
 def test_a_batch_is_one_entry(place: Place) -> None:
-    """Its messages have one entry id and an index each."""
+    """The messages of a batch share one entry id, and each has its index."""
     consumer = place.subscribe()
     publish_batch(place, "a", "b", "c")
     messages = take(consumer, 3)
@@ -251,7 +251,7 @@ def test_a_batch_is_one_entry(place: Place) -> None:
 
 
 def test_a_batch_receive_returns_what_its_policy_says(place: Place) -> None:
-    """At most so many messages."""
+    """A batch has at most as many messages as the policy allows."""
     policy = pulsar.ConsumerBatchReceivePolicy(2, -1, 2000)
     consumer = place.subscribe(batch_receive_policy=policy)
     place.publish("a", "b", "c")
@@ -259,7 +259,7 @@ def test_a_batch_receive_returns_what_its_policy_says(place: Place) -> None:
 
 
 def test_batches_of_a_topic_that_flows_leave_no_letter_behind(place: Place) -> None:
-    """They are of the topic alone while there is no letter; a letter comes with one of the next."""
+    """Letters arrive in later batches although the main topic always has messages."""
     policy = pulsar.ConsumerBatchReceivePolicy(10, -1, 200)
     consumer = place.subscribe(batch_receive_policy=policy, enable_retry=True)
     place.publish(*(str(number) for number in range(35)))
@@ -285,7 +285,7 @@ def test_batches_of_a_topic_that_flows_leave_no_letter_behind(place: Place) -> N
 
 
 def test_seeking_to_the_start_delivers_everything_again(place: Place) -> None:
-    """Also what was acknowledged; the broker forgets the redelivery counts."""
+    """Acknowledged messages come again, too, and redelivery counts start again at 0."""
     consumer = place.subscribe()
     place.publish("a", "b", "c")
     for message in take(consumer, 3):
@@ -299,7 +299,7 @@ def test_seeking_to_the_start_delivers_everything_again(place: Place) -> None:
 
 
 def test_seeking_to_the_end(place: Place) -> None:
-    """What is there is skipped."""
+    """A seek to the end skips all present messages."""
     consumer = place.subscribe()
     place.publish("a", "b")
     consumer.seek(pulsar.MessageId.latest)
@@ -308,7 +308,7 @@ def test_seeking_to_the_end(place: Place) -> None:
 
 
 def test_seeking_to_a_message(place: Place) -> None:
-    """It goes on behind it or with it, as the consumer says."""
+    """The position is after the message, or at it with `start_message_id_inclusive`."""
     ids = place.publish("a", "b", "c")
     got = []
     for inclusive in (False, True):
@@ -319,7 +319,7 @@ def test_seeking_to_a_message(place: Place) -> None:
 
 
 def test_seeking_to_a_time(place: Place) -> None:
-    """It goes on with the first message that was published then or later."""
+    """The position is the first message that was published at that time or later."""
     consumer = place.subscribe()
     producer = place.client().create_producer(place.topic)
     producer.send(b"a")
@@ -331,7 +331,7 @@ def test_seeking_to_a_time(place: Place) -> None:
 
 
 def test_two_subscriptions_have_a_cursor_each(place: Place) -> None:
-    """What one acknowledges the other still gets."""
+    """An acknowledgement in one subscription has no effect on the other."""
     client = place.client()
     consumers = [
         client.subscribe(place.topic, name, initial_position=EARLIEST) for name in ("one", "two")
@@ -343,7 +343,7 @@ def test_two_subscriptions_have_a_cursor_each(place: Place) -> None:
 
 
 def test_a_list_of_topics_is_read_as_one(place: Place) -> None:
-    """Each message tells its topic and is acknowledged there."""
+    """Each message has the name of its topic and is acknowledged there."""
     topics = [f"{place.topic}-{n}" for n in (1, 2)]
     with place.subscribe(topic=topics) as consumer:
         for topic in topics:
@@ -356,7 +356,7 @@ def test_a_list_of_topics_is_read_as_one(place: Place) -> None:
 
 
 def test_a_reader_reads_from_where_it_is_told(place: Place) -> None:
-    """And acknowledges nothing."""
+    """A reader starts at the given position."""
     ids = place.publish("a", "b", "c")
     client = place.client()
     starts: list[Any] = [pulsar.MessageId.earliest, ids[0]]
@@ -370,7 +370,7 @@ def test_a_reader_reads_from_where_it_is_told(place: Place) -> None:
 
 
 def test_a_listener_is_called_with_every_message(place: Place) -> None:
-    """In order, and what it acknowledges does not come again."""
+    """A listener gets all messages in order."""
     heard: list[str] = []
     client = place.client()
 
@@ -390,7 +390,7 @@ def test_a_listener_is_called_with_every_message(place: Place) -> None:
 
 
 def test_the_last_id_of_a_topic(place: Place) -> None:
-    """Is that of the message published last."""
+    """It is the id of the message published last; in an empty topic, its entry is -1."""
     consumer = place.subscribe()
     assert -1 == consumer.get_last_message_id().entry_id()
     ids = place.publish("a", "b")

@@ -1,4 +1,4 @@
-"""What becomes of messages: acknowledged, redelivered, retried, dead."""
+"""How messages are settled: acknowledgements, redeliveries, retry letters and dead letters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.brokers.contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place,
 
 
 def _read(place: Place, topic: str, count: int) -> list[Any]:
-    """Return so many messages of a topic."""
+    """Read *count* messages of *topic* from its start."""
     reader = place.client().create_reader(topic, pulsar.MessageId.earliest)
     return [reader.read_next(SOON) for _ in range(count)]
 
@@ -22,7 +22,7 @@ def _read(place: Place, topic: str, count: int) -> list[Any]:
 
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "KeyShared"])
 def test_what_is_acknowledged_does_not_come_again(place: Place, kind: str) -> None:
-    """What is not, does, to the next consumer."""
+    """The next consumer gets only the unacknowledged messages."""
     with place.subscribe(kind) as consumer:
         place.publish("a", "b", "c")
         consumer.acknowledge(take(consumer, 3)[1])
@@ -32,7 +32,7 @@ def test_what_is_acknowledged_does_not_come_again(place: Place, kind: str) -> No
 
 
 def test_an_id_is_as_good_as_its_message(place: Place) -> None:
-    """For acknowledgements."""
+    """A message can be acknowledged by its id."""
     with place.subscribe() as consumer:
         place.publish("a", "b")
         consumer.acknowledge(take(consumer, 2)[0].message_id())
@@ -40,7 +40,7 @@ def test_an_id_is_as_good_as_its_message(place: Place) -> None:
 
 
 def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> None:
-    """On an Exclusive subscription."""
+    """It acknowledges the message and all earlier ones, on an Exclusive subscription."""
     with place.subscribe("Exclusive") as consumer:
         place.publish("a", "b", "c")
         consumer.acknowledge_cumulative(take(consumer, 3)[1])
@@ -48,7 +48,7 @@ def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> No
 
 
 def test_a_shared_subscription_knows_no_cumulative_acknowledgement(place: Place) -> None:
-    """It is refused."""
+    """A Shared subscription refuses a cumulative acknowledgement."""
     consumer = place.subscribe()
     place.publish("a")
     (message,) = take(consumer, 1)
@@ -61,7 +61,7 @@ def test_a_shared_subscription_knows_no_cumulative_acknowledgement(place: Place)
 
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared"])
 def test_a_nack_counts(place: Place, kind: str) -> None:
-    """The message comes again, and tells how often it did."""
+    """Each nack redelivers the message, and increases its redelivery count."""
     consumer = place.subscribe(kind)
     place.publish("a")
     counts = []
@@ -73,7 +73,7 @@ def test_a_nack_counts(place: Place, kind: str) -> None:
 
 
 def test_a_nack_on_exclusive_counts_nothing(place: Place) -> None:
-    """All that is not acknowledged comes again, in order."""
+    """A nack redelivers all unacknowledged messages in order, and their counts stay 0."""
     consumer = place.subscribe("Exclusive")
     place.publish("a", "b", "c")
     messages = take(consumer, 3)
@@ -84,7 +84,7 @@ def test_a_nack_on_exclusive_counts_nothing(place: Place) -> None:
 
 
 def test_nacks_come_by_their_delay(place: Place) -> None:
-    """A shorter one is not held up by a longer one."""
+    """A nack with a shorter delay comes before one with a longer delay."""
     consumer = place.subscribe()
     place.publish("a", "b", "c")
     for message, delay in zip(take(consumer, 3), (2.4, 1.2, 0), strict=True):
@@ -93,7 +93,7 @@ def test_nacks_come_by_their_delay(place: Place) -> None:
 
 
 def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
-    """The second delay is the longer one; another message passes."""
+    """The second delay is longer, and another message is delivered meanwhile."""
     consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 1.5))
     place.publish("a")
     (message,) = take(consumer, 1)
@@ -105,7 +105,7 @@ def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
 
 
 def test_redelivering_everything(place: Place) -> None:
-    """Whatever is not acknowledged, at once."""
+    """All unacknowledged messages are redelivered at once."""
     consumer = place.subscribe()
     place.publish("a", "b", "c")
     consumer.acknowledge(take(consumer, 3)[0])
@@ -114,7 +114,7 @@ def test_redelivering_everything(place: Place) -> None:
 
 
 def test_closing_hands_back(place: Place) -> None:
-    """What was received and what was only prefetched; the broker does not count that."""
+    """The other consumer gets received and prefetched messages, and the broker counts nothing."""
     first = place.subscribe()
     place.publish("a", "b", "c")
     take(first, 2)
@@ -127,7 +127,7 @@ def test_closing_hands_back(place: Place) -> None:
 
 
 def test_a_nacked_message_comes_at_once_when_its_consumer_closes(place: Place) -> None:
-    """Its delay ends with the consumer."""
+    """The delay of a nack ends when its consumer closes."""
     first, second = place.subscribe(receiver_queue_size=1), None
     place.publish("a")
     (message,) = take(first, 1)
@@ -138,7 +138,7 @@ def test_a_nacked_message_comes_at_once_when_its_consumer_closes(place: Place) -
 
 
 def test_an_acknowledgement_time_out(place: Place) -> None:
-    """What is in hand for too long comes again."""
+    """A message that is not acknowledged in time is redelivered."""
     consumer = place.subscribe(unacked_messages_timeout_ms=10_000)
     place.publish("a")
     take(consumer, 1)
@@ -147,7 +147,7 @@ def test_an_acknowledgement_time_out(place: Place) -> None:
 
 
 def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
-    """They are the broker's memory."""
+    """The broker forgets redelivery counts when the last consumer closes."""
     with place.subscribe() as consumer:
         place.publish("a")
         consumer.negative_acknowledge(take(consumer, 1)[0], delay=0)
@@ -156,7 +156,7 @@ def test_the_counts_end_with_the_last_consumer(place: Place) -> None:
 
 
 def test_unsubscribing_needs_to_be_alone(place: Place) -> None:
-    """It is refused while others are connected, and changes nothing."""
+    """While others are connected, it is refused and changes nothing."""
     consumers = [place.subscribe() for _ in range(2)]
     with pytest.raises(pulsar.PulsarException, match="BrokerMetadataError"):
         consumers[0].unsubscribe()
@@ -165,7 +165,7 @@ def test_unsubscribing_needs_to_be_alone(place: Place) -> None:
 
 
 def test_unsubscribing_forgets(place: Place) -> None:
-    """The next subscription of the name begins anew."""
+    """A new subscription with the same name starts again."""
     consumer = place.subscribe()
     place.publish("a")
     consumer.acknowledge(take(consumer, 1)[0])
@@ -183,7 +183,7 @@ def _subscribe(place: Place, retries: int = 2, **options: Any) -> pr.Consumer:
 
 
 def test_a_retry_letter_carries_the_message(place: Place) -> None:
-    """Its payload, key and properties, and the system's."""
+    """A letter has the message's payload, key and properties, and properties of its retry."""
     consumer = _subscribe(place)
     place.publish("x", properties={"a": "1"}, partition_key="k")
     (message,) = take(consumer, 1)
@@ -212,7 +212,7 @@ def test_a_retry_letter_carries_the_message(place: Place) -> None:
 
 
 def test_the_original_is_acknowledged(place: Place) -> None:
-    """Only the letter comes again, also to the next consumer."""
+    """Only the letter is delivered again, also to the next consumer."""
     with _subscribe(place) as consumer:
         place.publish("x")
         consumer.reconsume_later(take(consumer, 1)[0], delay=0.1)
@@ -222,7 +222,7 @@ def test_the_original_is_acknowledged(place: Place) -> None:
 
 
 def test_levels_follow_the_count(place: Place) -> None:
-    """And can be asked for."""
+    """The delay level follows from the count, or from the argument `level`."""
     consumer = _subscribe(place, retries=5)
     place.publish("x")
     for options in ({}, {}, {"level": 1}, {"level": 99}):
@@ -237,7 +237,7 @@ def test_levels_follow_the_count(place: Place) -> None:
 
 
 def test_letters_come_by_their_delay(place: Place) -> None:
-    """The shortest first."""
+    """The letter with the shortest delay comes first."""
     consumer = _subscribe(place)
     place.publish("a", "b", "c")
     for message, delay in zip(take(consumer, 3), (6, 4, 2), strict=True):
@@ -246,7 +246,7 @@ def test_letters_come_by_their_delay(place: Place) -> None:
 
 
 def test_the_retry_after_the_last_is_a_dead_letter(place: Place) -> None:
-    """N retries, N + 1 deliveries, then the dead-letter topic."""
+    """After N retries (N + 1 deliveries), the message goes to the dead-letter topic."""
     consumer = _subscribe(place, retries=2)
     place.publish("x", properties={"a": "1"})
     for _ in range(3):
@@ -263,7 +263,7 @@ def test_the_retry_after_the_last_is_a_dead_letter(place: Place) -> None:
 
 
 def test_a_dead_letter_at_once(place: Place) -> None:
-    """With its reason."""
+    """A dead letter has the given reason."""
     consumer = _subscribe(place)
     place.publish("x")
     consumer.dead_letter(take(consumer, 1)[0], reason="invalid")
@@ -272,7 +272,7 @@ def test_a_dead_letter_at_once(place: Place) -> None:
 
 
 def test_nacks_end_in_a_dead_letter(place: Place) -> None:
-    """Without retries, after N redeliveries."""
+    """Without retry letters, a message is dead-lettered after N redeliveries."""
     consumer = place.subscribe(
         dead_letter_policy=pr.DeadLetterPolicy(1), negative_ack_backoff=pr.Immediate()
     )
@@ -285,7 +285,7 @@ def test_nacks_end_in_a_dead_letter(place: Place) -> None:
 
 
 def test_many_retries_at_once(place: Place) -> None:
-    """None is lost, each is counted once."""
+    """No message is lost, and each is counted once."""
     consumer = _subscribe(place)
     place.publish(*map(str, range(50)))
     for future in [consumer.reconsume_later_async(each, delay=0.1) for each in take(consumer, 50)]:
@@ -296,7 +296,7 @@ def test_many_retries_at_once(place: Place) -> None:
 
 
 def test_a_first_subscription_of_the_dead_letter_topic(place: Place) -> None:
-    """It is made before the first dead letter, and gets it."""
+    """The subscription is made before the first dead letter, so it gets that letter."""
     policy = pr.DeadLetterPolicy(1, initial_subscription_name="watch")
     consumer = place.subscribe(enable_retry=True, dead_letter_policy=policy)
     place.publish("x")
@@ -309,7 +309,7 @@ def test_a_first_subscription_of_the_dead_letter_topic(place: Place) -> None:
 
 
 def test_a_subscriber_retries_until_it_is_well(place: Place) -> None:
-    """And acknowledges then."""
+    """When the handler succeeds, the message is acknowledged."""
     attempts: list[int] = []
     done: list[Any] = []
 
@@ -334,7 +334,7 @@ def test_a_subscriber_retries_until_it_is_well(place: Place) -> None:
 
 
 def test_a_subscriber_gives_up_with_a_dead_letter(place: Place) -> None:
-    """After as many attempts as its policy has."""
+    """After the attempts of its policy, a message becomes a dead letter."""
 
     def handle(_message: Any) -> None:
         raise ValueError("never")

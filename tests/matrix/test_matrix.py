@@ -1,8 +1,8 @@
-"""Whatever users combine, and whatever goes wrong: nothing is lost, and no attempt is wasted.
+"""In every combination of features and faults, nothing is lost and no attempt is wasted.
 
-The cells are pairwise: each two values that make sense together are in one of them. Each cell has a
-process of its own, which works on good messages, one that fails once and one that always fails,
-while something goes wrong.
+A cell is one combination. Every possible pair of values occurs in at least one cell. Each cell has
+a separate process, which works on good messages, one that fails once and one that always fails,
+while the cell's fault happens.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="skipped, because it reads /proc"),
 ]
 
-#: Producers that a topic may have where letters are refused; others take all of these places.
+#: The limit of producers per topic while letters are refused. The test opens that many itself.
 PLACES = 3
 
-#: Seconds in which what has to happen happens, on a machine that is busy.
+#: Seconds to wait for a condition, on a busy machine.
 SOON = 100.0
 
 #: Seconds for which letters are refused.
 REFUSED = 3.0
 
-#: Hand-offs that fail at most meanwhile, on a machine that is busy: they are tried later and later.
+#: At most so many hand-offs may fail meanwhile, because the delays between them grow.
 MOST_UNSETTLED = 40
 
 
 @pytest.fixture(scope="session")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the files of a public and a private key."""
+    """Return the files of a public key and of a private key."""
     return key_files(tmp_path_factory.mktemp("keys"))
 
 
 @attrs.define
 class Usage:
-    """What a process holds, and has used so far."""
+    """The threads, sockets and processor time of a process."""
 
     threads: int
     sockets: int
@@ -62,7 +62,7 @@ class Usage:
 
     @classmethod
     def of(cls, pid: int) -> Usage:
-        """Read it from /proc."""
+        """Read the values of process *pid* from /proc."""
         folder, sockets = Path(f"/proc/{pid}"), 0
         for file in (folder / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
@@ -93,21 +93,21 @@ class Table:
 
     @property
     def subscribed(self) -> Any:
-        """What `subscribe` is given."""
+        """The topic argument of `subscribe`."""
         if self.cell.topics == "pattern":
             return f"persistent://{self.namespace}/in-."
         return self.topics if self.cell.topics == "list" else self.topics[0]
 
     @property
     def sources(self) -> list[str]:
-        """The topics with messages, partitions one by one."""
+        """The topics with messages; each partition is one topic."""
         if self.cell.topics == "partitioned":
             return [f"{self.topics[0]}-partition-{number}" for number in range(2)]
         return self.topics
 
     @property
     def letter_topics(self) -> list[str]:
-        """The topics that are to refuse letters."""
+        """The topics that refuse letters."""
         suffix = "RETRY" if self.cell.fault == "retry refuses" else "DLQ"
         names = self.sources if not self.cell.by_letters else self.topics[:1]
         if self.cell.is_managed:
@@ -116,21 +116,21 @@ class Table:
 
     @property
     def redelivers_more(self) -> bool:
-        """Whether pulsar-client or the broker redelivers more than what has failed."""
+        """Whether pulsar-client or the broker also redelivers messages that have not failed."""
         return (
             self.cell.fault in {"kill", "unload"}
-            # A nack brings back all that is not acknowledged, or the whole batch.
+            # A nack redelivers all unacknowledged messages, or the whole batch.
             or (self.cell.kind in {"Exclusive", "Failover"} and not self.cell.is_managed)
             or (self.cell.form == "batched" and not self.cell.by_letters)
         )
 
     @property
     def path(self) -> Path:
-        """The ledger."""
+        """The file of the ledger."""
         return self.folder / "ledger"
 
     def lines(self) -> list[str]:
-        """Return what the workers wrote."""
+        """Return the lines that the workers wrote."""
         return self.path.read_text().splitlines() if self.path.exists() else []
 
     def runs(self) -> Counter[str]:
@@ -153,7 +153,7 @@ class Table:
             self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for *condition*, as long as the worker lives."""
+        """Wait for *condition*; fail if the worker ends first."""
         eventually(lambda: self.processes[-1].poll() is not None or condition(), SOON)
         assert self.processes[-1].poll() is None, "the worker has ended"
 
@@ -174,7 +174,7 @@ class Table:
         return {self.names(topic)[0] for topic in self.topics}
 
     def publish(self) -> None:
-        """Publish to each topic."""
+        """Publish messages to each topic."""
         form = self.cell.form
         options: dict[str, Any] = {}
         if form == "batched":
@@ -193,15 +193,15 @@ class Table:
         for topic in self.topics:
             producer = self.client.create_producer(topic, **options)
             for name in self.names(topic):
-                told = {"partition_key": name} if form == "keyed" else {}
+                key = {"partition_key": name} if form == "keyed" else {}
                 producer.send_async(
-                    self.content(name), lambda *_: None, properties={"name": name}, **told
+                    self.content(name), lambda *_: None, properties={"name": name}, **key
                 )
             producer.flush()
             producer.close()
 
     def content(self, name: str) -> Any:
-        """Return what a message carries."""
+        """Return the content of a message."""
         if self.cell.form == "null":
             return None
         if self.cell.form == "avro":
@@ -212,7 +212,7 @@ class Table:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
-        """Have the topics of letters refuse producers."""
+        """Let the topics of letters refuse producers."""
         with contextlib.ExitStack() as places:
             for topic in self.letter_topics:
                 for _ in range(PLACES):
@@ -222,12 +222,12 @@ class Table:
             yield
 
     def occupy(self, topic: str) -> Any:
-        """Return a producer of letters' topic *topic*."""
+        """Return a producer of the letter topic *topic*."""
         options = {"schema": schema(evolved=False)} if self.cell.form == "avro" else {}
         return self.client.create_producer(topic, **options)
 
     def takes_producers(self) -> bool:
-        """Tell whether a topic of letters takes one more producer."""
+        """Return whether a topic of letters accepts one more producer."""
         try:
             self.occupy(self.letter_topics[-1]).close()
         except pulsar.PulsarException:
@@ -235,7 +235,7 @@ class Table:
         return True
 
     def is_drained(self) -> bool:
-        """Tell whether all is settled but the poison, and that is dead."""
+        """Return whether all poison messages are dead letters, and all others are settled."""
         try:
             retries = [f"{self.topics[0]}-{SUBSCRIPTION}-RETRY"] if self.cell.by_letters else []
             left = sum(self.admin.backlog(each, SUBSCRIPTION) for each in self.sources + retries)
@@ -260,7 +260,7 @@ class Table:
 
 @pytest.fixture
 def table(cell, broker, admin, client, namespace, tmp_path, keys) -> Iterator[Table]:
-    """Give the topics of a cell, which exist and are subscribed to, and end its workers."""
+    """Give the topics of a cell, which exist and have a subscription; stop its workers later."""
     table = Table(cell, broker, admin, client, namespace, tmp_path, keys)
     for topic in table.topics:
         if cell.topics == "partitioned":
@@ -268,7 +268,7 @@ def table(cell, broker, admin, client, namespace, tmp_path, keys) -> Iterator[Ta
         else:
             admin.create_topic(topic)
     for topic in table.sources:
-        client.subscribe(topic, "keeps").close()  # or the broker deletes it before it is used
+        client.subscribe(topic, "keeps").close()  # otherwise the broker deletes the unused topic
     yield table
     for process in table.processes:
         process.kill()
@@ -280,7 +280,7 @@ def table(cell, broker, admin, client, namespace, tmp_path, keys) -> Iterator[Ta
 
 @pytest.mark.parametrize("cell", pairwise(), ids=str)
 def test_a_cell(cell: Cell, table: Table) -> None:
-    """Every message is handled or dead in the end, and nobody else is disturbed."""
+    """Every message is handled or becomes a dead letter, and no other consumer is disturbed."""
     refuses = cell.fault.endswith("refuses")
     with table.refusing() if refuses else contextlib.nullcontext():
         table.publish()
@@ -300,9 +300,9 @@ def test_a_cell(cell: Cell, table: Table) -> None:
 
 
 def waits(table: Table) -> None:
-    """See that a worker whose letters are refused neither spins nor grows."""
+    """Check that refused letters cost a worker little CPU, and few more threads and sockets."""
     pid = table.processes[-1].pid
-    time.sleep(1)  # until producers were tried
+    time.sleep(1)  # until the worker has tried to open producers
     before = Usage.of(pid)
     time.sleep(REFUSED)
     after = Usage.of(pid)
@@ -312,7 +312,7 @@ def waits(table: Table) -> None:
 
 
 def check(table: Table) -> None:
-    """See that each message has ended as it has to."""
+    """Check that each message has ended as it should."""
     cell, runs, dead, lines = table.cell, table.runs(), table.dead(), table.lines()
     names = {name for topic in table.topics for name in table.names(topic)}
     assert set(runs) == names
@@ -325,7 +325,7 @@ def check(table: Table) -> None:
         if cell.by_letters and not cell.is_managed:
             assert each.properties()["RECONSUMETIMES"] == str(RETRIES + 1)
 
-    # A hand-off that failed has the application handle the message once more.
+    # After a failed hand-off, the application handles the message once more.
     unsettled = sum(line.startswith("unsettled") for line in lines)
     assert unsettled <= MOST_UNSETTLED
     assert not (cell.is_managed and unsettled)
@@ -339,7 +339,7 @@ def check(table: Table) -> None:
 
 
 def test_what_is_left_out_says_why() -> None:
-    """Each pair that is not tested has a reason; each value is tested."""
+    """Each pair that is not tested has a reason, and each value is tested."""
     assert all(SENSELESS.values())
     for name in attrs.fields_dict(Cell):
         assert {getattr(cell, name) for cell in pairwise()} == set(AXES[name])

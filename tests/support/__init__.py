@@ -1,1 +1,1 @@
-"""What tests share: here what many suites use, the rest in a room for each subject."""
+"""Code that tests share: modules for many suites, and a package for each subject."""

@@ -1,4 +1,4 @@
-"""Shows how a program ends that has passed a Python function to a client."""
+"""Runs programs that have passed a Python function to a client, and returns how they ended."""
 
 from __future__ import annotations
 

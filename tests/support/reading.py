@@ -13,7 +13,7 @@ import pulsar_retry as pr
 
 SUBSCRIPTION = "billing"
 
-#: Milliseconds to wait for a message that has to come.
+#: Milliseconds to wait for a message that must come.
 SOON = 20_000
 
 #: Milliseconds to wait for a message that must not come.

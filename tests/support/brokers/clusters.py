@@ -29,7 +29,7 @@ from support.faults.ledger import patiently
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
-#: Set in CI: a cluster that does not start is then a failure; otherwise the tests are skipped.
+#: If it is set (in CI), tests fail if the cluster does not start; otherwise they are skipped.
 _REQUIRED = "PULSAR_RETRY_REQUIRE_CLUSTER"
 #: Whether the processes are our children (the default) or containers.
 _KIND = "PULSAR_RETRY_CLUSTER"
@@ -46,7 +46,7 @@ class Certificates:
         authority: The authority's certificate.
         broker: The brokers' certificate, which is valid only for 127.0.0.1.
         client: The certificate and key of a client whose role is ``robot``.
-        stranger: The certificate of another authority, which has issued none of these.
+        stranger: The certificate of another authority, which has not issued the other certificates.
     """
 
     authority: Path
@@ -86,7 +86,7 @@ class RunningCluster:
     """A cluster with authentication and TLS, and the operations that tests need.
 
     Attributes:
-        it: The processes.
+        it: The cluster's processes.
         certificates: The certificates of its brokers and of a client.
     """
 

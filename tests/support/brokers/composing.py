@@ -41,8 +41,8 @@ def _program() -> list[str]:
     """Return the command of Compose on this machine; empty if it is not installed."""
     for command in (["docker", "compose"], ["docker-compose"]):
         if shutil.which(command[0]):
-            told = subprocess.run([*command, "version"], capture_output=True, check=False)
-            if told.returncode == 0:
+            result = subprocess.run([*command, "version"], capture_output=True, check=False)
+            if result.returncode == 0:
                 return command
     return []
 

@@ -66,12 +66,12 @@ class Place:
 
 
 def take(consumer: Any, count: int) -> list[Any]:
-    """Return the next messages; fail if they do not come."""
+    """Return the next *count* messages; fail if they do not come."""
     return [consumer.receive(SOON) for _ in range(count)]
 
 
 def texts(messages: list[Any]) -> list[str]:
-    """Return the payloads."""
+    """Return the payloads of *messages* as texts."""
     return [message.data().decode() for message in messages]
 
 

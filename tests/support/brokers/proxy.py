@@ -1,4 +1,4 @@
-"""A TCP proxy before a server, to cut, stall, slow and reset connections. Needs no privileges.
+"""A TCP proxy before a server that cuts, stalls, slows and resets connections, without privileges.
 
 A standalone Pulsar answers look-ups with the URL that the client has used, so a client of the proxy
 keeps using it.
@@ -63,7 +63,7 @@ class Proxy:
         self._to_client.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Close all connections in order; with *refuse*, accept no new one until `mend`."""
+        """Close all connections properly; with *refuse*, accept no new connection until `mend`."""
         self._refusing = refuse
         self._end(reset=False)
 
@@ -72,7 +72,7 @@ class Proxy:
         self._end(reset=True)
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Pass no data on, in one direction or both, and close nothing: half-open connections."""
+        """Pass no data in one or both directions, and close nothing: connections are half-open."""
         if to_server:
             self._to_server.clear()
         if to_client:

@@ -1,7 +1,7 @@
 """A proxy that records when a client asks the broker for redeliveries, in a separate process.
 
-So only the client's part is timed; the broker takes longer to redeliver. The program prints its
-port, relays until its input ends, and then prints what it recorded.
+This measures only the client's part, without the time that the broker takes to redeliver. The
+program prints its port, relays data until its input ends, and then prints its records.
 """
 
 from __future__ import annotations

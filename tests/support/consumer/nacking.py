@@ -1,4 +1,4 @@
-"""The queue of nacks in virtual time, on a model of pulsar-client's timer."""
+"""Runs the queue of nacks in virtual time, with a model of pulsar-client's timer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class World:
         self.cost = cost
         self.released: dict[int, float] = {}
         self.calls = 0
-        self._told: list[tuple[float, int]] = []
+        self._nacked: list[tuple[float, int]] = []
         self._tick = math.inf
         self._due = math.inf
         self.redeliveries: list[float] = []
@@ -52,40 +52,40 @@ class World:
         self.queue.raw = self
 
     def now(self) -> float:
-        """Return the time."""
+        """Return the virtual time."""
         return self.time
 
     def check_later(self, _owner: Any, delay: float) -> None:
-        """Replace the timer."""
+        """Set the timer, unless it is due earlier."""
         self._due = min(self._due, self.time + max(0.0, delay))
 
     def discard(self, _owner: Any) -> None:
-        """Replace the timer."""
+        """Cancel the timer."""
         self._due = math.inf
 
     def negative_acknowledge(self, message_id: Id) -> None:
-        """Replace pulsar-client's consumer."""
+        """Nack a message, as pulsar-client's consumer does."""
         self._advance_client(self.time + self.cost)
         self.time += self.cost
         self.calls += 1
-        self._told.append((self.time, message_id.number))
+        self._nacked.append((self.time, message_id.number))
         self._tick = self.time + LEAD / 3
 
     def _advance_client(self, until: float) -> None:
         while self._tick <= until:
             tick, keep = self._tick, []
-            for told, number in self._told:
-                if told + LEAD <= tick:
+            for since, number in self._nacked:
+                if since + LEAD <= tick:
                     self.released.setdefault(number, tick)
                 else:
-                    keep.append((told, number))
-            if len(keep) < len(self._told):
+                    keep.append((since, number))
+            if len(keep) < len(self._nacked):
                 self.redeliveries.append(tick)
-            self._told = keep
+            self._nacked = keep
             self._tick = tick + LEAD / 3 if keep else math.inf
 
     def run(self, until: float) -> None:
-        """Let time pass."""
+        """Let virtual time pass until *until* seconds from the start."""
         until += 1000.0
         while self._due <= until:
             self.time, self._due = max(self.time, self._due), math.inf

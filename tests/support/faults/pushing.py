@@ -12,8 +12,8 @@ from support.faults.ledger import Ledger
 from support.push.receiving import Receiver, Request, Say, no_content
 from support.reading import SUBSCRIPTION
 
-#: Seconds that an endpoint takes for a message, and how many messages it gets at a time. They are
-#: slow enough that requests are under way, and messages are left, when a fault happens.
+#: Seconds that an endpoint takes for a message, and how many messages it gets at a time. So some
+#: requests are in progress, and some messages are left, when a fault happens.
 _WORK, OUTSTANDING = 0.05, 12
 
 

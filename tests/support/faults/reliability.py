@@ -35,7 +35,7 @@ class Row:
         messages: How many messages were counted.
         lost: How many of them are lost.
         duplicates: How many duplicates there were: completions beyond the first.
-        bound: How many there may be, and why.
+        bound: How many duplicates there may be, or which messages may be duplicated.
         recovery: Seconds from the end of the fault until every message had ended.
         test: The name of the test.
     """
@@ -78,14 +78,14 @@ class Fault:
     def survived(
         self, fault: str, effect: str, account: Account, *, bound: int, why: str = ""
     ) -> None:
-        """Enter the row; every message has ended by now.
+        """Enter the row, and check the account. Call this when every message has ended.
 
         Args:
             fault: What went wrong, in the table's first column.
-            effect: What happens then, in its second column.
+            effect: What happens then, in the second column.
             account: The account of the ledger.
             bound: How many duplicates there may be.
-            why: The bound in words; by default its number.
+            why: Which messages may be duplicated, for the column of the bound; "" for the number.
         """
         assert self._over is not None, "call is_over() when the fault has happened"
         recovery = time.monotonic() - self._over

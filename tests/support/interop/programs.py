@@ -47,7 +47,7 @@ def java_program(
     """Return the command that runs a Java program from source. Skip the test without a JDK.
 
     With *fast_start*, the program starts faster, but never reaches its full speed. Without it, it
-    has the collector that Java takes by default on a server.
+    has the garbage collector that Java uses by default on a server.
     """
     java = find_jdk()
     if java is None:

@@ -1,4 +1,4 @@
-"""A program that works on one cell of the matrix until it is ended, and records what it does.
+"""A program that works on one cell of the matrix until it is killed, and records what it does.
 
 Its argument is JSON: the cell, the broker, the topics, and the file. Each run of the handler is a
 line ``run NAME`` of the file, each redelivery of the neighbour's message a line ``neighbour``. The
@@ -55,7 +55,7 @@ class Work:
         self.cell = cell
         self._file = path.open("a+", buffering=1, encoding="utf-8")
         self._file.seek(0)
-        lines = self._file.read().splitlines()  # of the killed process
+        lines = self._file.read().splitlines()  # written by the killed process
         self._runs = Counter(line[4:] for line in lines if line.startswith("run "))
         self._lock = threading.Lock()
 
@@ -228,7 +228,7 @@ def watch_neighbour(client: pr.Client, topic: str, work: Work) -> None:
 
 
 def main(argument: str) -> None:
-    """Work until the process is ended."""
+    """Work until the process is killed."""
     logging.basicConfig(level=logging.WARNING)
     job = json.loads(argument)
     cell = Cell(**job["cell"])

@@ -1,4 +1,4 @@
-"""The cells of the matrix test: combinations of what users combine; some are impossible."""
+"""Combinations of features and faults for the matrix test, without the impossible ones."""
 
 from __future__ import annotations
 
