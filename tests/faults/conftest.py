@@ -1,4 +1,4 @@
-"""What every test of a fault uses: a ledger, and workers that go on until it is balanced."""
+"""Fixtures of every test of a fault: a ledger, and a topic of a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of the soak."""
+"""The options of the soak test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say how long, and which schedule."""
+    """Add the options for the duration and for the seed."""
     group = parser.getgroup("soak")
     group.addoption("--soak-minutes", type=float, default=5.0, help="how long faults are made")
     group.addoption("--soak-seed", type=int, help="the schedule to play (a new one by default)")
@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Return the seed, and say it."""
+    """Return the seed, and print it."""
     seed: int | None = request.config.getoption("--soak-seed")
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 31)
@@ -26,6 +26,6 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def minutes(request: pytest.FixtureRequest) -> float:
-    """Return for how long faults are made."""
+    """Return for how many minutes faults happen."""
     minutes: float = request.config.getoption("--soak-minutes")
     return minutes

@@ -1,7 +1,7 @@
-"""Faults at random, for as long as one likes: nothing is lost, and everything ends.
+"""Faults at random, for any time: no message is lost, and every message ends.
 
-The schedule comes from a seed, so that it can be played again: the same faults in the same order
-after the same messages. How far the consumers are by then is the machine's, and not the same.
+The schedule comes from a seed. The same seed repeats the same faults in the same order, after the
+same messages. How far the consumers are at each fault differs from run to run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OFTEN = 10
 
 
 class Mischief:
-    """Does what a step says."""
+    """Causes the faults of the schedule."""
 
     def __init__(self, broker: Standalone, proxy: Proxy, stage: Stage) -> None:
         self._broker = broker
@@ -40,7 +40,7 @@ class Mischief:
         self._stage = stage
 
     def __call__(self, step) -> None:
-        """Have the fault happen, and pass."""
+        """Cause the fault of *step*, and end it."""
         proxy, admin, topic = self._proxy, self._stage.admin, self._stage.topic
         {
             "kill a consumer": lambda: self._kill(step),
@@ -68,7 +68,7 @@ class Mischief:
         self._proxy.reset()
 
     def _kill(self, step) -> None:
-        """Run one more consumer, which dies at a hand-off if it gets as far as that."""
+        """Run one more consumer, which is killed during a hand-off."""
         ways = [way for way in WAYS if way in {"reconsume_later", "subscriber"}]
         way, point = ways[step.choice % 2], STEPS[step.choice // 2 % len(STEPS)]
         done = threading.Event()
@@ -103,7 +103,7 @@ def say(what) -> None:
 
 @pytest.mark.timeout(0)
 def test_a_soak(own_broker, admin, tmp_path, seed, minutes):
-    """Consumers of both kinds behind a proxy, one fault after the other, then the account."""
+    """A consumer and a subscriber work through a proxy during all faults; no message is lost."""
     topic = f"persistent://public/default/{uuid.uuid4().hex}"
     ledger = Ledger(tmp_path / "ledger")
     url = urlsplit(own_broker.service_url)
