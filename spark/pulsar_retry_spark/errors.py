@@ -43,7 +43,7 @@ class PulsarSourceError(PulsarFailuresError):
 
     The slugs are:
 
-    - ``DATA_LOSS``: the broker has deleted messages that a stream has not read.
+    - ``DATA_LOSS``: the broker has deleted messages that were to be read.
     - ``SUBSCRIPTION_BUSY``: another query reads with the same subscription.
     - ``TIMEOUT``: the broker does not answer, or has messages but delivers none.
     - others: pulsar-client's names for its errors, such as ``AUTHORIZATION_ERROR``.

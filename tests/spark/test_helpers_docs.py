@@ -1,4 +1,4 @@
-"""The user's page on Spark, docs/spark.md: its code runs, and its tables are complete."""
+"""The guide, docs/spark.md, runs; the tables of docs/reference/spark.md are complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pulsar_retry_spark import options, parsing
 from pulsar_retry_spark.frames import columns
 from pulsar_retry_spark.source import options as source_options
 
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "spark.md").read_text(encoding="utf-8")
+REFERENCE = (DOCS / "reference" / "spark.md").read_text(encoding="utf-8")
 SINK = {"service.url": "pulsar://localhost:6650", "topic": "orders", "subscription": "billing"}
 
 parse_source = partial(source_options.SourceOptions.parse, streaming=True)
@@ -33,7 +35,7 @@ def test_the_page_runs(spark, broker, tmp_path, monkeypatch):
         """.replace("        ", "").strip()
     )
     monkeypatch.setattr("builtins.print", lambda *_: None)
-    code = "".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+    code = "".join(re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL))
     for name, real in {
         "pulsar://localhost:6650": broker.service_url,
         "http://localhost:8080": broker.admin_url,
@@ -83,13 +85,13 @@ def test_every_option_is_on_the_page(parse, monkeypatch):
     parse(SINK)
 
     assert len(known) > 10
-    missing = [each for each in known if f"`{each}`" not in PAGE]
+    missing = [each for each in known if f"`{each}`" not in REFERENCE]
     assert [] == missing
 
 
 def test_every_option_on_the_page_is_one():
     """A name in the tables of options is accepted by the sink or the source."""
-    tables = PAGE[PAGE.index("## Options") : PAGE.index("## Errors")]
+    tables = REFERENCE[REFERENCE.index("## Options") : REFERENCE.index("## Errors")]
     cells = re.findall(r"^\| (`[^|]*`) \|", tables, re.MULTILINE)
     named = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
@@ -105,5 +107,5 @@ def test_every_option_on_the_page_is_one():
 
 def test_every_column_is_on_the_page():
     """With the aliases that other systems' frames have."""
-    missing = [name for name in columns.COLUMNS if f"`{name}`" not in PAGE]
+    missing = [name for name in columns.COLUMNS if f"`{name}`" not in REFERENCE]
     assert [] == missing

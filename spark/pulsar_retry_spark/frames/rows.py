@@ -97,7 +97,8 @@ def failures(
             JSON. Default: `_corrupt_record` where the reader has filled it, else the row as JSON,
             without the columns that other arguments name (the columns of *key*, *ordering_key* and
             *event_time* are kept). The fields have the order of *df*, nulls are included, and
-            times are in UTC with microseconds.
+            times are in UTC with microseconds, whatever the settings of the session. `from_json`
+            with the schema of *df* reverses it.
         key: The message's key, of the same types as *payload*.
         ordering_key: The message's ordering key, of the same types. A Key_Shared subscription
             prefers it to the key.
@@ -124,6 +125,7 @@ def failures(
             `offset`. On Spark Connect, and on a cached frame, select `_metadata` explicitly.
         dedupe_id: A text that is equal for equal rows in each run of the job. Default: a hash of
             the row's origin, payload (unless *origin_message_id* is known), key, reason and stage.
+            Equal rows of one file have equal ids, too.
 
     Raises:
         ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
