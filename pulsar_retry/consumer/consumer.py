@@ -165,8 +165,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def batch_receive(self) -> list[Any]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
 
-        While messages of the topic arrive steadily, a batch is received from the topic alone. A
-        letter that arrives meanwhile is returned by a later call.
+        While messages of the topic arrive steadily, a batch has no letters; a later call has them.
 
         Raises:
             pulsar.AlreadyClosed: the consumer is closed.
@@ -174,7 +173,6 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         receiving = self._receiving
         if not receiving.takes_batches():
             return receiving.batch()
-        # Written out for speed: this code runs for every message.
         limit, schema, messages = receiving.limit, self._schema, []
         has_letters = receiving.inbox is not None
         self._in_hand.is_asking = True
@@ -270,8 +268,8 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def unsettled(self) -> int:
         """About how many messages were received, and are neither settled nor redelivered.
 
-        Pending nacks are included. The broker counts these messages as unacknowledged, and also
-        those that pulsar-client has fetched ahead (``receiver_queue_size`` at most). It delivers
+        Pending nacks are included. The broker counts these messages as unacknowledged, and those
+        that pulsar-client has fetched ahead (``receiver_queue_size`` at most). It delivers
         nothing at its limits ``maxUnackedMessagesPerConsumer`` and
         ``maxUnackedMessagesPerSubscription``.
 
@@ -388,9 +386,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         error: BaseException | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        """Publish *message* to the dead-letter topic now and acknowledge it.
-
-        The message's count of retries does not change.
+        """Publish *message* to the dead-letter topic now, with its count, and acknowledge it.
 
         Args:
             message: The message.
@@ -403,11 +399,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
         Raises:
             ConfigError: there is no dead-letter policy, or an argument is invalid.
-            AlreadySettledError: as for `reconsume_later`.
-            LetterPublishError: the letter was not published; the original will be redelivered.
-            AcknowledgeError: the letter was published, but the original was not acknowledged and
-                will be redelivered too.
-            ConsumerClosedError: the consumer is closed.
+            PulsarRetryError: for the other errors, see `reconsume_later`.
         """
         self.dead_letter_async(message, reason=reason, error=error, properties=properties).result()
 
@@ -458,8 +450,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
                 other consumers. The consumer can still be used.
         """
         self._outbox.drain()
-        # The topic comes first: if the broker refuses, nothing has changed.
-        for source in self._in_hand.sources:
+        for source in self._in_hand.sources:  # the topic first: the broker may refuse it
             source.raw.unsubscribe()
         self._close_parts()
 

@@ -73,7 +73,7 @@ def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> 
     try:
         parsed = parse_options(options)
     except ConfigError as error:
-        return [*findings, Finding("options", "error", str(error), "see docs/spark.md")]
+        return [*findings, Finding("options", "error", str(error), "see docs/reference/spark.md")]
     seen = look(parsed)
     findings += [*_options(parsed), *_broker(seen)]
     if not any(each.level == "error" for each in findings if each.check == "workers"):
