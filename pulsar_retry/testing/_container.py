@@ -210,8 +210,8 @@ class PulsarContainer:
         output, errors = self._container.get_logs()
         tail = (output + errors).decode(errors="replace").splitlines()[-30:]
         raise StandaloneError(
-            f"Pulsar in a container of {self._image} was not ready after {_STARTUP_TIMEOUT:g} s "
-            f"({problem})\n" + "\n".join(tail)
+            f"Pulsar in a container of {self._image} did not become ready within "
+            f"{_STARTUP_TIMEOUT:g} s: {problem}\n" + "\n".join(tail)
         )
 
     def _has_ended(self) -> bool:
