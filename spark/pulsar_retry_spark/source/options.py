@@ -12,8 +12,6 @@ from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
-_MAX_INT = 2**31 - 1
-
 #: The two kinds of topics: the values of the column `kind`.
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
@@ -104,7 +102,7 @@ class SourceOptions:
             queue=reader.integer("receive.queue", minimum=1, maximum=100_000) or 1000,
             subscription=reader.text("subscription.reader") or DEFAULT_SUBSCRIPTION,
             starting=reader.choice("starting", "earliest", ("earliest", "latest")),
-            max_rows=reader.integer("max_rows_per_batch", minimum=1, maximum=_MAX_INT),
+            max_rows=reader.integer("max_rows_per_batch", minimum=1),
             ack_on_restart=reader.flag("ack_on_restart", default=True),
             discovery=_discovery(reader),
         )
