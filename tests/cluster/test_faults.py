@@ -28,7 +28,6 @@ def stage(cluster, client, namespace, tmp_path):
         client.create_producer(name).close()
     if cluster.owner(topic) is cluster.owner(retry_topic(topic)):
         cluster.move(retry_topic(topic))
-        wait_until(lambda: cluster.owner(topic) is not cluster.owner(retry_topic(topic)))
     return Stage(cluster.it.service_url, cluster, client, topic, Ledger(tmp_path / "ledger"))
 
 
@@ -93,7 +92,6 @@ def test_a_broker_of_partitions_is_killed(cluster, client, namespace, tmp_path, 
     parts = [f"{topic}-partition-{number}" for number in range(4)]
     if len({cluster.owner(part).name for part in parts}) == 1:
         cluster.move(parts[0])
-        wait_until(lambda: len({cluster.owner(part).name for part in parts}) > 1)
     account = endure(stage, fault, lambda: cluster.owner(parts[0]).kill())
     fault.survived(
         "cluster: one of two brokers of a topic with 4 partitions killed",
@@ -126,14 +124,14 @@ def test_a_bookie_is_killed(cluster, stage, fault):
 
 def test_topics_move_between_brokers(cluster, stage, fault):
     """Each move disconnects the clients of the topic, and they find it on the other broker."""
+    unloads = 0
 
     def strike():
+        nonlocal unloads
         for _ in range(3):
             for name in (stage.topic, retry_topic(stage.topic)):
-                before, count = cluster.owner(name), stage.ledger.account().deliveries
-                cluster.move(name)
-                wait_until(lambda: cluster.owner(name) is not before)  # noqa: B023 - called now
-                assert cluster.owner(name) is not before
+                count = stage.ledger.account().deliveries
+                unloads += cluster.move(name)
                 publish(stage.client, stage.topic, stage.ledger, COUNT // 10, **PATIENT)
                 wait_until(lambda: stage.ledger.account().deliveries > count)  # noqa: B023
 
@@ -142,7 +140,7 @@ def test_topics_move_between_brokers(cluster, stage, fault):
         "cluster: main topic and retry topic moved between brokers, three times each",
         "Clients connect to the other broker",
         account,
-        bound=6 * account.sent,
+        bound=unloads * account.sent,
         why="letters in flight, and acknowledgements of the last 0.1 s, at each move",
     )
 

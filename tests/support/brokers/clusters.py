@@ -25,7 +25,7 @@ from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.member import BrokerMember
 from support.brokers.composing import ComposeCluster, missing_for_compose
 from support.brokers.hostile import HOSTILE
-from support.faults.ledger import patiently
+from support.faults.ledger import patiently, wait_until
 
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
@@ -142,14 +142,29 @@ class RunningCluster:
         """Return the broker that is not *broker*."""
         return next(each for each in self.it.brokers if each is not broker)
 
-    def move(self, topic: str) -> None:
-        """Move the bundle of a topic, or partition, to the other broker."""
-        target = self.other(self.owner(topic))
+    def move(self, topic: str) -> int:
+        """Move the bundle of a topic, or partition, to the other broker.
+
+        A broker that has not reported a new bundle yet may get it back. Then the bundle is unloaded
+        again.
+
+        Returns:
+            How often the bundle was unloaded.
+
+        Raises:
+            TimeoutError: the bundle comes back for a long time.
+        """
+        owner = self.owner(topic)
         namespace = topic.partition("://")[2].rpartition("/")[0]
         # The name of a broker is the address of its REST API.
-        name = target.admin_url.removeprefix("http://")
+        name = self.other(owner).admin_url.removeprefix("http://")
         path = f"namespaces/{namespace}/{self.bundle(topic)}/unload"
-        patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
+        for unloads in range(1, 25):
+            patiently(lambda: self.call("PUT", path, destinationBroker=name), OSError)
+            wait_until(lambda: self.owner(topic) is not owner, within=5.0)
+            if self.owner(topic) is not owner:
+                return unloads
+        raise TimeoutError(f"{topic} comes back to {owner.name}")
 
     def bundle(self, topic: str) -> str:
         """Return the bundle of a topic, which need not exist; the brokers move whole bundles."""
