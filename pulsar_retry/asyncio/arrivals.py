@@ -13,7 +13,7 @@ import pulsar
 from pulsar_retry.asyncio.bridge import Bridge, finish
 from pulsar_retry.asyncio.failing import failure, of_result
 from pulsar_retry.consumer.batching import Batch
-from pulsar_retry.consumer.inbox import POLL_INTERVAL, Inbox, Item
+from pulsar_retry.consumer.inbox import LOOK_INTERVAL, POLL_INTERVAL, Inbox, Item
 from pulsar_retry.runtime import fork
 
 #: Seconds after which a receive that finds messages without waiting lets the event loop run.
@@ -126,15 +126,14 @@ class Arrivals:
         now = loop.time()
         if deadline is not None and deadline <= now:
             raise of_result(_pulsar.Result.Timeout)
-        end = deadline
-        if not self.inbox.arms and (end is None or now + POLL_INTERVAL < end):
-            end = now + POLL_INTERVAL
+        end = now + (LOOK_INTERVAL if self.inbox.arms else POLL_INTERVAL)
+        if deadline is not None:
+            end = min(end, deadline)
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = None
-        timer = None if end is None else loop.call_at(end, finish, waiter)
+        timer = loop.call_at(end, finish, waiter)
         try:
             await waiter
         finally:
             del self._waiters[waiter]
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()

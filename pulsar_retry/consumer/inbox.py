@@ -6,8 +6,12 @@ consumer has no `topic`, `seek` and `get_last_message_id` (and is slower).
 
 While messages arrive steadily, they are taken directly from pulsar-client's queues. A source that
 was found empty is *armed*: one asynchronous receive waits in it and brings its message here, where
-a blocked `receive` waits. So nothing polls, and an interrupted or timed-out `receive` loses no
-message: it stays here for the next call.
+a blocked `receive` waits. So an interrupted or timed-out `receive` loses no message: it stays here
+for the next call.
+
+pulsar-client can overlook such an asynchronous receive: it checks whether one waits, and then puts
+the message into its queue. A receive that begins in between waits for the next message, which may
+never come. So whoever waits here looks into the queue now and then.
 """
 
 from __future__ import annotations
@@ -33,6 +37,13 @@ _SIGNAL_INTERVAL = 0.1
 #: Seconds between two checks of the retry topic when messages must not be kept here.
 POLL_INTERVAL = 0.05
 
+#: Seconds between two looks into the queue of an armed source.
+LOOK_INTERVAL = 0.2
+
+#: Seconds for which a message from the queue of an armed source is kept. Usually there is none. It
+#: may be a newer one than the message that an asynchronous receive is just bringing.
+_KEEP_SECONDS = 0.2
+
 #: How many seconds closed consumers have to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
 
@@ -45,11 +56,16 @@ class _Source:
         raw: The consumer.
         letters: Whether it reads the retry topic.
         armed: Whether an asynchronous receive waits in it, or the received message waits here.
+        is_asked: Whether the asynchronous receive has no answer yet.
+        overlooked: Messages that its queue had although a receive waits there, and until when each
+            is kept, in case that an older one comes.
     """
 
     raw: Any
     letters: bool
     armed: bool = False
+    is_asked: bool = False
+    overlooked: deque[tuple[Item, float]] = attrs.Factory(deque)
 
 
 @attrs.frozen
@@ -119,6 +135,7 @@ class Inbox:
         # pulsar-client, because the call can run a callback at once.
         self._changed = clock.condition(threading.Lock())
         self._ready: deque[Item] = deque()
+        self._looks_at = 0.0
         self._waiting = 0
         self._unanswered = 0
         self._closed: Exception | None = None
@@ -178,7 +195,7 @@ class Inbox:
 
     def holds(self) -> bool:
         """Tell whether a message waits here."""
-        return bool(self._ready)
+        return bool(self._ready or self._main.overlooked or self._retry.overlooked)
 
     def drop(self, *, letters: bool = True) -> list[Item]:
         """Drop the waiting messages and return them; keep letters unless *letters* is True.
@@ -188,6 +205,9 @@ class Inbox:
         dropped = []
         with self._changed:
             waiting, self._ready = self._ready, deque()
+            for source in (self._main, self._retry):
+                waiting.extend(item for item, _ in source.overlooked)
+                source.overlooked.clear()
             for item in waiting:
                 if letters or not item.source.letters:
                     self._taken(item)
@@ -216,7 +236,10 @@ class Inbox:
             self._turn = (second, first)
             if (item := self._poll(second)) is not None:
                 return item
-        return None if first.armed else self._poll(first)
+        if not first.armed and (item := self._poll(first)) is not None:
+            return item
+        self._look()
+        return self._pop() if self._ready else None
 
     def _poll(self, source: _Source) -> Item | None:
         """Return a message that pulsar-client has fetched, or arm *source* if it has none."""
@@ -230,7 +253,9 @@ class Inbox:
             return None
         if source.letters:
             self._letter_seen(message)
-        elif self.fast_receive is None:
+            return Item(source, message, armed=False)
+        self.look_if_due(self._clock.monotonic())
+        if self.fast_receive is None:
             with self._changed:
                 if self._retry.armed and not self._ready:
                     self.fast_receive = source.raw.receive
@@ -250,11 +275,15 @@ class Inbox:
                 if (item := self._pop()) is not None:
                     return item
                 left = self._seconds_left(deadline)
+                if left is None:
+                    pause = self._clock.interval(_SIGNAL_INTERVAL)
+                else:
+                    pause = min(left, self._clock.interval(LOOK_INTERVAL))
                 with self._changed:
                     if not self._ready and self._closed is None:
-                        self._changed.wait(
-                            self._clock.interval(_SIGNAL_INTERVAL) if left is None else left
-                        )
+                        self._changed.wait(pause)
+                self._look()
+                with self._changed:
                     if not self._ready and self._closed is not None:
                         raise self._closed
                     if not self._ready and left == 0:
@@ -302,7 +331,7 @@ class Inbox:
         with self._changed:
             if source.armed or self._closed is not None or not self.arms:
                 return
-            source.armed = True
+            source.armed = source.is_asked = True
             self._unanswered += 1
             if source is self._main:
                 self.fast_receive = None
@@ -319,20 +348,75 @@ class Inbox:
     def _arrived(self, result: _pulsar.Result, message: Any, *, letters: bool) -> None:
         """Handle the answer to an asynchronous receive. It never raises, because C++ calls it."""
         source = self._retry if letters else self._main
+        # An older message may have been overlooked.
+        queued = self._queued(source) if result == _pulsar.Result.Ok else None
         with self._changed:
             self._unanswered -= 1
+            source.is_asked = False
             if result == _pulsar.Result.Ok:
-                self._ready.append(Item(source, message, armed=True))
-                self.fast_receive = None
-                self._changed.notify()
+                self._place(Item(source, message, armed=True))
+                if queued is not None:
+                    self._place(queued)
+                while source.overlooked:
+                    self._place(source.overlooked.popleft()[0])
             else:
                 self._closed = error_of(result)
                 self._changed.notify_all()
         self.on_ready()
 
+    def look_if_due(self, now: float) -> None:
+        """Call `_look` if that was not done for a while; *now* is the time of the clock."""
+        if now >= self._looks_at:
+            self._look()
+
+    def _look(self) -> None:
+        """Look into the queues of armed sources for messages that were overlooked."""
+        self._looks_at = self._clock.monotonic() + LOOK_INTERVAL
+        for source in (self._main, self._retry):
+            if source.raw is None or not source.armed or self._ready:
+                continue
+            item = self._queued(source)
+            if item is None and not source.overlooked:
+                continue
+            with self._changed:
+                now = self._clock.monotonic()
+                if item is not None:
+                    source.overlooked.append((item, now + _KEEP_SECONDS))
+                while source.overlooked and (not source.is_asked or source.overlooked[0][1] <= now):
+                    self._place(source.overlooked.popleft()[0])
+
+    def _queued(self, source: _Source) -> Item | None:
+        """Return a message from pulsar-client's queue, if there is one."""
+        if not self._polls:
+            return None
+        try:
+            return Item(source, source.raw.receive(0), armed=False)
+        except _pulsar.PulsarException:  # a time-out, or closed
+            return None
+
+    def _place(self, item: Item) -> None:
+        """Have *item* wait, before newer messages of its topic. Call it with the lock held."""
+        at = len(self._ready)
+        for index in range(at - 1, -1, -1):
+            if _is_newer(self._ready[index].message, item.message):
+                at = index
+        self._ready.insert(at, item)
+        self.fast_receive = None
+        self._changed.notify()
+
     def _seconds_left(self, deadline: float | None) -> float | None:
         """Return the remaining seconds, 0 or more; None: no limit."""
         return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+
+
+def _is_newer(one: Any, other: Any) -> bool:
+    """Tell whether *one* is behind *other* in the same topic, or partition."""
+    return one.topic_name() == other.topic_name() and _place_of(one) > _place_of(other)
+
+
+def _place_of(message: Any) -> tuple[int, int, int]:
+    where = message.message_id()
+    return where.ledger_id(), where.entry_id(), where.batch_index()
 
 
 def _do_nothing() -> None:

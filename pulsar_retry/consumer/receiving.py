@@ -191,6 +191,8 @@ class Receiving:
         """Tell whether the topic has a connection, or had one about a millisecond ago."""
         if (now := self.now()) >= self.trusted_until and self._in_hand.main.raw.is_connected():
             self.trusted_until = now + _TRUST_SECONDS
+        if self.inbox is not None:
+            self.inbox.look_if_due(now)
         return now < self.trusted_until
 
     def _is_lost(self, raw: Any) -> bool:

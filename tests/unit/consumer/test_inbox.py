@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -44,6 +45,14 @@ class Message:
         """Return the bytes of the payload."""
         return self.size
 
+    def topic_name(self) -> str:
+        """Return the topic."""
+        return self.kind
+
+    def message_id(self) -> pulsar.MessageId:
+        """Return an id; ids grow with the numbers."""
+        return pulsar.MessageId(-1, 1, self.number, -1)._msg_id
+
 
 def m(*numbers: int) -> list[Message]:
     """Return messages of the topic."""
@@ -73,6 +82,11 @@ class FakeConsumer:
                     self._queue.append(message)
             if callback is not None:
                 callback(OK, message)
+
+    def slip(self, *messages: Message) -> None:
+        """Let messages arrive, and overlook a receive that waits, as pulsar-client can do it."""
+        with self._lock:
+            self._queue.extend(messages)
 
     def receive(self, timeout: int) -> Message:
         """Return what is there: the inbox never waits here."""
@@ -269,6 +283,79 @@ def test_a_letter_that_slips_in_is_not_overlooked(rig: Rig) -> None:
     assert [*"ml"] == [rig.receive().kind, rig.receive().kind]
 
 
+@pytest.mark.parametrize("kind", ["m", "l"])
+@pytest.mark.parametrize("timeout", [0, 0.05, 20, None])
+def test_a_message_that_pulsar_client_overlooks_comes(
+    rig: Rig, kind: str, timeout: float | None
+) -> None:
+    """It lies in the queue, although a receive waits for it."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    message = Message(kind, 1)
+    (rig.main if kind == "m" else rig.retry).slip(message)
+    found: list[Message] = []
+    deadline = time.monotonic() + 20
+    while not found and time.monotonic() < deadline:
+        with contextlib.suppress(pulsar.Timeout):
+            found.append(rig.receive(timeout))
+    assert [message] == found
+    assert ([message] if kind == "l" else []) == rig.letters_seen
+
+
+def test_an_overlooked_letter_comes_while_messages_flow(rig: Rig) -> None:
+    """The retry topic is looked at now and then, also if the topic never runs dry."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    rig.retry.slip(*l(1))
+    numbers = itertools.count()
+    deadline = time.monotonic() + 20
+    while not rig.letters_seen and time.monotonic() < deadline:
+        rig.main.deliver(*m(next(numbers), next(numbers)))
+        rig.receive()
+        rig.inbox.look_if_due(time.monotonic())  # as `Receiving.is_trusted` does it
+    assert l(1) == rig.letters_seen
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_an_overlooked_message_keeps_its_place(rig: Rig, looks: bool) -> None:
+    """The next message ends the wait, and is returned after it."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    rig.main.slip(*m(1))
+    if looks:
+        with pytest.raises(pulsar.Timeout):
+            rig.receive()
+    rig.main.deliver(*m(2, 3))
+    assert m(1, 2, 3) == rig.receive_all()
+
+
+def test_a_newer_message_does_not_overtake(rig: Rig) -> None:
+    """A receive is being answered while the queue has the next message already."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    answer = rig.main._waiting.popleft()
+    rig.main.deliver(*m(2))
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    answer(OK, *m(1))
+    assert m(1, 2) == rig.receive_all()
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_dropping_drops_what_was_overlooked(rig: Rig, letters: bool) -> None:
+    """A seek moves it too; letters stay unless they are dropped, too."""
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    rig.main.slip(*m(1))
+    rig.retry.slip(*l(1))
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    assert rig.inbox.holds()
+    dropped = [item.message for item in rig.inbox.drop(letters=letters)]
+    assert [*m(1), *(l(1) if letters else [])] == dropped
+    assert ([] if letters else l(1)) == rig.receive_all()
+
+
 class InOrder(RuleBasedStateMachine):
     """One receiver, anything happening between its calls: nothing lost, doubled or overtaken."""
 
@@ -285,6 +372,15 @@ class InOrder(RuleBasedStateMachine):
         messages = [Message(kind, next(self.numbers)) for _ in range(count)]
         (self.rig.main if kind == "m" else self.rig.retry).deliver(*messages)
         self.delivered[kind] += messages
+
+    @rule(kind=st.sampled_from("ml"))
+    def slip(self, kind: str) -> None:
+        """Let a message arrive at the moment in which a receive begins to wait."""
+        consumer = self.rig.main if kind == "m" else self.rig.retry
+        if consumer._waiting and not consumer._queue:
+            message = Message(kind, next(self.numbers))
+            consumer.slip(message)
+            self.delivered[kind].append(message)
 
     @rule()
     def receive(self) -> None:
@@ -310,6 +406,9 @@ class InOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything that was delivered can be received."""
         self._take(self.rig.receive_all())
+        deadline = time.monotonic() + 20
+        while self.delivered != self.received and time.monotonic() < deadline:
+            self._take(self.rig.receive_all())  # what was overlooked comes a little later
         self.rig.close()
         assert self.delivered == self.received
 
