@@ -134,7 +134,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         if receiving.is_plain:
             in_hand.is_asking = True
             receive = self._consumer.receive
-            raw = receive() if timeout_millis is None else receive(timeout_millis)
+            raw = receiving.receive_plain() if timeout_millis is None else receive(timeout_millis)
         else:
             raw, inbox = None, receiving.inbox
             if inbox is not None:

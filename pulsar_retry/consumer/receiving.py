@@ -25,6 +25,9 @@ from pulsar_retry.runtime.raw import comes_again, message_of
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
 _MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]
 
+#: Milliseconds between two checks for signals in a wait without a limit, as in pulsar-client.
+_SIGNAL_MS = 100
+
 #: Seconds for which a connection is assumed to be up after it was checked.
 _TRUST_SECONDS = 0.001
 
@@ -117,11 +120,30 @@ class Receiving:
         self._in_hand.is_asking = True
         inbox, raw = self.inbox, self._in_hand.main.raw
         if inbox is None:
-            return raw.receive() if timeout_millis is None else raw.receive(timeout_millis)
+            return self.receive_plain() if timeout_millis is None else raw.receive(timeout_millis)
         if timeout_millis is not None:
             return inbox.receive(max(0, timeout_millis) / 1000)
         try:
             return inbox.receive(None)
+        except KeyboardInterrupt:
+            raise pulsar.Interrupted("Pulsar error: Interrupted") from None
+
+    def receive_plain(self) -> Any:
+        """Return the next raw message of the topic; wait without a limit.
+
+        pulsar-client's `receive` without a time-out is an asynchronous receive, which can overlook
+        a message; see `inbox`.
+
+        Raises:
+            pulsar.Interrupted: a signal arrived.
+        """
+        receive = self._in_hand.main.raw.receive
+        if not self.polls:
+            return receive()
+        try:
+            while True:
+                with contextlib.suppress(_pulsar.Timeout):
+                    return receive(_SIGNAL_MS)
         except KeyboardInterrupt:
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
 

@@ -14,6 +14,7 @@ import time
 import weakref
 from concurrent.futures import wait
 
+import _pulsar
 import pulsar
 import pytest
 
@@ -101,9 +102,10 @@ def test_a_timed_out_receive_loses_nothing(subscribe, publish):
     assert [b"a", b"b"] == sorted(receive_all(consumer))
 
 
-def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish):
+@pytest.mark.parametrize("enable_retry", [True, False])
+def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish, enable_retry):
     """Ctrl-C in an endless receive raises Interrupted; pulsar-client would lose a message."""
-    consumer = subscribe()
+    consumer = subscribe(enable_retry=enable_retry)
     timer = threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT))
     timer.start()
 
@@ -112,6 +114,26 @@ def test_an_interrupt_is_pulsars_and_loses_nothing(subscribe, publish):
     publish(b"a")
 
     assert [b"a"] == receive_all(consumer)
+
+
+@pytest.mark.parametrize("policy", [None, pr.DeadLetterPolicy(2)])
+def test_an_endless_receive_is_not_asynchronous(client, topic, publish, monkeypatch, policy):
+    """pulsar-client's endless receive is an asynchronous one, which can overlook a message."""
+    consumer = client.subscribe(
+        topic, "plain", pulsar.ConsumerType.Shared, dead_letter_policy=policy
+    )
+    receive, waits = _pulsar.Consumer.receive, []
+
+    def wait(raw, *timeout):
+        waits.append(timeout)
+        return receive(raw, *timeout)
+
+    monkeypatch.setattr(_pulsar.Consumer, "receive", wait)
+    timer = threading.Timer(0.5, lambda: publish(b"a"))
+    timer.start()
+    assert b"a" == consumer.receive().data()
+    assert waits
+    assert all(waits)
 
 
 def test_a_dropped_client_leaves_no_thread_and_no_crash(broker, topic):
