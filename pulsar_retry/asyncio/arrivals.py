@@ -36,6 +36,7 @@ class Arrivals:
         self._bridge = bridge
         # The waiting receives, in order.
         self._waiters: dict[asyncio.Future[None], None] = {}
+        self._look_timer: asyncio.TimerHandle | None = None
         self._turn_ends = 0.0
         self._closed = False
         fork.guard(self, "inbox")
@@ -126,14 +127,25 @@ class Arrivals:
         now = loop.time()
         if deadline is not None and deadline <= now:
             raise of_result(_pulsar.Result.Timeout)
-        end = now + (LOOK_INTERVAL if self.inbox.arms else POLL_INTERVAL)
-        if deadline is not None:
-            end = min(end, deadline)
+        end = deadline
+        if self.inbox.arms:
+            if self._look_timer is None:
+                self._look_timer = loop.call_later(LOOK_INTERVAL, self._look_into_queues)
+        elif end is None or now + POLL_INTERVAL < end:
+            end = now + POLL_INTERVAL
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[waiter] = None
-        timer = loop.call_at(end, finish, waiter)
+        timer = None if end is None else loop.call_at(end, finish, waiter)
         try:
             await waiter
         finally:
             del self._waiters[waiter]
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
+
+    def _look_into_queues(self) -> None:
+        """Look for overlooked messages, for all waiting receives. They keep their order."""
+        self._look_timer = None
+        if self._waiters and not self._closed:
+            self.inbox.look_if_due(time.monotonic())
+            self._look_timer = self._bridge.loop.call_later(LOOK_INTERVAL, self._look_into_queues)

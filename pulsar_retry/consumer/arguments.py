@@ -96,6 +96,7 @@ def make_plan(
         # unsettled messages is too high, because redeliveries are not reported to the consumer.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
         letter_options=_encryption(policy, crypto_key_reader, letter_encryption_key, plain_letters),
+        ordered=consumer_type != pulsar.ConsumerType.Shared,
     )
 
 

@@ -40,9 +40,10 @@ POLL_INTERVAL = 0.05
 #: Seconds between two looks into the queue of an armed source.
 LOOK_INTERVAL = 0.2
 
-#: Seconds for which a message from the queue of an armed source is kept. Usually there is none. It
-#: may be a newer one than the message that an asynchronous receive is just bringing.
-_KEEP_SECONDS = 0.2
+#: Seconds for which a message from the queue of an armed source is kept if the order matters: it
+#: may be newer than the message that an asynchronous receive is bringing. That message waits while
+#: pulsar-client's listener thread is busy, for example with the listener of another consumer.
+KEEP_SECONDS = 10.0
 
 #: How many seconds closed consumers have to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
@@ -57,15 +58,17 @@ class _Source:
         letters: Whether it reads the retry topic.
         armed: Whether an asynchronous receive waits in it, or the received message waits here.
         is_asked: Whether the asynchronous receive has no answer yet.
-        overlooked: Messages that its queue had although a receive waits there, and until when each
-            is kept, in case that an older one comes.
+        keep: Seconds for which an overlooked message is kept; 0 if the order does not matter.
+        overlooked: Raw messages that its queue had although a receive waits there, and until when
+            each is kept, in case an older one comes.
     """
 
     raw: Any
     letters: bool
+    keep: float = 0.0
     armed: bool = False
     is_asked: bool = False
-    overlooked: deque[tuple[Item, float]] = attrs.Factory(deque)
+    overlooked: deque[tuple[Any, float]] = attrs.Factory(deque)
 
 
 @attrs.frozen
@@ -87,7 +90,8 @@ class Inbox:
     """Receives from *main* and *retry* in turn.
 
     Thread-safe: any number of threads can receive. `receive` and `receive_batch` block until a
-    message arrives. A caller that must not block calls `take`, and again at each `on_ready`.
+    message arrives. A caller that must not block calls `take`, and again at each `on_ready`; and it
+    calls `look_if_due` every `LOOK_INTERVAL`.
 
     Attributes:
         arms: Whether messages can be kept here. If not, `on_ready` is not called, and a caller that
@@ -108,6 +112,7 @@ class Inbox:
         arms: bool = True,
         clock: Clock = SYSTEM,
         polls: bool = True,
+        keep: float = KEEP_SECONDS,
     ) -> None:
         """Make the inbox of one or two raw consumers.
 
@@ -120,19 +125,21 @@ class Inbox:
             clock: The clock.
             polls: Whether *main* can be asked for fetched messages. Without a receiver queue it
                 cannot.
+            keep: Seconds for which an overlooked message of *main* is kept, in case an older one
+                comes; 0 if the order does not matter.
         """
         self._clock = clock
         self.arms = arms
         self.on_ready: Callable[[], None] = _do_nothing
         self._polls = polls
         self.fast_receive: Callable[[int], Any] | None = None
-        self._main = _Source(main, letters=False)
-        # A source that does not exist counts as armed for ever.
+        self._main = _Source(main, letters=False, keep=keep)
+        # A source that does not exist counts as armed for ever. Letters have no order.
         self._retry = _Source(retry, letters=True, armed=retry is None)
         self._turn = (self._main, self._retry)
         self._letter_seen = letter_seen
         # Guards everything below and `fast_receive`. It is never held during a call of
-        # pulsar-client, because the call can run a callback at once.
+        # pulsar-client that can run a callback.
         self._changed = clock.condition(threading.Lock())
         self._ready: deque[Item] = deque()
         self._looks_at = 0.0
@@ -206,7 +213,7 @@ class Inbox:
         with self._changed:
             waiting, self._ready = self._ready, deque()
             for source in (self._main, self._retry):
-                waiting.extend(item for item, _ in source.overlooked)
+                waiting.extend(Item(source, each, armed=False) for each, _ in source.overlooked)
                 source.overlooked.clear()
             for item in waiting:
                 if letters or not item.source.letters:
@@ -238,7 +245,7 @@ class Inbox:
                 return item
         if not first.armed and (item := self._poll(first)) is not None:
             return item
-        self._look()
+        self.look_if_due(self._clock.monotonic())
         return self._pop() if self._ready else None
 
     def _poll(self, source: _Source) -> Item | None:
@@ -282,7 +289,7 @@ class Inbox:
                 with self._changed:
                     if not self._ready and self._closed is None:
                         self._changed.wait(pause)
-                self._look()
+                self.look_if_due(self._clock.monotonic())
                 with self._changed:
                     if not self._ready and self._closed is not None:
                         raise self._closed
@@ -349,58 +356,65 @@ class Inbox:
         """Handle the answer to an asynchronous receive. It never raises, because C++ calls it."""
         source = self._retry if letters else self._main
         # An older message may have been overlooked.
-        queued = self._queued(source) if result == _pulsar.Result.Ok else None
+        has_order = source.keep > 0 and result == _pulsar.Result.Ok
+        queued = self._queued(source) if has_order else None
         with self._changed:
             self._unanswered -= 1
             source.is_asked = False
             if result == _pulsar.Result.Ok:
                 self._place(Item(source, message, armed=True))
                 if queued is not None:
-                    self._place(queued)
-                while source.overlooked:
-                    self._place(source.overlooked.popleft()[0])
+                    self._place(Item(source, queued, armed=False))
+                self._place_overlooked(source)
             else:
                 self._closed = error_of(result)
                 self._changed.notify_all()
         self.on_ready()
 
     def look_if_due(self, now: float) -> None:
-        """Call `_look` if that was not done for a while; *now* is the time of the clock."""
-        if now >= self._looks_at:
-            self._look()
+        """Look for overlooked messages, unless that was done a moment ago.
 
-    def _look(self) -> None:
-        """Look into the queues of armed sources for messages that were overlooked."""
-        self._looks_at = self._clock.monotonic() + LOOK_INTERVAL
-        for source in (self._main, self._retry):
-            if source.raw is None or not source.armed or self._ready:
+        Args:
+            now: The time of the clock.
+        """
+        if now < self._looks_at:
+            return
+        self._looks_at = now + LOOK_INTERVAL
+        placed = False
+        for source in (self._retry, self._main):
+            if not source.is_asked:
                 continue
-            item = self._queued(source)
-            if item is None and not source.overlooked:
+            message = self._queued(source)
+            if message is None and not source.overlooked:
                 continue
             with self._changed:
-                now = self._clock.monotonic()
-                if item is not None:
-                    source.overlooked.append((item, now + _KEEP_SECONDS))
-                while source.overlooked and (not source.is_asked or source.overlooked[0][1] <= now):
-                    self._place(source.overlooked.popleft()[0])
+                if message is not None:
+                    source.overlooked.append((message, now + source.keep))
+                if source.overlooked and (not source.is_asked or source.overlooked[0][1] <= now):
+                    self._place_overlooked(source)
+                    placed = True
+        if placed:
+            self.on_ready()
 
-    def _queued(self, source: _Source) -> Item | None:
-        """Return a message from pulsar-client's queue, if there is one."""
+    def _queued(self, source: _Source) -> Any:
+        """Return a raw message from pulsar-client's queue; None if there is none."""
         if not self._polls:
             return None
         try:
-            return Item(source, source.raw.receive(0), armed=False)
+            return source.raw.receive(0)
         except _pulsar.PulsarException:  # a time-out, or closed
             return None
 
+    def _place_overlooked(self, source: _Source) -> None:
+        """Have the overlooked messages of *source* wait here. Call it with the lock held."""
+        while source.overlooked:
+            message, _ = source.overlooked.popleft()
+            self._place(Item(source, message, armed=False))
+
     def _place(self, item: Item) -> None:
         """Have *item* wait, before newer messages of its topic. Call it with the lock held."""
-        at = len(self._ready)
-        for index in range(at - 1, -1, -1):
-            if _is_newer(self._ready[index].message, item.message):
-                at = index
-        self._ready.insert(at, item)
+        newer = (at for at, each in enumerate(self._ready) if _is_newer(each.message, item.message))
+        self._ready.insert(next(newer, len(self._ready)), item)
         self.fast_receive = None
         self._changed.notify()
 
@@ -410,13 +424,14 @@ class Inbox:
 
 
 def _is_newer(one: Any, other: Any) -> bool:
-    """Tell whether *one* is behind *other* in the same topic, or partition."""
-    return one.topic_name() == other.topic_name() and _place_of(one) > _place_of(other)
+    """Tell whether *one* is behind *other* in the same topic, or partition.
 
-
-def _place_of(message: Any) -> tuple[int, int, int]:
-    where = message.message_id()
-    return where.ledger_id(), where.entry_id(), where.batch_index()
+    Messages of a non-persistent topic have no ids of their own.
+    """
+    topic = one.topic_name()
+    if topic != other.topic_name() or topic.startswith("non-persistent:"):
+        return False
+    return bool(one.message_id() > other.message_id())
 
 
 def _do_nothing() -> None:

@@ -12,7 +12,7 @@ import pulsar
 
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.inbox import KEEP_SECONDS, Inbox
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.letters.plan import Plan
@@ -25,8 +25,9 @@ from pulsar_retry.runtime.raw import comes_again, message_of
 #: Milliseconds for which a batch receive can wait without reading the retry topic.
 _MOST_BATCH_WAIT_MS = DEFAULT_BATCH_LIMITS[2]
 
-#: Milliseconds between two checks for signals in a wait without a limit, as in pulsar-client.
-_SIGNAL_MS = 100
+#: Milliseconds of each receive in a wait without a limit. If several threads wait for a burst of
+#: messages, pulsar-client wakes only one of them; the others find a message in their next receive.
+_SHORT_MS = 20
 
 #: Seconds for which a connection is assumed to be up after it was checked.
 _TRUST_SECONDS = 0.001
@@ -86,7 +87,9 @@ class Receiving:
         if retry is not None and letters is not None:
             arms = not self._plan.ack_timeout
             main = self._in_hand.main.raw
-            self.inbox = Inbox(main, retry.raw, letters.came, arms=arms, clock=self._clock)
+            keep = KEEP_SECONDS if self._plan.ordered else 0.0
+            clock = self._clock
+            self.inbox = Inbox(main, retry.raw, letters.came, arms=arms, clock=clock, keep=keep)
 
     # -- receiving ------------------------------------------------------------------------------
 
@@ -143,7 +146,7 @@ class Receiving:
         try:
             while True:
                 with contextlib.suppress(_pulsar.Timeout):
-                    return receive(_SIGNAL_MS)
+                    return receive(_SHORT_MS)
         except KeyboardInterrupt:
             raise pulsar.Interrupted("Pulsar error: Interrupted") from None
 

@@ -39,6 +39,7 @@ class Plan:
         hooks: The functions to call when something happens to a message.
         max_unacked_messages: The broker's limit for the warning; 0: no warning.
         letter_options: Arguments of `create_producer` for the letters' producers.
+        ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
 
     topic: Any
@@ -57,6 +58,7 @@ class Plan:
     hooks: Hooks | None = None
     max_unacked_messages: int = 0
     letter_options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    ordered: bool = True
 
     @property
     def limit(self) -> int | None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from pulsar_retry.asyncio.arrivals import Arrivals
 from pulsar_retry.asyncio.bridge import Bridge
-from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.inbox import LOOK_INTERVAL, Inbox
 
 OK, CLOSED = _pulsar.Result.Ok, _pulsar.Result.AlreadyClosed
 
@@ -30,6 +30,14 @@ class Payload(bytes):
     def length(self) -> int:
         """Return its bytes."""
         return len(self)
+
+    def topic_name(self) -> str:
+        """Return its topic."""
+        return "topic"
+
+    def message_id(self) -> pulsar.MessageId:
+        """Return an id; ids grow with the payloads."""
+        return pulsar.MessageId(-1, 1, int(self), -1)._msg_id
 
 
 class FakeConsumer:
@@ -206,3 +214,44 @@ def test_what_comes_for_a_closed_loop_stays() -> None:
     assert item is not None
     assert b"late" == item.message
     assert arrivals.fast_receive is None
+
+
+def test_waiting_tasks_are_served_in_order() -> None:
+    """A look for overlooked messages does not change who waits first."""
+
+    async def play() -> list[str]:
+        main = FakeConsumer()
+        arrivals, order = Arrivals(Inbox(main, None, lambda _: None), Bridge()), []
+
+        async def one(name: str) -> None:
+            await arrivals.receive(None)
+            order.append(name)
+
+        first = asyncio.create_task(one("first"))
+        await asyncio.sleep(LOOK_INTERVAL / 2)
+        second = asyncio.create_task(one("second"))
+        await asyncio.sleep(LOOK_INTERVAL * 0.75)
+        main.deliver(Payload(b"1"))
+        await asyncio.sleep(LOOK_INTERVAL / 4)
+        main.deliver(Payload(b"2"))
+        await asyncio.gather(first, second)
+        arrivals.close()
+        return order
+
+    assert ["first", "second"] == asyncio.run(play())
+
+
+def test_a_waiting_task_gets_what_pulsar_client_overlooks() -> None:
+    """The message lies in the queue, although an asynchronous receive waits."""
+
+    async def play() -> bytes:
+        main = FakeConsumer()
+        arrivals = Arrivals(Inbox(main, None, lambda _: None, keep=0.0), Bridge())
+        task = asyncio.create_task(arrivals.receive(None))
+        await asyncio.sleep(0.05)
+        main.queue.append(Payload(b"1"))
+        message = await asyncio.wait_for(task, 20)
+        arrivals.close()
+        return bytes(message)
+
+    assert asyncio.run(play()) == b"1"

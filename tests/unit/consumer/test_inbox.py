@@ -139,11 +139,11 @@ class Interrupted(threading.Condition):
 class Rig:
     """An inbox with its two fakes, received from as `Consumer.receive` does it."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: float = 0.2) -> None:
         self.main = FakeConsumer()
         self.retry = FakeConsumer()
         self.letters_seen: list[Message] = []
-        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append)
+        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append, keep=keep)
         self.changed = self.inbox._changed = Interrupted()
 
     def receive(self, timeout: float | None = 0) -> Message:
@@ -323,8 +323,7 @@ def test_an_overlooked_message_keeps_its_place(rig: Rig, looks: bool) -> None:
         rig.receive()
     rig.main.slip(*m(1))
     if looks:
-        with pytest.raises(pulsar.Timeout):
-            rig.receive()
+        rig.inbox.look_if_due(time.monotonic() + 1)
     rig.main.deliver(*m(2, 3))
     assert m(1, 2, 3) == rig.receive_all()
 
@@ -335,10 +334,75 @@ def test_a_newer_message_does_not_overtake(rig: Rig) -> None:
         rig.receive()
     answer = rig.main._waiting.popleft()
     rig.main.deliver(*m(2))
+    rig.inbox.look_if_due(time.monotonic() + 1)
     with pytest.raises(pulsar.Timeout):
         rig.receive()
     answer(OK, *m(1))
     assert m(1, 2) == rig.receive_all()
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0])
+def test_a_late_answer_keeps_its_place(timeout: float | None) -> None:
+    """pulsar-client's listener thread brings it, and is busy with another listener."""
+    rig = Rig(keep=20)
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    answer = rig.main._waiting.popleft()
+    rig.main.deliver(*m(2, 3))
+    late = threading.Timer(1, lambda: answer(OK, *m(1)))
+    late.start()
+    found: list[Message] = []
+    while len(found) < 3:
+        with contextlib.suppress(pulsar.Timeout):
+            found.append(rig.receive(timeout))
+    late.join()
+    rig.close()
+    assert m(1, 2, 3) == found
+
+
+@attrs.frozen
+class NonPersistent:
+    """A message of a non-persistent topic, whose ids are all alike but for the batch index."""
+
+    batch: str
+    index: int
+
+    def topic_name(self) -> str:
+        """Return the topic."""
+        return "non-persistent://public/default/topic"
+
+    def message_id(self) -> pulsar.MessageId:
+        """Return the id."""
+        return pulsar.MessageId(-1, 0, 0, self.index)._msg_id
+
+
+def test_batches_of_a_non_persistent_topic_keep_their_order(rig: Rig) -> None:
+    """Their ids do not tell which of two messages is the newer one."""
+    first, second, third = NonPersistent("a", 1), NonPersistent("b", 0), NonPersistent("b", 1)
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    answer = rig.main._waiting.popleft()
+    rig.main.deliver(second, third)  # type: ignore[arg-type]
+    answer(OK, first)
+    assert [first, second, third] == rig.receive_all()
+
+
+def test_what_was_overlooked_keeps_no_consumer_alive() -> None:
+    """A consumer that is dropped is closed at once, not by the garbage collector."""
+    rig = Rig()
+    with pytest.raises(pulsar.Timeout):
+        rig.receive()
+    rig.main.slip(*m(1))
+    rig.inbox.look_if_due(time.monotonic() + 1)
+    assert rig.inbox._main.overlooked
+    rig.main._waiting.clear()
+    main = weakref.ref(rig.main)
+    gc.disable()
+    try:
+        del rig
+        assert main() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("letters", [False, True])
@@ -348,11 +412,10 @@ def test_dropping_drops_what_was_overlooked(rig: Rig, letters: bool) -> None:
         rig.receive()
     rig.main.slip(*m(1))
     rig.retry.slip(*l(1))
-    with pytest.raises(pulsar.Timeout):
-        rig.receive()
+    rig.inbox.look_if_due(time.monotonic() + 1)
     assert rig.inbox.holds()
     dropped = [item.message for item in rig.inbox.drop(letters=letters)]
-    assert [*m(1), *(l(1) if letters else [])] == dropped
+    assert {*m(1), *(l(1) if letters else [])} == set(dropped)
     assert ([] if letters else l(1)) == rig.receive_all()
 
 
@@ -399,18 +462,26 @@ class InOrder(RuleBasedStateMachine):
 
     @invariant()
     def in_order(self) -> None:
-        """Each source's messages come as it delivered them."""
-        for kind, received in self.received.items():
-            assert self.delivered[kind][: len(received)] == received
+        """The topic's messages come as it delivered them, and each letter comes once."""
+        assert self.delivered["m"][: len(self.received["m"])] == self.received["m"]
+        assert len(set(self.received["l"])) == len(self.received["l"])
 
     def teardown(self) -> None:
         """Everything that was delivered can be received."""
         self._take(self.rig.receive_all())
         deadline = time.monotonic() + 20
-        while self.delivered != self.received and time.monotonic() < deadline:
+        while self._missing() and time.monotonic() < deadline:
             self._take(self.rig.receive_all())  # what was overlooked comes a little later
         self.rig.close()
-        assert self.delivered == self.received
+        assert not self._missing()
+        self.in_order()
+
+    def _missing(self) -> set[Message]:
+        return {
+            message
+            for kind, delivered in self.delivered.items()
+            for message in set(delivered) - set(self.received[kind])
+        }
 
 
 InOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
