@@ -12,7 +12,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
-from pulsar_retry.consumer.inbox import KEEP_SECONDS, Inbox
+from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
@@ -226,5 +226,5 @@ def inbox_of(consumer: Consumer, *, polls: bool) -> Inbox:
         return consumer._receiving.inbox
     arms = not (consumer._plan.ack_timeout and polls)
     raw, clock = consumer._consumer, consumer._client._clock
-    keep = KEEP_SECONDS if consumer._plan.ordered else 0.0
-    return Inbox(raw, None, lambda _: None, arms=arms, polls=polls, clock=clock, keep=keep)
+    ordered = consumer._plan.ordered
+    return Inbox(raw, None, lambda _: None, arms=arms, polls=polls, clock=clock, ordered=ordered)

@@ -43,7 +43,7 @@ LOOK_INTERVAL = 0.2
 #: Seconds for which a message from the queue of an armed source is kept if the order matters: it
 #: may be newer than the message that an asynchronous receive is bringing. That message waits while
 #: pulsar-client's listener thread is busy, for example with the listener of another consumer.
-KEEP_SECONDS = 10.0
+_KEEP_SECONDS = 10.0
 
 #: How many seconds closed consumers have to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
@@ -112,7 +112,7 @@ class Inbox:
         arms: bool = True,
         clock: Clock = SYSTEM,
         polls: bool = True,
-        keep: float = KEEP_SECONDS,
+        ordered: bool = True,
     ) -> None:
         """Make the inbox of one or two raw consumers.
 
@@ -125,15 +125,14 @@ class Inbox:
             clock: The clock.
             polls: Whether *main* can be asked for fetched messages. Without a receiver queue it
                 cannot.
-            keep: Seconds for which an overlooked message of *main* is kept, in case an older one
-                comes; 0 if the order does not matter.
+            ordered: Whether the order of *main* matters.
         """
         self._clock = clock
         self.arms = arms
         self.on_ready: Callable[[], None] = _do_nothing
         self._polls = polls
         self.fast_receive: Callable[[int], Any] | None = None
-        self._main = _Source(main, letters=False, keep=keep)
+        self._main = _Source(main, letters=False, keep=_KEEP_SECONDS if ordered else 0.0)
         # A source that does not exist counts as armed for ever. Letters have no order.
         self._retry = _Source(retry, letters=True, armed=retry is None)
         self._turn = (self._main, self._retry)

@@ -12,7 +12,7 @@ import pulsar
 
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
 from pulsar_retry.consumer.in_hand import InHand
-from pulsar_retry.consumer.inbox import KEEP_SECONDS, Inbox
+from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.outbox import Outbox
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.letters.plan import Plan
@@ -87,9 +87,10 @@ class Receiving:
         if retry is not None and letters is not None:
             arms = not self._plan.ack_timeout
             main = self._in_hand.main.raw
-            keep = KEEP_SECONDS if self._plan.ordered else 0.0
-            clock = self._clock
-            self.inbox = Inbox(main, retry.raw, letters.came, arms=arms, clock=clock, keep=keep)
+            clock, ordered = self._clock, self._plan.ordered
+            self.inbox = Inbox(
+                main, retry.raw, letters.came, arms=arms, clock=clock, ordered=ordered
+            )
 
     # -- receiving ------------------------------------------------------------------------------
 

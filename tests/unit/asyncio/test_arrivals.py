@@ -246,7 +246,7 @@ def test_a_waiting_task_gets_what_pulsar_client_overlooks() -> None:
 
     async def play() -> bytes:
         main = FakeConsumer()
-        arrivals = Arrivals(Inbox(main, None, lambda _: None, keep=0.0), Bridge())
+        arrivals = Arrivals(Inbox(main, None, lambda _: None, ordered=False), Bridge())
         task = asyncio.create_task(arrivals.receive(None))
         await asyncio.sleep(0.05)
         main.queue.append(Payload(b"1"))

@@ -143,7 +143,8 @@ class Rig:
         self.main = FakeConsumer()
         self.retry = FakeConsumer()
         self.letters_seen: list[Message] = []
-        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append, keep=keep)
+        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append)
+        self.inbox._main.keep = keep
         self.changed = self.inbox._changed = Interrupted()
 
     def receive(self, timeout: float | None = 0) -> Message:
