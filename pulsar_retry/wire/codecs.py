@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire import properties as wire
@@ -105,6 +106,15 @@ _WRITTEN = {
     "pubsub": _names(_OURS, _PUBSUB),
     "spring": _names(_OURS, _SPRING),
 }
+#: The same, as a set, and in order with the sizes of the names.
+_NAMES_WRITTEN = {
+    codec: frozenset(name for names in values.values() for name in names)
+    for codec, values in _WRITTEN.items()
+}
+_ORDER_WRITTEN = {
+    codec: [(value, names, sum(map(len, names))) for value, names in values.items()]
+    for codec, values in _WRITTEN.items()
+}
 _KNOWN = _names(_OURS, _READ_ONLY, _PUBSUB, _SPRING)
 
 #: All names for the time of first publication.
@@ -137,8 +147,8 @@ class Codec(enum.Enum):
 
     def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return *properties* without those that `write` writes, so that no old value remains."""
-        ours = {name for names in _WRITTEN[self.value].values() for name in names}
-        return {name: text for name, text in properties.items() if name not in ours}
+        written = _NAMES_WRITTEN[self.value]
+        return {name: text for name, text in properties.items() if name not in written}
 
     def write(self, envelope: Envelope, *, redact: Redact | None = None) -> dict[str, str]:
         """Return the properties of *envelope*: 8 KiB at most, and valid UTF-8.
@@ -157,15 +167,17 @@ class Codec(enum.Enum):
             envelope = envelope.redacted(redact)
         properties: dict[str, str] = {}
         room = MAX_ENVELOPE
-        for value, names in _WRITTEN[self.value].items():
-            room -= sum(map(len, names))
+        for value, names, names_size in _ORDER_WRITTEN[self.value]:
+            room -= names_size
             text = _text(envelope, value, min(_ROOM[value], room) // len(names))
             if text is not None:
-                properties |= dict.fromkeys(names, text)
-                room -= len(text.encode()) * len(names)
+                for name in names:
+                    properties[name] = text
+                room -= _size(text) * len(names)
         return properties
 
 
+@lru_cache(64)  # a letter has the same time several times
 def _iso(when: datetime | None, utc: str = "Z") -> str | None:
     if when is None:
         return None
@@ -204,6 +216,10 @@ def _text(envelope: Envelope, value: str, size: int) -> str | None:
     return _tail(text, size) if value == "traceback" else _head(text, size)
 
 
+#: `json.dumps` would make an encoder for each call.
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def _history(envelope: Envelope, size: int) -> str:
     """Return the latest attempts that fit, as a JSON array with the latest one last."""
     kept: list[str] = []
@@ -211,15 +227,21 @@ def _history(envelope: Envelope, size: int) -> str:
         error = each.error and _head(each.error, _ENTRY_ROOM)
         place = each.fingerprint and _head(each.fingerprint, _ENTRY_ROOM)
         entry = [each.number, _iso(each.when), error, place]
-        text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
-        size -= len(text.encode()) + 1
+        text = _as_json(entry)
+        size -= _size(text) + 1
         if size < 1:
             break
         kept.append(text)
     return f"[{','.join(reversed(kept))}]"
 
 
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def _head(text: str, size: int) -> str:
+    if text.isascii():
+        return text[:size]
     return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
 
 
@@ -240,6 +262,8 @@ def read_envelope(properties: Mapping[str, str]) -> Envelope:
 
     If there are several counts of attempts, the highest one is used.
     """
+    if READ.isdisjoint(properties):  # as usual at the first failure
+        return Envelope(message_id=wire.origin_message_id(properties))
 
     def text(value: str) -> str | None:
         return next((properties[name] for name in _KNOWN[value] if properties.get(name)), None)

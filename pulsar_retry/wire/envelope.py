@@ -17,6 +17,7 @@ import attrs
 from pulsar_retry.errors import PulsarRetryError, shown
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import Origin
+from pulsar_retry.wire.stack import formatted
 
 #: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
 #: returns the text that may leave the process, or None to leave the text out.
@@ -153,10 +154,9 @@ def _traceback(error: BaseException) -> str | None:
     if _kind(error) is not None:
         return None
     try:
-        text = "".join(traceback.format_exception(error, limit=-_MAX_FRAMES))
+        return formatted(error, _MAX_FRAMES)[-_MAX_TEXT:]
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return None
-    return text[-_MAX_TEXT:]
 
 
 def fingerprint_of(error: BaseException | None, reason: str | None) -> str | None:

@@ -1,0 +1,107 @@
+"""The text of a traceback is that of Python's own module, however often its place has raised."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from pulsar_retry.wire.stack import formatted
+
+
+def simple(number):
+    """Raise an error whose text depends on *number*."""
+    raise ValueError(f"order {number}")
+
+
+def with_cause(number):
+    """Raise an error that has a cause."""
+    try:
+        simple(number)
+    except ValueError as error:
+        raise RuntimeError("it failed") from error
+
+
+def in_context(_number):
+    """Raise an error while another one is handled."""
+    try:
+        simple(1)
+    except ValueError:
+        [].pop()
+
+
+def without_context(_number):
+    """Raise an error that hides its context."""
+    try:
+        simple(1)
+    except ValueError:
+        raise KeyError("x") from None
+
+
+def with_note(number):
+    """Raise an error with a note."""
+    error = ValueError("noted")
+    error.add_note(f"at order {number}")
+    raise error
+
+
+def misspelled(_number):
+    """Raise an error for which Python makes a suggestion."""
+    return "".joim([])
+
+
+def recursive(number):
+    """Raise an error below many frames."""
+    if number:
+        recursive(number - 1)
+    simple(number)
+
+
+def group(_number):
+    """Raise a group of errors."""
+    raise ExceptionGroup("several", [ValueError("one"), TypeError("two")])
+
+
+def not_code(_number):
+    """Raise an error of source that does not parse."""
+    compile("def", "there.py", "exec")
+
+
+def empty(_number):
+    """Raise an error without a text."""
+    raise ValueError
+
+
+CASES = [simple, with_cause, in_context, without_context, with_note, misspelled]
+CASES += [recursive, group, not_code, empty]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("most", [1, 3, 30])
+def test_the_text_is_pythons(case, most):
+    """The first time, and with other values from the same place."""
+    for number in (0, 1, 2, 50):
+        try:
+            case(number)
+        except Exception as error:
+            wanted = "".join(traceback.format_exception(error, limit=-most))
+            found = formatted(error, most)
+        assert wanted == found
+
+
+def test_an_error_that_was_not_raised():
+    """It has no frames."""
+    error = ValueError("made")
+    assert "".join(traceback.format_exception(error)) == formatted(error, 30)
+
+
+def test_many_places():
+    """Their texts do not fill the memory, and stay right."""
+    for number in range(600):
+        space: dict[str, object] = {}
+        source = f"def raises():\n    raise ValueError({number})"
+        exec(source, space)  # noqa: S102 - new code each time
+        with pytest.raises(ValueError, match=str(number)) as caught:
+            space["raises"]()
+        wanted = "".join(traceback.format_exception(caught.value, limit=-30))
+        assert wanted == formatted(caught.value, 30)
