@@ -185,10 +185,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         hand-off continues, or the message is redelivered.
         """
         if isinstance(message, list | tuple):
-            letters = self._inside.outbox.letters
-            letters.delay_request(delay, level)
+            self._inside.outbox.letters.delay_request(delay, level)
             await self._handing.all(
-                [(each, delay, level, properties) for each in message], letters.retry
+                [(each, delay, level, properties) for each in message], self._handing.retry
             )
         else:
             await (
@@ -214,7 +213,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             future can be ignored: an error is then not reported, and the message is redelivered.
         """
         self._bridge.check()
-        letter = self._inside.outbox.letters.retry(message, delay, level, properties)
+        letter = self._handing.retry(message, delay, level, properties)
         return await self._handing.hand_on(message, *letter)
 
     async def reconsume_later_cumulative(

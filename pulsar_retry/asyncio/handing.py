@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -17,7 +17,8 @@ from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.letter import DelayRequest, Letter
+from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.raw import whole_of
 
 Ended = asyncio.Future[None]
@@ -36,8 +37,27 @@ class Handing:
         # that a permit is free.
         self._free_permits = asyncio.Semaphore(inside.max_pending_letters)
 
-    async def hand_on(self, message: Any, raw: Any, letter: Letter) -> Ended:
+    def retry(
+        self,
+        message: Any,
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, Letter | DelayRequest]:
+        """Return the raw *message* and its retry letter, or the request if C++ may make the letter.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        outbox = self._inside.outbox
+        usual = outbox.usual(message, delay, level, properties)
+        return usual or outbox.letters.retry(message, delay, level, properties)
+
+    async def hand_on(self, message: Any, raw: Any, letter: Letter | DelayRequest) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
+
+        If *letter* is a request for a retry letter, the letter is made here, in C++ if possible.
 
         Returns:
             A future that resolves when the message is acknowledged, or with the error.
@@ -53,11 +73,17 @@ class Handing:
             raise
         ended: Ended = self._bridge.loop.create_future()
         try:
-            flight = self._inside.outbox.hand_on_now(raw, letter)
+            outbox = self._inside.outbox
+            flight = placed = None
+            if isinstance(letter, DelayRequest):
+                flight = outbox.retry_usual(raw, letter, waits=False)
             if flight is None:
-                placed = self._hand_on_in_thread(raw, letter, ended)
-            else:
-                placed = None
+                if isinstance(letter, DelayRequest):
+                    letter = outbox.letters.remake(raw, letter)
+                flight = outbox.hand_on_now(raw, letter)
+                if flight is None:
+                    placed = self._hand_on_in_thread(raw, letter, ended)
+            if flight is not None:
                 self._bridge.follow(flight, partial(self._end, ended))
         except BaseException as error:
             _end_span(letter, error)
@@ -73,7 +99,7 @@ class Handing:
     async def all(
         self,
         requests: Sequence[tuple[Any, ...]],
-        make: Callable[..., tuple[Any, Letter]],
+        make: Callable[..., tuple[Any, Letter | DelayRequest]],
     ) -> None:
         """Hand on the letters that *make* returns for *requests* (message and arguments); wait.
 
@@ -132,7 +158,7 @@ class Handing:
                 ended.exception()  # a caller that ignores the future gets no warning about it
 
 
-def _end_span(letter: Letter, error: BaseException) -> None:
+def _end_span(letter: Letter | DelayRequest, error: BaseException) -> None:
     """End the span of a hand-off that has not started; a started hand-off ends its own span."""
-    if letter.span is not None:
+    if isinstance(letter, Letter) and letter.span is not None:
         letter.span.end(error)

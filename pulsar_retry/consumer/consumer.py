@@ -343,8 +343,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             callbacks run on a thread of pulsar-client or of this package, or on the calling thread.
             They must not block or call this method.
         """
-        outbox = self._outbox
-        future = outbox.hand_on(*outbox.letters.retry(message, delay, level, properties))
+        future = self._outbox.retry(message, delay, level, properties)
         handed_on(message, future)
         return future
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import _pulsar
 import pulsar
 
-from pulsar_retry.consumer.handoff.handoff import HandOff, log_failure
+from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
 from pulsar_retry.consumer.handoff.making import LetterMaker
+from pulsar_retry.consumer.handoff.usual import UsualLetters, usual_letters
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConsumerClosedError
-from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.letter import DelayRequest, Letter
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.timer import Timer
@@ -58,6 +61,7 @@ class Outbox:
         #: Runs a call that can block on a separate thread; returns False if that thread has ended.
         self.submit = self._worker.submit
         self._hand_off: HandOff | None = None
+        self._usual: UsualLetters | None = None
         if plan.policy is not None:
             self._hand_off = HandOff(
                 client,
@@ -71,7 +75,12 @@ class Outbox:
                 clock=clock,
                 new_message=client._new_message,  # noqa: SLF001
                 producer_options=plan.letter_options,
+                # The messages of the broker in memory are not pulsar-client's.
+                natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
             )
+            self._hand_off.remake = self.letters.remake
+            if not self._hand_off.keeps_writers_schema:
+                self._usual = usual_letters(plan)
         in_flight = weakref.WeakMethod(self.in_flight)
         in_hand.letters_in_flight = lambda: 0 if (count := in_flight()) is None else count()
         fork.guard(self, "_hand_off")
@@ -93,6 +102,63 @@ class Outbox:
         hand_off = self._open()
         source, options = self._start_hand_on(raw, keep=keep)
         return hand_off.hand_on(raw, source, letter, **options)
+
+    def retry(
+        self,
+        message: Any,
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> Future[None]:
+        """Publish a retry letter, then acknowledge the message. May block; see `hand_on`.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+            ConsumerClosedError: the consumer is closed.
+        """
+        if (usual := self.usual(message, delay, level, properties)) is not None:
+            future = self.retry_usual(*usual)
+            if future is not None:
+                return future
+        return self.hand_on(*self.letters.retry(message, delay, level, properties))
+
+    def usual(
+        self,
+        message: Any,
+        delay: Duration | None,
+        level: int | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, DelayRequest] | None:
+        """Return the raw *message* and the request for `retry_usual`, or None.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        if self._usual is None or properties is not None:
+            return None
+        return self.letters.usual(message, delay, level)
+
+    def retry_usual(
+        self, raw: Any, request: DelayRequest, *, waits: bool = True
+    ) -> Future[None] | None:
+        """Do what `retry` does in C++ if the letter is a usual one; otherwise return None.
+
+        With *waits* the call blocks until a permit is free. It never waits for a producer.
+
+        Raises:
+            ConsumerClosedError: the consumer is closed.
+        """
+        hand_off, letters = self._open(), self._usual
+        if letters is None or not letters.can(hand_off):
+            return None
+        source, options = self._start_hand_on(raw, keep=False)
+        del options["keep"]
+        handed = letters.hand_on(hand_off, raw, source, request, waits=waits, **options)
+        if handed is None:
+            self._in_hand.settled -= 1
+        return handed
 
     def hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
@@ -166,3 +232,14 @@ class Outbox:
         self.kept.close()
         if self._hand_off is not None:
             self._hand_off.give_up()
+
+
+def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
+    """Log a failed hand-off of the message *raw*, because no caller waits for its result."""
+
+    def done(future: Future[None]) -> None:
+        if error := future.exception():
+            text = "a message was not handed on and will be redelivered: %s"
+            _log.warning(text, error, extra=watch.facts(raw))
+
+    future.add_done_callback(done)

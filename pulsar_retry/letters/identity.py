@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from pulsar_retry.wire.properties import ORIGIN_MESSAGE_ID, message_id_text
+from pulsar_retry.wire.properties import ORIGIN_MESSAGE_ID, Origin, message_id_text
 
 _PREFIX = "pulsar-retry-"
 
@@ -31,7 +31,7 @@ def identity_of(raw: Any, properties: Mapping[str, str]) -> str | None:
         raw: The raw message.
         properties: Its properties, or those of a letter that is made from it.
     """
-    if not raw.producer_name().startswith(_PREFIX) or _is_non_persistent(raw):
+    if not raw.producer_name().startswith(_PREFIX) or _is_non_persistent(raw.topic_name()):
         return None
     return properties.get(ORIGIN_MESSAGE_ID)
 
@@ -46,13 +46,16 @@ def of_message(raw: Any, properties: Mapping[str, str]) -> str | None:
     return identity_of(raw, properties) or _id_of(raw)
 
 
-def gives_identity(raw: Any, properties: Mapping[str, str]) -> bool:
+def gives_identity(raw: Any, properties: Mapping[str, str], origin: Origin | None = None) -> bool:
     """Tell whether a letter of *raw* has an identity, that is, the origin of *raw*.
 
     Args:
         raw: The raw message that the letter is made from.
         properties: The letter's properties.
+        origin: Where *raw* was delivered from; None: it is read from *raw*.
     """
+    if origin is not None and properties.get(ORIGIN_MESSAGE_ID) == origin.message_id:
+        return not _is_non_persistent(origin.topic)  # as usual for a first letter
     identity = of_message(raw, properties)
     return identity is not None and identity == properties.get(ORIGIN_MESSAGE_ID)
 
@@ -62,9 +65,9 @@ def _id_of(raw: Any) -> str | None:
 
     Two topics of one cluster never share a ledger.
     """
-    return None if _is_non_persistent(raw) else message_id_text(raw.message_id())
+    return None if _is_non_persistent(raw.topic_name()) else message_id_text(raw.message_id())
 
 
-def _is_non_persistent(raw: Any) -> bool:
-    """Tell whether *raw* is from a non-persistent topic, where all ids are alike."""
-    return bool(raw.topic_name().startswith("non-persistent:"))
+def _is_non_persistent(topic: str) -> bool:
+    """Tell whether messages of *topic* have no ids of their own: it is not persistent."""
+    return topic.startswith("non-persistent:")

@@ -48,6 +48,7 @@ class Letter:
         attempt: The number of the failed attempt; None: the message's properties have it.
         error: The exception that was raised; None if there is none, or it is not known.
         span: The span of the hand-off; None without tracing.
+        origin: Where the message was delivered from; None: it was not looked up.
     """
 
     topic: str
@@ -58,6 +59,7 @@ class Letter:
     attempt: int | None = attrs.field(default=None, eq=False)
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
     span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
+    origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
 
 
 @attrs.frozen
@@ -247,6 +249,7 @@ def dead_lettered(
         reason=reason,
         attempt=attempt,
         error=error,
+        origin=origin,
     )
 
 
@@ -303,4 +306,5 @@ def _counted(
         ),
         delay=0.0 if dead else delay,
         dead=dead,
+        origin=origin,
     )

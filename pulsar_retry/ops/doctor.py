@@ -19,6 +19,7 @@ from pulsar_retry.errors import (
     AdminNotFoundError,
     UnreachableError,
 )
+from pulsar_retry.native.loading import native
 from pulsar_retry.ops import settings
 from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION, all_stats, durable_subscriptions
@@ -72,6 +73,8 @@ def check_up(subscription: Subscription) -> Iterator[CheckResult]:
                     yield CheckResult(
                         check.__name__.strip("_").replace("_", " "), "error", str(error)
                     )
+    why = native().why
+    yield CheckResult("hand-off", "ok", f"in Python: {why}" if why else "in C++")
 
 
 def _url(admin: AdminClient) -> str:

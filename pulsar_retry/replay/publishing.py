@@ -26,12 +26,13 @@ class AcknowledgedLater:
 
 
 @contextlib.contextmanager
-def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
+def hand_off_of(client: Client, *, max_pending: int, natively: bool = True) -> Iterator[HandOff]:
     """Yield a hand-off that publishes letters; letters that are in flight at the end fail.
 
     Args:
         client: Publishes the letters.
         max_pending: How many letters are in flight at most.
+        natively: Hand on in C++ where that can be had. That needs pulsar-client's own consumer.
     """
     hand_off = HandOff(
         client,
@@ -42,6 +43,7 @@ def hand_off_of(client: Client, *, max_pending: int) -> Iterator[HandOff]:
         come_back=lambda _raw, _was_letter: None,  # no message is in hand that could come back
         timer=timer_of(client),
         keep_writer_schema=True,
+        natively=natively,
     )
     try:
         yield hand_off

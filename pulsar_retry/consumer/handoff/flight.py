@@ -13,7 +13,7 @@ import _pulsar
 from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers
 from pulsar_retry.errors import AcknowledgeError, LetterPublishError, SettleError
-from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.letter import DelayRequest, Letter
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
@@ -43,8 +43,14 @@ class HandOffState(Protocol):
     def again(self, flight: InFlightLetter) -> None:
         """Publish a letter again whose publication failed."""
 
+    def remake(self, raw: Any, request: DelayRequest) -> Letter:
+        """Make a letter that was made in C++."""
+
     def landed(self, flights: list[Any]) -> None:
         """Handle the receipts of published letters."""
+
+    def end(self, flights: list[Any]) -> None:
+        """End flights whose originals are acknowledged."""
 
 
 class InFlightLetter:
@@ -77,11 +83,13 @@ class InFlightLetter:
         "future",
         "hand_off",
         "is_out",
+        "job",
         "keep",
         "key",
-        "letter",
+        "made_letter",
         "producer",
         "raw",
+        "request",
         "size",
         "source",
         "was_letter",
@@ -92,7 +100,7 @@ class InFlightLetter:
         hand_off: HandOffState,
         raw: Any,
         source: Any,
-        letter: Letter,
+        letter: Letter | None,
         *,
         was_letter: bool,
         future: LetterFuture | None = None,
@@ -101,16 +109,26 @@ class InFlightLetter:
         self.raw = raw
         self.size = raw.length()
         self.source = source
-        self.letter = letter
+        self.made_letter = letter
+        self.request: DelayRequest | None = None  # of a letter that is made in C++
         self.was_letter = was_letter
         self.producer: Any = None
         self.key: Any = None
         self.is_out = False
+        self.job = 0  # its number in C++; 0: it has none, or it has its outcome
         self.failures = 0
         self.keep: Keep | None = None
         self.deadline = math.inf  # until the letter is sent
         self.ended: Callable[[], None] | None = None
         self.future = LetterFuture(hand_off.clock.condition) if future is None else future
+
+    @property
+    def letter(self) -> Letter:
+        """The letter. If it was made in C++, it is made here too when it is needed."""
+        if self.made_letter is None:
+            assert self.request is not None  # noqa: S101 - for mypy
+            self.made_letter = self.hand_off.remake(self.raw, self.request)
+        return self.made_letter
 
     def published(self, result: _pulsar.Result) -> None:
         """Handle the receipt of the letter."""
@@ -126,6 +144,26 @@ class InFlightLetter:
             self.fail(error_of(result))
         except BaseException as error:  # noqa: BLE001 - it must not reach the C++ library
             self.fail(error)
+
+    def has_outcome(self, result: _pulsar.Result, is_out: bool) -> None:
+        """Handle a failure of the hand-off in C++. Never raises."""
+        self.job = 0
+        self.is_out = is_out
+        if is_out:
+            self.acknowledged(result)
+        else:
+            self.published(result)
+
+    @property
+    def has_receipt(self) -> bool:
+        """Whether the letter is published."""
+        return self.is_out or bool(self.job and self.producer.is_out(self.job))
+
+    def withdraw(self) -> None:
+        """Expect no outcome any more, so that the original is not acknowledged."""
+        job, self.job = self.job, 0
+        if job:
+            self.is_out = bool(self.producer.give_up(job))
 
     def acknowledged(self, result: _pulsar.Result) -> None:
         """Handle the result of the acknowledgement."""
@@ -146,6 +184,7 @@ class InFlightLetter:
         """Have the original redelivered and report the error to the caller. Never raises."""
         if not self._is_first_end():
             return
+        self.withdraw()
         error = cause if isinstance(cause, SettleError) else self._error(cause)
         if self._is_kept(error):
             return
@@ -194,10 +233,12 @@ class InFlightLetter:
         pulsar-client sends a message that the broker refuses again and again, beyond its own
         time-out, and never sends anything behind it.
         """
-        if not self.is_out and self.producer is not None:  # otherwise it is published alone
-            self.hand_off.producers.lost(self.letter.topic, self.key, self.producer)
-            self.producer.raw.close_async(lambda _: None)
+        producer = None if self.has_receipt else self.producer  # None: it is published alone
+        if producer is not None:
+            self.hand_off.producers.lost(self.letter.topic, self.key, producer)
         self.fail(error_of(_pulsar.Result.Timeout))
+        if producer is not None:
+            producer.raw.close_async(lambda _: None)
 
     def _is_first_end(self) -> bool:
         """End the flight; tell whether it was still in flight, and no other thread ended it."""

@@ -16,18 +16,23 @@ from typing import Any
 
 import _pulsar
 import pulsar
-from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import LOOK
+from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.making import build_letter
+from pulsar_retry.consumer.handoff.native import native_outcomes
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
-from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
+from pulsar_retry.consumer.handoff.producers import (
+    LetterProducers,
+    PublishAlone,
+    measure,
+)
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
-from pulsar_retry.letters.letter import Letter
+from pulsar_retry.letters.letter import DelayRequest, Letter
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.future import LetterFuture
@@ -58,11 +63,6 @@ _UNREADABLE = (
     "the message could not be decrypted, and a letter with its payload could never be read, "
     "because a letter cannot carry the encryption context: pass subscribe a crypto_key_reader that "
     "has the key"
-)
-
-_NOT_KEPT = (
-    "no subscription is created on %s (initial_subscription_name=None): if you have not created "
-    "one, a broker with default settings deletes the topic and its dead letters after a minute"
 )
 
 
@@ -101,6 +101,7 @@ class HandOff:
         new_message: NewMessage = _pulsar.MessageBuilder,
         watch: Watch | None = None,
         producer_options: Mapping[str, Any] | None = None,
+        natively: bool = False,
     ) -> None:
         """Make the hand-off of one consumer.
 
@@ -119,17 +120,20 @@ class HandOff:
             new_message: Makes a builder of raw messages.
             watch: It is notified of what happens to messages; None: no notification.
             producer_options: See `LetterProducers`.
+            natively: Hand on in C++ where that can be had.
         """
         self.clock = clock
         self._new_message = new_message
         self._schema = schema
         is_avro = schema.schema_info().schema_type() == _pulsar.SchemaType.AVRO
         self._written = WrittenSchemas(client) if keep_writer_schema or is_avro else None
+        self.keeps_writers_schema = self._written is not None
         self._timer = timer
         self._check_is_scheduled = False
-        self._subscription = dead_letter_subscription
-        self._warned = False
-        self._closed = False
+        #: Whether nothing is handed on any more.
+        self.closed = False
+        #: Makes a letter in Python that was made in C++, from the raw message and the request.
+        self.remake: Callable[[Any, DelayRequest], Letter] = _cannot_remake
         self.come_back = come_back
         self.watch = watch
         if watch is not None:
@@ -140,8 +144,9 @@ class HandOff:
         self.producers = LetterProducers(
             client,
             send_timeout=send_timeout,
-            prepare_dead_letters=self._make_first_subscription,
+            prepare_dead_letters=FirstSubscription(client, dead_letter_subscription).create,
             landed=_landed,
+            outcomes=native_outcomes(_ended) if natively else None,
             clock=clock.monotonic,
             options=producer_options,
         )
@@ -218,14 +223,13 @@ class HandOff:
 
     def _launch(self, flight: InFlightLetter) -> Future[None]:
         """Do what `hand_on` does, after a permit was taken."""
-        if self._closed:
+        if self.closed:
             self.permits.release(1, flight.size)
             raise ConsumerClosedError("the consumer is closed")
         raw, letter = flight.raw, flight.letter
         self.flights[flight] = True
         try:
-            if not self._check_is_scheduled:
-                self._schedule_check(self._check_interval)
+            self.expect_receipts()
             most = most_bytes(letter.properties)
             key = self._producer_key(raw, letter)
             producer = self._ready(flight, key)
@@ -246,8 +250,9 @@ class HandOff:
             if is_out:
                 flight.published(_OK)
             else:
-                message = self._build(raw, letter, most)
-                producer.send(message, flight, apart=max(flight.size, most) > _LARGE)
+                _check(raw, letter, most)
+                apart = max(flight.size, most) > _LARGE
+                producer.publish(flight, self._assemble, self.clock.time, apart=apart)
         except Exception as error:  # noqa: BLE001 - the caller must get every error
             flight.fail(error)
         except BaseException as error:
@@ -288,11 +293,10 @@ class HandOff:
 
     def _build(self, raw: Any, letter: Letter, most: int) -> Any:
         """Build the raw message of *letter*, whose properties have at most *most* bytes."""
-        if most > MOST_PROPERTIES and (size := excess(letter.properties)):
-            raise ConfigError(_TOO_LARGE.format(size=size))
-        context = raw.encryption_context()
-        if context is not None and context.is_decryption_failed():
-            raise ConfigError(_UNREADABLE)
+        _check(raw, letter, most)
+        return self._assemble(raw, letter)
+
+    def _assemble(self, raw: Any, letter: Letter) -> Any:
         return build_letter(raw, letter, self._new_message(), self.clock.time)
 
     def landed(self, flights: list[InFlightLetter]) -> None:
@@ -313,19 +317,20 @@ class HandOff:
             except BaseException as error:  # noqa: BLE001 - the other letters continue
                 flight.fail(error)
         if results.count(_OK) == len(asked):
-            self._end(asked)
+            self.end(asked)
         else:
             # Some acknowledgements failed or are not complete: check each flight separately.
             for flight in asked:
                 flight.published(_OK)
 
-    def _end(self, flights: list[InFlightLetter]) -> None:
+    def end(self, flights: list[InFlightLetter]) -> None:
         """End flights whose originals are acknowledged."""
         watch = self.watch
         plain: list[InFlightLetter] = []
         size = 0
         for flight in flights:
-            if watch is not None and not watch.is_plain(flight.letter):
+            made = flight.made_letter
+            if watch is not None and made is not None and not watch.is_plain(made):
                 flight.acknowledged(_OK)
             elif self.flights.pop(flight, False):
                 plain.append(flight)
@@ -341,7 +346,7 @@ class HandOff:
 
         The key is the schema, and whether the letters have an identity. Dead letters need none.
         """
-        named = not letter.dead and gives_identity(raw, letter.properties)
+        named = not letter.dead and gives_identity(raw, letter.properties, letter.origin)
         return self._schema_of(raw), named
 
     def _schema_of(self, raw: Any) -> WireSchema | None:
@@ -351,38 +356,14 @@ class HandOff:
         """
         return None if self._written is None else self._written.of(raw)
 
-    def _make_first_subscription(self, topic: str) -> None:
-        """Create the subscription without which the broker deletes the dead letters.
-
-        It uses the client of letters. If a topic is terminated, its consumers are notified, and
-        pulsar-client then closes the connection for everything else on it too.
-        """
-        if self._subscription is None:
-            if not self._warned:
-                self._warned = True
-                _log.warning(_NOT_KEPT, topic)
-            return
-        try:
-            consumer = BareClient.subscribe(
-                self.producers.client,
-                topic,
-                self._subscription,
-                pulsar.ConsumerType.Shared,
-                initial_position=pulsar.InitialPosition.Earliest,
-                receiver_queue_size=1,
-            )
-        except pulsar.ConsumerBusy:
-            return  # another consumer is connected to it, so the subscription exists
-        consumer.close()
-
     def check(self) -> None:
         """Give up letters that have no receipt for too long; the timer calls it."""
         now = self.clock.monotonic()
+        self._check_is_scheduled = False  # first, so that an error does not end the checks
         for flight in list(self.flights):
             if flight.deadline <= now:
                 flight.give_up()
         pause = self._check_connections(now) if self.producers.can_send_alone else math.inf
-        self._check_is_scheduled = False
         if self.flights:
             first = min((f.deadline for f in list(self.flights)), default=now)
             self._schedule_check(min(first - now, pause))
@@ -398,7 +379,7 @@ class HandOff:
         """
         waiting: dict[LetterProducer, list[InFlightLetter]] = {}
         for flight in list(self.flights):
-            if flight.producer is not None and not flight.is_out:
+            if flight.producer is not None and not flight.has_receipt:
                 waiting.setdefault(flight.producer, []).append(flight)
         pause = self._check_interval
         for producer, flights in waiting.items():
@@ -416,7 +397,10 @@ class HandOff:
         self.producers.lost(flights[0].letter.topic, flights[0].key, producer)
         taken: list[InFlightLetter] = []
         for flight in flights:
+            if flight.has_receipt:
+                continue  # by now: its outcome will end it
             if self.flights.pop(flight, False):  # otherwise it has ended
+                flight.withdraw()
                 anew = self._copy_of(flight)
                 anew.key, anew.deadline = flight.key, flight.deadline
                 self.flights[anew] = True
@@ -457,6 +441,11 @@ class HandOff:
         except Exception as error:  # noqa: BLE001 - the other letters continue
             flight.fail(error)
 
+    def expect_receipts(self) -> None:
+        """Have the letters in flight checked in time."""
+        if not self._check_is_scheduled:
+            self._schedule_check(self._check_interval)
+
     def _schedule_check(self, delay: float) -> None:
         if not self._check_is_scheduled:
             self._timer.check_later(self, min(delay, self.patience))
@@ -468,7 +457,7 @@ class HandOff:
 
     def stop(self) -> None:
         """Refuse new letters."""
-        self._closed = True
+        self.closed = True
         if self.watch is not None:
             self.watch.ledger.detach(self)
 
@@ -483,18 +472,29 @@ class HandOff:
         return self.permits.wait_for_all(self.patience + 1)
 
 
-def log_failure(future: Future[None], raw: Any, watch: Watch) -> None:
-    """Log a failed hand-off of the message *raw*, because no caller waits for its result."""
+def _check(raw: Any, letter: Letter, most: int) -> None:
+    """Check that a letter can be published; its properties have at most *most* bytes.
 
-    def done(future: Future[None]) -> None:
-        if error := future.exception():
-            text = "a message was not handed on and will be redelivered: %s"
-            _log.warning(text, error, extra=watch.facts(raw))
-
-    future.add_done_callback(done)
+    Raises:
+        ConfigError: it could not be published, or could never be read.
+    """
+    if most > MOST_PROPERTIES and (size := excess(letter.properties)):
+        raise ConfigError(_TOO_LARGE.format(size=size))
+    context = raw.encryption_context()
+    if context is not None and context.is_decryption_failed():
+        raise ConfigError(_UNREADABLE)
 
 
 def _landed(flights: list[InFlightLetter]) -> None:
     """Handle receipts with `HandOff.landed`; this function keeps no hand-off alive."""
     if flights:
         flights[0].hand_off.landed(flights)
+
+
+def _cannot_remake(_raw: Any, _request: DelayRequest) -> Letter:
+    raise AssertionError("only a hand-off with usual letters makes letters again")
+
+
+def _ended(flights: list[InFlightLetter]) -> None:
+    """End flights that were handed off in C++; this function keeps no hand-off alive."""
+    flights[0].hand_off.end(flights)

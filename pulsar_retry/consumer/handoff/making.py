@@ -68,6 +68,25 @@ class LetterMaker:
         letter = reconsumed(self._plan, request, raw.properties(), self.origin(raw), properties)
         return raw, settling(letter, message, self._plan.subscription)
 
+    def usual(
+        self, message: Any, delay: Duration | None, level: int | None
+    ) -> tuple[Any, DelayRequest] | None:
+        """Return the raw *message* and the request, if C++ may make the letter; see `retry`.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        if getattr(message, "_pulsar_retry_span", None):
+            return None
+        request = self.delay_request(delay, level)
+        raw = _unsettled(message)
+        return None if raw.encryption_context() is not None else (raw, request)
+
+    def remake(self, raw: Any, request: DelayRequest) -> Letter:
+        """Return the letter of `retry` for a raw message, without properties of the caller."""
+        return reconsumed(self._plan, request, raw.properties(), self.origin(raw), None)
+
     def dead(
         self,
         message: Any,
@@ -173,9 +192,14 @@ def build_letter(
         builder.ordering_key(ordering_key)
     if moment := raw.event_timestamp():
         builder.event_timestamp(moment)
-    if letter.delay:
-        builder.deliver_at(round((clock() + letter.delay) * 1000))
+    if moment := deliver_at(letter, clock):
+        builder.deliver_at(moment)
     return builder.build()
+
+
+def deliver_at(letter: Letter, clock: Callable[[], float]) -> int:
+    """Return when *letter* is due, in milliseconds since 1970; 0: at once."""
+    return round((clock() + letter.delay) * 1000) if letter.delay else 0
 
 
 def _text_or_bytes(read: Callable[[], str]) -> str | bytes:

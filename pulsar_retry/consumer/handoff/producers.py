@@ -17,6 +17,7 @@ import pulsar
 from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
+from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
@@ -32,6 +33,9 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 #: Seconds after which the subscription of a dead-letter topic is created again if it is gone. A
 #: broker deletes a topic without subscriptions after a minute, which is much longer.
 _KEPT = 5.0
+
+#: The key of the producer of usual letters: the consumer's schema, and an identity.
+USUAL = (None, True)
 
 _REFUSED = (
     "the broker refuses the letter ({size} bytes, delay {delay:g} s) by closing the connection, "
@@ -97,6 +101,7 @@ class LetterProducers:
         send_timeout: float,
         prepare_dead_letters: Callable[[str], None],
         landed: Landed = each_landed,
+        outcomes: NativeOutcomes | None = None,
         clock: Callable[[], float] = time.monotonic,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -109,15 +114,16 @@ class LetterProducers:
             prepare_dead_letters: Called with a dead-letter topic before its producer is opened, and
                 again every few seconds while there are dead letters.
             landed: Handles receipts; see `LetterProducer`.
+            outcomes: The outcomes of letters that are handed off in C++; None: there are none.
             clock: Returns the time in seconds.
             options: Additional arguments of `create_producer`, such as those of encryption.
         """
-        own = getattr(client, "_letter_client", None)
-        self.client = client if own is None else own
-        self._has_one_io_thread = own is not None  # that client has one I/O thread
+        self.client = letter_client_of(client)
+        self._has_one_io_thread = self.client is not client  # that client has one I/O thread
         self._new_client = getattr(client, "_new_client", None)
         self._producer_options = dict(options or {})
         self._landed = landed
+        self._outcomes = outcomes
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
         self._prepare_dead_letters = prepare_dead_letters
         self._clock = clock
@@ -151,6 +157,16 @@ class LetterProducers:
         if slot.refusals and slot.refusals.has(measure(delay, properties, payload)):
             return None
         return slot.producer
+
+    def usual(self, topic: str) -> tuple[NativeProducer, float] | None:
+        """Return the producer of usual retry letters in C++, and the longest delay it may send.
+
+        None: it is not open, or letters have been refused.
+        """
+        slot = self._slots.get((topic, USUAL))
+        if slot is None or slot.refusals or not isinstance(slot.producer, NativeProducer):
+            return None
+        return slot.producer, slot.proven
 
     def _is_due(self, slot: _Slot) -> bool:
         """Tell whether the subscription that keeps dead letters must be checked for deletion."""
@@ -220,6 +236,8 @@ class LetterProducers:
             )
             return self._create(slot, topic, pulsar.schema.BytesSchema(), fallback=False)
         raw = producer._producer  # noqa: SLF001 - direct use of the handle is faster for each letter
+        if self._outcomes is not None and type(raw) is _pulsar.Producer:
+            return NativeProducer(raw, self._outcomes)
         ordered = self._has_one_io_thread and self._is_single(topic)
         return LetterProducer(raw, ordered=ordered, landed=self._landed)
 
@@ -376,6 +394,12 @@ class LetterProducers:
                 with contextlib.suppress(_pulsar.PulsarException):
                     slot.producer.close()
                     slot.producer = None
+
+
+def letter_client_of(client: pulsar.Client) -> pulsar.Client:
+    """Return the client that opens the letters' producers for *client*."""
+    own = getattr(client, "_letter_client", None)
+    return client if own is None else own
 
 
 def measure(delay: float, properties: Mapping[str, str], payload: int) -> Measure:

@@ -82,6 +82,32 @@ class LetterProducer:
         self._oldest: object = None
         self._closed_checks = 0
 
+    def publish(
+        self,
+        flight: Any,
+        assemble: Callable[[Any, Any], Any],
+        clock: Callable[[], float],  # noqa: ARG002 - a letter built in C++ needs it
+        *,
+        apart: bool,
+    ) -> None:
+        """Publish the letter of *flight*, which gets the result on this or another thread.
+
+        Args:
+            flight: The letter in flight.
+            assemble: Returns the raw message of a letter, from the original and the letter.
+            clock: The time from which the delay counts.
+            apart: See `send`.
+        """
+        self.send(assemble(flight.raw, flight.letter), flight, apart=apart)
+
+    def is_out(self, _job: int) -> bool:
+        """Tell whether the letter of a job in C++ is published; there are none here."""
+        return False
+
+    def give_up(self, _job: int) -> bool:
+        """Give up a job in C++, and tell whether its letter is published; there are none here."""
+        return False
+
     def send(self, message: Any, flight: AwaitsReceipt, *, apart: bool = False) -> None:
         """Send *message*, and give *flight* the result on this or another thread.
 

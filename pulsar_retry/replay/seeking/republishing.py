@@ -139,7 +139,9 @@ class Republisher:
         return count
 
     def __enter__(self) -> Self:
-        self._hand_off = self._open.enter_context(hand_off_of(self._client, max_pending=_IN_FLIGHT))
+        self._hand_off = self._open.enter_context(
+            hand_off_of(self._client, max_pending=_IN_FLIGHT, natively=False)
+        )
         return self
 
     def __exit__(

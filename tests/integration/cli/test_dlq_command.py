@@ -344,6 +344,7 @@ def test_doctor(dead, run, run_json) -> None:
         "names",
         "permissions",
         "retention",
+        "hand-off",
     } == set(verdicts)
     assert "unknown" not in verdicts.values()
     rest = dead.cluster.admin()

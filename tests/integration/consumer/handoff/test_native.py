@@ -1,0 +1,218 @@
+"""The ends that a hand-off in C++ can meet: of the process, the consumer, and the wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from pulsar_retry.consumer.handoff.making import LetterMaker
+from pulsar_retry.native.loading import native
+from support.reading import (
+    FROM_START,
+    RETRYING,
+    SOON,
+    SUBSCRIPTION,
+    eventually,
+    receive_all,
+)
+
+COUNT = 500
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+
+
+@pytest.fixture(autouse=True)
+def _is_native():
+    """Skip where letters are handed off in Python."""
+    if native().module is None:
+        pytest.skip(f"skipped, because letters are handed off in Python: {native().why}")
+
+
+def fill(client, topic, count=COUNT):
+    """Publish *count* messages, each with its number."""
+    producer = client.create_producer(topic)
+    for number in range(count):
+        producer.send_async(b"%d" % number, lambda *_: None)
+    producer.flush()
+    producer.close()
+
+
+def handed_on(consumer, count=COUNT, **options):
+    """Receive and hand on *count* messages; return the futures."""
+    return [consumer.reconsume_later_async(consumer.receive(SOON), **options) for _ in range(count)]
+
+
+def test_it_is_used(client, topic):
+    """The consumer's letters are handed off in C++."""
+    fill(client, topic, 1)
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    handed_on(consumer, 1)[0].result(30)
+    (slot,) = consumer._outbox._hand_off.producers._slots.values()
+    assert type(slot.producer).__name__ == "NativeProducer"
+
+
+@pytest.mark.parametrize("shell", ["sync", "asyncio"])
+def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, monkeypatch):
+    """The first letter opens the producer, the second tells C++ the topic; no more are Python's."""
+    made = []
+    maker = LetterMaker.retry, LetterMaker.remake
+    for each in maker:
+
+        def make(*arguments, each=each):
+            made.append(each)
+            return each(*arguments)
+
+        monkeypatch.setattr(LetterMaker, each.__name__, make)
+    fill(client, topic, 5)
+    if shell == "sync":
+        consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+        for _ in range(5):
+            consumer.reconsume_later(consumer.receive(SOON), delay=2)
+        again = consumer
+    else:
+
+        async def hand_on():
+            async with pr.asyncio.Client(broker.service_url, logger=QUIET) as own:
+                consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
+                for _ in range(5):
+                    await consumer.reconsume_later(await consumer.receive(SOON), delay=2)
+
+        asyncio.run(hand_on())
+        again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    assert 2 == len(made)
+    assert ["1"] * 5 == [again.receive(SOON).properties()["RECONSUMETIMES"] for _ in range(5)]
+
+
+def test_every_form_of_message(client, topic):
+    """What a letter takes over from its message, it has: payload, keys, event time, properties."""
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    producer = client.create_producer(topic)
+    sent = [
+        {"content": b""},
+        {"content": b"\x00\xff" * 500_000},
+        {"content": b"key", "partition_key": "ü", "ordering_key": "o", "event_timestamp": 77},
+        {"content": b"properties", "properties": {"ä": "ö", "empty": ""}},
+    ]
+    for message in sent:
+        producer.send(**message)
+    for future in handed_on(consumer, len(sent), delay=2, properties={"mine": "too"}):
+        future.result(30)
+    came = sorted((consumer.receive(SOON) for _ in sent), key=lambda m: m.data())
+    wanted = sorted(sent, key=lambda each: each["content"])
+    for each, message in zip(wanted, came, strict=True):
+        assert each["content"] == message.data()
+        assert each.get("partition_key", "") == message.partition_key()
+        assert each.get("ordering_key", "") == message.ordering_key()
+        assert each.get("event_timestamp", 0) == message.event_timestamp()
+        properties = message.properties()
+        assert (each.get("properties", {}) | {"mine": "too"}).items() <= properties.items()
+        assert "1" == properties["RECONSUMETIMES"]
+        consumer.acknowledge(message)
+
+
+def test_closed_with_letters_in_flight(client, topic):
+    """`close` waits for them: each original is acknowledged, and each future is resolved."""
+    fill(client, topic)
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    futures = handed_on(consumer, delay=0)
+    consumer.close()
+    assert all(each.done() and each.exception() is None for each in futures)
+    again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    assert COUNT == len(receive_all(again))
+
+
+def test_shut_down_with_letters_in_flight(broker, client, topic):
+    """After `Client.shutdown` each future is resolved, and each message is there."""
+    fill(client, topic)
+    own = pr.Client(broker.service_url, logger=QUIET)
+    futures = handed_on(own.subscribe(topic, SUBSCRIPTION, **RETRYING), delay=0)
+    own.shutdown()
+    eventually(lambda: all(each.done() for each in futures))
+    again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, 3_000))
+
+
+PROGRAM = """
+import os, sys
+import pulsar
+import pulsar_retry as pr
+client = pr.Client(sys.argv[1], logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+consumer = client.subscribe(
+    sys.argv[2], "billing", pulsar.ConsumerType.Shared, enable_retry=True,
+    initial_position=pulsar.InitialPosition.Earliest,
+)
+for _ in range(int(sys.argv[3])):
+    consumer.reconsume_later_async(consumer.receive(20_000), delay=0)
+print("sent", flush=True)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["", "del consumer, client", "sys.exit(0)", "os._exit(0)"], ids=lambda each: each or "-"
+)
+def test_the_process_ends_with_letters_in_flight(broker, client, topic, end):
+    """It ends with 0 and without a word, and nothing is lost."""
+    fill(client, topic)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.replace("{}", end), broker.service_url, topic, str(COUNT)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (0, "sent\n", "") == (done.returncode, done.stdout, done.stderr)
+    again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    assert {b"%d" % number for number in range(COUNT)} == set(receive_all(again, 3_000))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="skipped, because there is no fork")
+def test_a_forked_child(client, topic):
+    """A child can end, and garbage it collects, while its parent's letters are in flight."""
+    fill(client, topic)
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    futures = handed_on(consumer, COUNT // 2, delay=0)
+    message = consumer.receive(SOON)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            try:
+                consumer.reconsume_later_async(message)
+            except pr.ForkedError:
+                futures.clear()
+                gc.collect()
+                code = 0
+        finally:
+            os._exit(code)
+    futures.append(consumer.reconsume_later_async(message))
+    assert (child, 0) == os.waitpid(child, 0)
+    for each in futures:
+        each.result(30)
+
+
+def test_given_up(client, topic):
+    """An original whose letter was given up is not acknowledged, and comes again."""
+    fill(client, topic, 1)
+    consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+    bare = client.subscribe(topic, "bare", **FROM_START)
+    module = native().module
+    outcomes = module.Outcomes()
+    producer = client.create_producer(f"{topic}-elsewhere")
+    message = bare.receive(SOON)
+    token = object()
+    sender = outcomes.sender(producer._producer)
+    job = sender.send(message._message, bare._consumer, {"a": "b"}, 0, token)
+    is_out = outcomes.give_up(job)
+    assert ([], []) == outcomes.take(2_000, 32, 10, 100)
+    assert 0 == len(outcomes)
+    bare.redeliver_unacknowledged_messages()
+    if not is_out:
+        assert message.message_id() == bare.receive(SOON).message_id()
+    consumer.close()

@@ -1,0 +1,166 @@
+"""Whether letters are handed off in C++, and what the extension module makes of a message."""
+
+from __future__ import annotations
+
+import sys
+
+import _pulsar
+import pytest
+
+from pulsar_retry.native import loading
+from pulsar_retry.native.loading import VERIFIED, native, self_test
+
+MODULE = "pulsar_retry.native._handoff"
+
+
+@pytest.fixture
+def module():
+    """Return the extension module."""
+    found = native()
+    if found.module is None:
+        pytest.skip(f"skipped, because letters are handed off in Python: {found.why}")
+    return found.module
+
+
+@pytest.fixture
+def afresh():
+    """Forget what was found before, and what the test finds."""
+    loading._looked_up.cache_clear()
+    yield
+    loading._looked_up.cache_clear()
+
+
+def message(content=b"payload", **values):
+    """Return a raw message that was not published."""
+    builder = _pulsar.MessageBuilder()
+    builder.content(content)
+    for name, value in values.items():
+        getattr(builder, name)(value)
+    return builder.build()
+
+
+@pytest.mark.usefixtures("afresh")
+def test_switched_off(monkeypatch):
+    """The environment switches it off, and that is said."""
+    monkeypatch.setenv("PULSAR_RETRY_NATIVE", "0")
+    assert (None, "PULSAR_RETRY_NATIVE=0") == (native().module, native().why)
+
+
+@pytest.mark.usefixtures("afresh")
+def test_not_built(monkeypatch, caplog):
+    """Without the module, letters are handed off in Python, which is logged once, at DEBUG."""
+    monkeypatch.setitem(sys.modules, MODULE, None)
+    caplog.set_level("DEBUG", "pulsar_retry")
+    assert [native().module, native().module] == [None, None]
+    assert "was not built" in native().why
+    assert [("DEBUG", True)] == [
+        (each.levelname, "handed off in Python" in each.message) for each in caplog.records
+    ]
+
+
+@pytest.mark.usefixtures("module", "afresh")
+@pytest.mark.parametrize("probe", ["pass", "raise SystemExit(3)", "import os; os.abort()"])
+def test_an_unknown_release(monkeypatch, probe):
+    """The self-test runs in a process of its own first, where a crash does no harm."""
+    monkeypatch.setattr(loading, "version", lambda _: "99.0.0")
+    monkeypatch.setattr(loading, "_PROBE", probe)
+    assert ("" if probe == "pass" else "pulsar-client 99.0.0 does not pass the self-test") == (
+        native().why
+    )
+
+
+@pytest.mark.usefixtures("module", "afresh")
+def test_another_message_is_built(monkeypatch):
+    """If a letter is not what was asked for, the module is not used."""
+    monkeypatch.setattr(loading, "version", lambda _: VERIFIED[0])
+    monkeypatch.setattr(loading, "_WANTED", ({}, b"", b"", b"", False, 0))
+    assert "has built another message" in native().why
+
+
+@pytest.mark.usefixtures("module")
+def test_the_probe_of_an_unknown_release():
+    """It is a program that passes here."""
+    assert loading._passes_in_a_process()
+
+
+def test_self_test_sets_up_once_more(module):
+    """It may run again, as in another thread."""
+    self_test()
+    assert module.copied(message(), {})
+
+
+@pytest.mark.parametrize(
+    ("original", "copy"),
+    [
+        (message(b""), (b"", b"", b"", False, 0)),
+        (message(b"\x00" * (1 << 20)), (b"\x00" * (1 << 20), b"", b"", False, 0)),
+        (message(partition_key="ü"), (b"payload", "ü".encode(), b"", False, 0)),
+        (message(ordering_key="o"), (b"payload", b"", b"o", False, 0)),
+        (message(event_timestamp=2**62), (b"payload", b"", b"", False, 2**62)),
+    ],
+    ids=["empty", "large", "key", "ordering-key", "event-time"],
+)
+def test_copies(module, original, copy):
+    """A letter has the original's payload, keys and event time, and only the given properties."""
+    properties, *rest = module.copied(original, {"a": "", "b": "ö\x00"})
+    assert {"a": b"", "b": "ö\x00".encode()} == properties
+    assert copy == tuple(rest)
+
+
+def test_null_value(module):
+    """A message without a value stays one."""
+    builder = _pulsar.MessageBuilder()
+    builder.set_null_value()
+    assert module.copied(builder.build(), {})[4] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((None, {}), AttributeError),
+        ((_pulsar.MessageBuilder(), {}), TypeError),
+        ((message(), None), TypeError),
+        ((message(), {"a": 1}), TypeError),
+        ((message(), {"a": "\udc80"}), UnicodeEncodeError),
+    ],
+)
+def test_wrong_arguments(module, arguments, error):
+    """They raise an error, and do not crash."""
+    with pytest.raises(error):
+        module.copied(*arguments)
+
+
+def test_wrong_producer(module):
+    """Only pulsar-client's producer sends."""
+    with pytest.raises(TypeError):
+        module.Outcomes().sender(message())
+
+
+def test_nothing_in_flight(module):
+    """Taking outcomes returns after its time, or at once when it is woken."""
+    outcomes = module.Outcomes()
+    assert len(outcomes) == 0
+    assert ([], []) == outcomes.take(1, 32, 10, 100)
+    outcomes.wake()
+    assert ([], []) == outcomes.take(600_000, 32, 10, 100)
+    assert outcomes.give_up(7) is False
+    assert outcomes.is_out(7) is False
+
+
+def test_a_failure_that_was_not_taken(module):
+    """Its letter was not published, and nobody is told of it once it is given up."""
+    outcomes = module.Outcomes()
+    sender = outcomes.sender(_pulsar.Producer())  # it is not connected, and fails at once
+    job = sender.send(message(), _pulsar.Consumer(), {}, 0, "token")
+    assert outcomes.is_out(job) is False
+    assert outcomes.give_up(job) is False
+    assert ([], []) == outcomes.take(1, 32, 10, 100)
+    assert len(outcomes) == 0
+
+
+@pytest.mark.parametrize("name", ["read", "acknowledge"])
+def test_a_library_that_does_something_else(module, monkeypatch, name):
+    """The self-test finds that out, too."""
+    monkeypatch.setattr(module, name, lambda *_: "something else")
+    with pytest.raises(ImportError, match=f"has {name}"):
+        self_test()

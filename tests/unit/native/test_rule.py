@@ -1,0 +1,169 @@
+"""The rule of the usual retry letter in C++ is the one in Python."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.letters.identity import gives_identity
+from pulsar_retry.letters.letter import DelayRequest, reconsumed
+from pulsar_retry.letters.plan import Plan
+from pulsar_retry.native.loading import native
+from pulsar_retry.policy.backoff import Fixed
+from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry.wire.names import LetterTopics, Naming, logical
+from pulsar_retry.wire.properties import Origin
+
+pytestmark = pytest.mark.skipif(
+    native().module is None,
+    reason=f"skipped, because letters are handed off in Python: {native().why}",
+)
+
+TOPIC = "persistent://public/default/orders"
+LETTERS = LetterTopics(f"{TOPIC}-billing-RETRY", f"{TOPIC}-billing-DLQ")
+LEVELS = DelayLevels.parse("1s 5s 10s 30s 1m")
+MOST = 16
+
+
+class Raw:
+    """What is read of a raw message."""
+
+    def __init__(self, topic, producer, message_id):
+        self._values = topic, producer, message_id
+
+    def topic_name(self):
+        """Return the topic."""
+        return self._values[0]
+
+    def producer_name(self):
+        """Return the producer."""
+        return self._values[1]
+
+    def message_id(self):
+        """Return the id, as pulsar-client writes it."""
+        return f"({self._values[2].replace(':', ',')},-1)"
+
+
+def plan_of(naming):
+    """Return the plan of a subscription with retries."""
+    return Plan(
+        topic=TOPIC,
+        subscription="billing",
+        shared=True,
+        retry=True,
+        policy=pr.DeadLetterPolicy(MOST),
+        topics=LETTERS,
+        naming=naming,
+        levels=LEVELS,
+        nack_backoff=Fixed(1),
+        max_pending_letters=1,
+        letter_send_timeout=1,
+    )
+
+
+counts = st.one_of(
+    st.integers(0, 20).map(str),
+    st.sampled_from(["", "007", "+1", "-1", "x", "99999999999", "2147483647", "\uff11"]),
+)
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=20)
+names = st.sampled_from(
+    [
+        *("REAL_TOPIC", "REAL_SUBSCRIPTION", "RETRY_TOPIC", "DELAY_TIME", "DELAY"),
+        *("ORIGIN_MESSAGE_ID", "ORIGIN_MESSAGE_IDY_TIME", "user", "ä"),
+    ]
+)
+ids = st.sampled_from(["1:2:-1", "1:2:3", "7:0:-1"])
+carried_ones = st.builds(
+    lambda more, origins, count: more | origins | count,
+    st.dictionaries(names, texts, max_size=6),
+    st.one_of(st.just({}), ids.map(lambda each: {"ORIGIN_MESSAGE_ID": each})),
+    st.one_of(st.just({}), counts.map(lambda each: {"RECONSUMETIMES": each})),
+)
+requests = st.one_of(
+    st.just(DelayRequest(None, None)),
+    st.floats(0, 864_000).map(lambda delay: DelayRequest(delay, None)),
+    st.integers(0, 40).map(lambda level: DelayRequest(None, level)),
+)
+topics = st.sampled_from(
+    [TOPIC, f"{TOPIC}-partition-3", LETTERS.retry, "non-persistent://public/default/orders"]
+)
+producers = st.sampled_from(["standalone-0-1", "pulsar-retry-5f", ""])
+
+
+@given(
+    carried=carried_ones,
+    request=requests,
+    topic=topics,
+    producer=producers,
+    message_id=ids,
+    naming=st.sampled_from(Naming),
+)
+def test_both_make_the_same_letter(carried, request, topic, producer, message_id, naming):
+    """Where C++ makes a letter, Python makes the same, with an identity, and to the retry topic."""
+    plan = plan_of(naming)
+    rule = native().module.Rule(
+        LETTERS.retry, plan.subscription, MOST, plan.levels.delays, plan.naming.is_tdmq
+    )
+    rule.topic(topic, logical(topic))
+    made = rule.retried(
+        carried,
+        topic,
+        message_id,
+        producer,
+        -1.0 if request.delay is None else request.delay,
+        -1 if request.level is None else request.level,
+    )
+    letter = reconsumed(plan, request, carried, Origin(topic, message_id, "billing"), None)
+    named = gives_identity(Raw(topic, producer, message_id), letter.properties)
+    usual = not letter.dead and named and topic.startswith("persistent:")
+    if made is not None:
+        assert usual
+        assert (letter.properties, letter.delay) == made
+    elif re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0")):
+        assert not usual, "the usual letter should be made in C++"
+
+
+def is_text(data):
+    """Tell whether Python reads *data* as UTF-8."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+pieces = st.one_of(
+    st.binary(max_size=4),
+    st.text(max_size=2).map(lambda each: each.encode(errors="surrogatepass")),
+    st.sampled_from(
+        [b"\xc0\x80", b"\xe0\x9f\xbf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x90"]
+    ),
+)
+
+
+@given(st.lists(pieces, max_size=4).map(b"".join))
+def test_text(data):
+    """Properties that Python cannot read are left to it."""
+    assert is_text(data) is native().module.is_text(data)
+
+
+def test_large_properties():
+    """Python makes them: they may be too large for a message."""
+    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0)
+    rule.topic(TOPIC, TOPIC)
+    arguments = (TOPIC, "1:2:-1", "standalone-0-1", 1.0, -1)
+    assert rule.retried({"user": "x" * 1000}, *arguments)
+    assert rule.retried({"user": "x" * (64 << 10)}, *arguments) is None
+
+
+def test_an_unknown_topic():
+    """Which topic a partition belongs to, Python has to say once."""
+    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0)
+    arguments = ({}, f"{TOPIC}-partition-0", "1:2:0", "standalone-0-1", 1.0, -1)
+    assert rule.retried(*arguments) is None
+    rule.topic(f"{TOPIC}-partition-0", TOPIC)
+    assert TOPIC == rule.retried(*arguments)[0]["REAL_TOPIC"]
