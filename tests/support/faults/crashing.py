@@ -1,7 +1,8 @@
 """A program that hands messages off and is killed at a chosen step of a chosen hand-off.
 
 The steps are those of pulsar-client. Its producer and consumer are wrapped in this process only;
-the code of the product is unchanged.
+the code of the product is unchanged. Where letters are handed off in C++, a library of the test is
+in the place of pulsar-client's (trap.cpp); it does the same.
 
 - ``unsent``: before the letter is given to pulsar-client.
 - ``sent``: right after that; the broker may have the letter or not.
@@ -15,7 +16,9 @@ the code of the product is unchanged.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +31,7 @@ import _pulsar
 import pulsar
 
 import pulsar_retry as pr
+from pulsar_retry.native.loading import VARIABLE, native
 
 sys.path.append(str(Path(__file__).parents[2]))  # the file is started as a program
 
@@ -92,18 +96,62 @@ class Trap:
             die()
 
 
-def crash(url: str, topic: str, ledger: Ledger, way: str, step: str, at: int) -> int:
-    """Run the program until it is dead; return its exit code, which should be -9."""
-    arguments = [url, topic, str(ledger.path), way, step, str(at)]
+def native_trap(folder: Path) -> Path:
+    """Compile the trap for hand-offs in C++.
+
+    Raises:
+        LookupError: letters are not handed off in C++ here, or there is no compiler.
+    """
+    if why := native().why:
+        raise LookupError(f"letters are handed off in Python: {why}")
+    if not (compiler := shutil.which("c++")):
+        raise LookupError("there is no C++ compiler")
+    source, library = Path(__file__).with_name("trap.cpp"), folder / "trap.so"
+    options = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wl,--no-as-needed"]
+    subprocess.run(
+        [compiler, *options, str(source), "-o", str(library), _pulsar_library()], check=True
+    )
+    return library
+
+
+def _pulsar_library() -> str:
+    """Return the path of pulsar-client's library, which this process has loaded."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+    return next(line.split()[-1] for line in lines if "/libpulsar" in line)
+
+
+def _arm_native(library: str, step: str, at: int) -> None:
+    """Have hand-offs in C++ use the trap, and arm it."""
+    trap = ctypes.CDLL(library)
+    assert trap.find_real(_pulsar_library().encode()) == 0
+    _pulsar.__file__ = library  # where the product looks for the functions
+    assert native().module, native().why
+    trap.arm(step.encode(), at, int(_GROUP_SENT))
+
+
+def crash(
+    url: str, topic: str, ledger: Ledger, way: str, step: str, at: int, trap: Path | None = None
+) -> int:
+    """Run the program until it is dead; return its exit code, which should be -9.
+
+    Letters are handed off in C++ if *trap* is given, otherwise in Python.
+    """
+    arguments = [url, topic, str(ledger.path), way, step, str(at), *([str(trap)] if trap else [])]
     return subprocess.run(
-        [sys.executable, __file__, *arguments], check=False, timeout=60
+        [sys.executable, __file__, *arguments],
+        env={**os.environ, VARIABLE: "1" if trap else "0"},
+        check=False,
+        timeout=60,
     ).returncode
 
 
 def main() -> None:
     """Hand messages off until the trap kills the process."""
-    url, topic, path, way, step, at = sys.argv[1:]
-    Trap(step, int(at)).arm()
+    url, topic, path, way, step, at, *trap = sys.argv[1:]
+    if trap:
+        _arm_native(trap[0], step, int(at))
+    else:
+        Trap(step, int(at)).arm()
     with pr.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)) as client:
         WAYS[way](client, topic, Ledger(path), lambda: True)
 
