@@ -22,6 +22,7 @@ import attrs
 import pulsar
 import pytest
 
+from pulsar_retry.native.loading import VARIABLE
 from support.encrypting import key_files
 from support.matrix import cell_worker
 from support.matrix.cell_worker import KEY, RETRIES, schema
@@ -149,8 +150,9 @@ class Table:
             "keys": self.keys,
         }
         command = [sys.executable, cell_worker.__file__, json.dumps(job)]
+        env = {**os.environ, VARIABLE: "0" if self.cell.path == "Python" else "1"}
         with (self.folder / f"worker-{number}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            self.processes.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))
 
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait for *condition*; fail if the worker ends first."""

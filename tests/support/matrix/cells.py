@@ -14,6 +14,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "topics": ("one", "partitioned", "list", "pattern"),
     "fault": ("retry refuses", "dlq refuses", "nack", "kill", "unload"),
     "shell": ("sync", "asyncio", "listener", "subscriber", "push"),
+    "path": ("C++", "Python"),
 }
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
@@ -29,6 +30,7 @@ class Cell:
         topics: The topics that are subscribed to.
         fault: What goes wrong.
         shell: The interface that receives and settles.
+        path: Where letters are handed off; in Python, too, if the C++ path cannot be used here.
     """
 
     kind: str
@@ -36,6 +38,7 @@ class Cell:
     topics: str
     fault: str
     shell: str
+    path: str
 
     def __str__(self) -> str:
         return "-".join(attrs.astuple(self)).replace(" ", "_")
