@@ -14,11 +14,12 @@ from pulsar_retry.replay import Cluster, Redrive
 from support.benchmarks.comparing import Stopwatch, compare
 from support.benchmarks.loads import IN_FLIGHT
 from support.consumer.filling import QUIET, fill, subscribe
+from support.consumer.hand_off import in_python
 
 MESSAGES = 10_000
 #: What is awaited one by one.
 FEW = 300
-ROUNDS = 3
+ROUNDS = 9
 #: As `dead_letter` writes them.
 DEAD = {
     "FAILURE_ATTEMPT": "1",
@@ -60,6 +61,12 @@ def bare(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
     return watch
 
 
+def in_python_too(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
+    """Do the same as `ours`, with the hand-off in Python."""
+    with in_python(asked=True):
+        return ours(url, topic, count, awaited=awaited)
+
+
 def ours(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
     """Give messages up."""
     client = pr.Client(url, logger=QUIET)
@@ -88,9 +95,9 @@ def ours(url: str, topic: str, count: int, *, awaited: bool) -> Stopwatch:
 @pytest.mark.usefixtures("report")
 def test_dead_letter(benchmark, broker, namespace, awaited):
     """A dead letter for each message, one after the other or at most 1,000 in flight."""
-    names = ("send_async + ack, same wire", "dead_letter_async")
+    base, name = "send_async + ack, same wire", "dead_letter_async"
     if awaited:
-        names = ("send + ack, same wire", "dead_letter")
+        base, name = "send + ack, same wire", "dead_letter"
 
     def contestant(give_up: Callable[..., Stopwatch]) -> Callable[[], Stopwatch]:
         def run() -> Stopwatch:
@@ -101,8 +108,12 @@ def test_dead_letter(benchmark, broker, namespace, awaited):
 
         return run
 
-    contestants = dict(zip(names, map(contestant, (bare, ours)), strict=True))
-    compare(benchmark, contestants, names[0], ROUNDS)
+    contestants = {
+        base: contestant(bare),
+        name: contestant(ours),
+        f"{name}, hand-off in Python": contestant(in_python_too),
+    }
+    compare(benchmark, contestants, base, ROUNDS)
 
 
 @pytest.mark.usefixtures("report")

@@ -18,7 +18,7 @@ from support.benchmarks.comparing import Stopwatch, compare
 from support.interop.peers import Program
 from support.interop.programs import PEERS, go_program, java_program, running
 
-ROUNDS = 7
+ROUNDS = 9
 PAYLOAD = b"x" * 1024
 IN_FLIGHT = 1_000
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -48,8 +48,8 @@ class Race:
 RACES = {
     "acknowledge": Race("acknowledge", 200_000, batched=True, base="pulsar.Client", floor=0.97),
     "reconsume": Race("reconsume", 300, base="Java", floor=0.9),
-    "pipeline": Race("pipeline", 20_000),
-    "loop": Race("loop", 20_000, delay=1_000),
+    "pipeline": Race("pipeline", 50_000, floor=0.85),
+    "loop": Race("loop", 50_000, delay=1_000, floor=0.75),
 }
 
 
@@ -57,13 +57,15 @@ RACES = {
 def programs(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
     """Give the clients' programs, each running."""
     url = broker.service_url
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("java", "go", "bare", "ours")}
+    names = ("java", "go", "bare", "ours", "python")
+    folders = {name: tmp_path_factory.mktemp(name) for name in names}
     race = PEERS / "race.py"
     commands = {
         "Java": java_program("Race.java", url, folders["java"], heap="512m", fast_start=False),
         "Go": go_program("race", url, folders["go"]),
         "pulsar.Client": [sys.executable, race, "bare", url],
         "pr.Client": [sys.executable, race, "ours", url],
+        "pr.Client, hand-off in Python": [sys.executable, race, "python", url],
     }
     with ExitStack() as stack:
         yield {

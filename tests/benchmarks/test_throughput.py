@@ -26,6 +26,7 @@ from support.consumer.filling import (
     receive_and_acknowledge,
     subscribe,
 )
+from support.consumer.hand_off import in_python
 
 
 @pytest.mark.parametrize("batching", [False, True], ids=["unbatched", "batched"])
@@ -152,12 +153,17 @@ def test_reconsume_later_async(benchmark, broker, namespace):
         client.close()
         return watch
 
+    def in_python_too() -> Stopwatch:
+        with in_python(asked=True):
+            return ours()
+
     compare(
         benchmark,
         {
             "send_async + ack, same wire": lambda: bare(LETTER),
             "send_async + ack, bare": lambda: bare(None),
             "reconsume_later_async": ours,
+            "reconsume_later_async, hand-off in Python": in_python_too,
         },
         "send_async + ack, same wire",
         ROUNDS,

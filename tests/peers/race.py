@@ -1,16 +1,18 @@
 """Python in a race: what a message costs, from the first one received to the last one settled.
 
-``python race.py bare|ours URL``. A line of JSON in is a race, ``{"do": …, "topic": …}``; a line of
-JSON out is its time, ``{"is": seconds}`` or ``{"error": …}``. The topic is filled before, and each
-race subscribes.
+``python race.py bare|ours|python URL``; ``python`` is ours with the hand-off in Python. A line of
+JSON in is a race, ``{"do": …, "topic": …}``; a line of JSON out is its time, ``{"is": seconds}`` or
+``{"error": …}``. The topic is filled before, and each race subscribes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -53,23 +55,26 @@ class Ours:
             enable_retry=True,
             max_pending_letters=order["in_flight"],
         )
-        yield consumer, OurLetters(consumer, order["delay_ms"] / 1000)
+        yield consumer, OurLetters(consumer, order["delay_ms"] / 1000, order["in_flight"])
         consumer.close()
 
 
 class OurLetters:
     """By `reconsume_later`."""
 
-    def __init__(self, consumer: pr.Consumer, delay: float) -> None:
+    def __init__(self, consumer: pr.Consumer, delay: float, in_flight: int) -> None:
         self._consumer = consumer
         self._delay = delay
-        self._futures: list[Any] = []
+        self._in_flight = in_flight
+        self._futures: deque[Any] = deque()
 
     def send(self, message: pulsar.Message) -> None:
         self._consumer.reconsume_later(message, delay=self._delay)
 
     def send_async(self, message: pulsar.Message) -> None:
         self._futures.append(self._consumer.reconsume_later_async(message, delay=self._delay))
+        if len(self._futures) > 2 * self._in_flight:
+            self._futures.popleft().result(60)
 
     def wait(self) -> None:
         for future in self._futures:
@@ -173,7 +178,9 @@ def _settler(kind: str, consumer: pulsar.Consumer, letters: Letters) -> Callable
 
 def main(kind: str, url: str) -> None:
     """Take orders from the standard input until it ends."""
-    side = Ours(url) if kind == "ours" else Bare(url)
+    if kind == "python":
+        os.environ["PULSAR_RETRY_NATIVE"] = "0"
+    side = Bare(url) if kind == "bare" else Ours(url)
     for line in sys.stdin:
         try:
             answer: dict[str, Any] = {"is": run(side, json.loads(line))}
