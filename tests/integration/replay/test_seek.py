@@ -274,10 +274,12 @@ def test_what_has_come_before_the_seek_is_known(monkeypatch, subscription, subsc
     )
     publish(b"1")
     consumer.receive(SOON)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(0)  # from now on, messages come to its inbox without being asked for
     tell = MOVES.tell
 
     def tell_late(*of: Any) -> None:
-        eventually(lambda: consumer._receiving.inbox._ready)
+        eventually(consumer._receiving.inbox.holds)
         tell(*of)
 
     monkeypatch.setattr(MOVES, "tell", tell_late)
