@@ -19,6 +19,7 @@ from h2.connection import H2Connection
 
 import pulsar_retry as pr
 from pulsar_retry.consumer.handover import Handover
+from pulsar_retry.push.pacing import backoff
 from support.push.receiving import Receiver, Request, Say, answer, no_content
 from support.push.serving_http2 import Server, say_status, serving
 from support.reading import SUBSCRIPTION, eventually
@@ -187,8 +188,9 @@ def test_with_a_policy_retries_go_by_letters(push, publish, receiver, dead_lette
     assert {"a": "b"} == bodies[2]["message"]["attributes"]
 
 
-def test_failures_are_told(push, publish, receiver, dead_letters, caplog):
+def test_failures_are_told(push, publish, receiver, dead_letters, caplog, monkeypatch):
     """Each kind is one line of the log, and one fingerprint; letters have the endpoint's words."""
+    monkeypatch.setattr(backoff, "MAXIMUM", 0.1)  # 12 failures, one after the other, take minutes
     statuses = (400, 401, 404, 410, 500)
 
     def act(request: Request) -> Say:
