@@ -1,30 +1,57 @@
-"""The extension module; everything else of the package is in setup.cfg.
+"""The extension modules and the description; everything else of the package is in setup.cfg.
 
-Without a compiler, or on another platform than Linux, the package is installed without the module,
-and hands letters off in Python.
+Without a compiler, or on another platform than Linux, the package is installed without the modules,
+and does their work in Python.
 """
 
 import os
+import re
 import sys
 import sysconfig
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-HANDOFF = Extension(
-    "pulsar_retry.native._handoff",
-    ["pulsar_retry/native/handoff.cpp"],
-    language="c++",
-    extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden"],
-    define_macros=[("Py_LIMITED_API", "0x030B0000")],
-    libraries=["dl"],
-    py_limited_api=True,
-    optional=True,
-)
+REPOSITORY = "pulsar-retry/pulsar-retry"
+
+
+def extension(name: str, source: str) -> Extension:
+    """Return an optional extension module of `pulsar_retry.native`."""
+    return Extension(
+        f"pulsar_retry.native.{name}",
+        [f"pulsar_retry/native/{source}"],
+        depends=["pulsar_retry/native/reach.hpp"],
+        language="c++",
+        # -g0: debugging information names the folder of the build, so that no two would be equal.
+        extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden", "-g0"],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],
+        libraries=["dl"],
+        py_limited_api=True,
+        optional=True,
+    )
+
+
+def description() -> str:
+    """Return README.md with absolute links: package indexes show it without the other files."""
+    here = Path(__file__).parent
+    version = (here / "pulsar_retry" / "_version.py").read_text(encoding="utf-8").split('"')[-2]
+    text = (here / "README.md").read_text(encoding="utf-8")
+    raw = f"https://raw.githubusercontent.com/{REPOSITORY}/v{version}"
+    text = re.sub(r"(!\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{raw}/", text)
+    shown = f"https://github.com/{REPOSITORY}/blob/v{version}"
+    return re.sub(r"((?<!!)\[[^]]*\]\()(?![a-z]+:|#)", rf"\1{shown}/", text)
+
+
+MODULES = [extension("_handoff", "handoff.cpp"), extension("_rows", "rows.cpp")]
 
 # A Python without its global lock has no stable ABI. PULSAR_RETRY_PURE=1 makes the wheel for all
 # other platforms.
 CAN = sys.platform == "linux" and not sysconfig.get_config_var("Py_GIL_DISABLED")
 if CAN and os.environ.get("PULSAR_RETRY_PURE") != "1":
-    setup(ext_modules=[HANDOFF], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+    setup(
+        long_description=description(),
+        ext_modules=MODULES,
+        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    )
 else:
-    setup()
+    setup(long_description=description())

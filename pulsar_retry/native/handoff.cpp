@@ -6,10 +6,7 @@
 // each letter, and that costs more than the letter. Here the callbacks are C++: they only put the
 // outcome into a list, and Python takes many outcomes at a time.
 //
-// This module is not linked with pulsar-client's library. It finds the library's public functions
-// at run time, in the library that Python has loaded already (see `setup`), and it gets the C++
-// object behind a Python object from pybind11's interface between modules. Of the library's classes
-// it knows only what their public headers declare: the sizes of three small classes.
+// This module is not linked with pulsar-client's library: see reach.hpp.
 //
 // Rules that keep it safe:
 // - The callbacks never touch Python: no reference counts, no interpreter's lock.
@@ -18,118 +15,41 @@
 //   outcome, so not on pulsar-client's threads.
 // - A forked child must not use what its parent made: the library's threads do not exist there.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
 #include <cxxabi.h>
-#include <dlfcn.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <climits>
 #include <cmath>
 #include <condition_variable>
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <sstream>
-#include <string>
-#include <typeinfo>
+#include <random>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
-// pulsar-client's wheels for Linux are made with libstdc++ and its present strings. The functions are
-// found by name, so nothing else would notice another standard library here.
-#if !defined(__GLIBCXX__) || !_GLIBCXX_USE_CXX11_ABI || defined(_GLIBCXX_DEBUG)
-#error "this module needs libstdc++ with the ABI of C++11"
-#endif
-static_assert(sizeof(void*) == 8, "this module is for 64-bit platforms");
-
-// As the public headers declare them; `impl_` is their only member.
-namespace pulsar {
-class MessageImpl;
-class MessageIdImpl;
-struct Message {
-    std::shared_ptr<MessageImpl> impl_;
-};
-struct MessageBuilder {
-    std::shared_ptr<MessageImpl> impl_;
-};
-struct MessageId;  // only by reference
-struct Producer {};  // only by pointer
-struct Consumer {};  // only by pointer
-enum Result : std::int8_t { ResultOk = 0, ResultUnknownError = 1 };
-}  // namespace pulsar
+#include "reach.hpp"
 
 namespace {
 
 using pulsar::Consumer;
-using pulsar::Message;
-using pulsar::MessageBuilder;
-using pulsar::MessageId;
-using pulsar::Producer;
-using pulsar::Result;
-using pulsar::ResultOk;
 
-using Properties = std::map<std::string, std::string>;
-using SendCallback = std::function<void(Result, const MessageId&)>;
 using ResultCallback = std::function<void(Result)>;
 
-// The library's functions. A member function is called as a function of its object, which is the
-// same on all platforms that this module is built for.
-struct Library {
-    const Properties& (*properties)(const Message*);
-    const void* (*data)(const Message*);
-    std::size_t (*length)(const Message*);
-    const std::string& (*key)(const Message*);
-    const std::string& (*ordering_key)(const Message*);
-    bool (*has_null_value)(const Message*);
-    std::uint64_t (*event_time)(const Message*);
+// The library's functions that this module needs.
+struct Library : Common {
     const std::string& (*topic)(const Message*);
     const std::string& (*producer)(const Message*);
-    const MessageId& (*id)(const Message*);
-    std::ostream& (*print_id)(std::ostream&, const MessageId&);
-    void (*new_builder)(MessageBuilder*);
-    MessageBuilder& (*set_content)(MessageBuilder*, const void*, std::size_t);
-    MessageBuilder& (*set_null_value)(MessageBuilder*);
+    std::int32_t (*partition)(const MessageId*);
     MessageBuilder& (*set_properties)(MessageBuilder*, const Properties&);
-    MessageBuilder& (*set_key)(MessageBuilder*, const std::string&);
-    MessageBuilder& (*set_ordering_key)(MessageBuilder*, const std::string&);
-    MessageBuilder& (*set_event_time)(MessageBuilder*, std::uint64_t);
-    MessageBuilder& (*set_deliver_at)(MessageBuilder*, std::uint64_t);
-    Message (*build)(MessageBuilder*);
-    void (*send)(Producer*, const Message&, const SendCallback&);
     void (*acknowledge)(Consumer*, const Message&, const ResultCallback&);
 } library;
 
-// For the conversions of pybind11: the name of its method, its name for this platform, and the
-// types as capsules.
-PyObject* conduit_name;
-PyObject* platform_id;
-PyObject* pointer_kind;
 PyObject* message_type;
 PyObject* producer_type;
 PyObject* consumer_type;
 
-constexpr const char* MESSAGE = "N6pulsar7MessageE";
-constexpr const char* PRODUCER = "N6pulsar8ProducerE";
 constexpr const char* CONSUMER = "N6pulsar8ConsumerE";
-
-// Returns the C++ object behind *object*, which stays owned by *object*.
-void* pointer_of(PyObject* object, PyObject* type, const char* type_name) {
-    PyObject* capsule = PyObject_CallMethodObjArgs(object, conduit_name, platform_id, type,
-                                                   pointer_kind, nullptr);
-    if (capsule == nullptr) return nullptr;
-    void* pointer = nullptr;
-    if (capsule == Py_None)
-        PyErr_SetString(PyExc_TypeError, "not the object of pulsar-client that is needed here");
-    else
-        pointer = PyCapsule_GetPointer(capsule, type_name);
-    Py_DECREF(capsule);
-    return pointer;
-}
 
 // -- the state that callbacks share with Python --------------------------------------------------
 
@@ -229,14 +149,8 @@ bool read_properties(PyObject* dict, Properties& properties) {
 
 // Returns a letter with the payload, key, ordering key and event time of *original*.
 Message build(const Message& original, const Properties& properties, std::uint64_t deliver_at) {
-    // The library constructs the builder; its destructor is that of its only member.
-    alignas(MessageBuilder) unsigned char place[sizeof(MessageBuilder)];
-    auto* builder = reinterpret_cast<MessageBuilder*>(place);
-    library.new_builder(builder);
-    struct Destroyed {
-        MessageBuilder* builder;
-        ~Destroyed() { builder->~MessageBuilder(); }
-    } destroyed{builder};
+    NewBuilder made(library);
+    MessageBuilder* builder = made.get();
     if (library.has_null_value(&original))
         library.set_null_value(builder);
     else
@@ -254,24 +168,17 @@ Message build(const Message& original, const Properties& properties, std::uint64
 
 // -- the usual retry letter --------------------------------------------------------------------------
 
-// Tells whether *text* is UTF-8 as Python reads it. Messages with other properties are handled by
-// Python, which cannot read them.
-bool is_utf8(const std::string& text) {
-    auto* byte = reinterpret_cast<const unsigned char*>(text.data());
-    auto* end = byte + text.size();
-    while (byte < end) {
-        if (*byte < 0x80) {
-            ++byte;
-            continue;
-        }
-        int more = *byte >= 0xF0 ? 3 : *byte >= 0xE0 ? 2 : 1;
-        if (*byte < 0xC2 || *byte > 0xF4 || end - byte <= more) return false;
-        unsigned char low = *byte == 0xE0 ? 0xA0 : *byte == 0xF0 ? 0x90 : 0x80;
-        unsigned char high = *byte == 0xED ? 0x9F : *byte == 0xF4 ? 0x8F : 0xBF;
-        if (byte[1] < low || byte[1] > high) return false;
-        for (int each = 2; each <= more; ++each)
-            if (byte[each] < 0x80 || byte[each] > 0xBF) return false;
-        byte += more + 1;
+// The names of producers whose letters have an identity begin with this; see
+// `pulsar_retry.letters.identity`.
+constexpr const char* IDENTITY = "pulsar-retry-";
+
+// Reads a number of 1 to *most* digits; false if it is something else.
+bool read_number(const std::string& text, std::size_t most, std::int64_t& number) {
+    if (text.empty() || text.size() > most) return false;
+    number = 0;
+    for (char digit : text) {
+        if (digit < '0' || digit > '9') return false;
+        number = number * 10 + (digit - '0');
     }
     return true;
 }
@@ -295,14 +202,8 @@ struct RetryRule {
         std::int64_t count = 1;
         auto counted = properties.find("RECONSUMETIMES");
         if (counted != properties.end()) {
-            const std::string& text = counted->second;
-            if (text.empty() || text.size() > 9) return false;
-            std::int64_t number = 0;
-            for (char digit : text) {
-                if (digit < '0' || digit > '9') return false;
-                number = number * 10 + (digit - '0');
-            }
-            count = number + 1;
+            if (!read_number(counted->second, 9, count)) return false;
+            count += 1;
         }
         if (count > most) return false;
         long written = -1;
@@ -328,7 +229,7 @@ struct RetryRule {
         // Only letters with an identity: see `pulsar_retry.letters.identity`.
         if (topic.rfind("non-persistent:", 0) == 0) return false;
         const std::string& identity = properties["ORIGIN_MESSAGE_ID"];
-        if (identity != id && (identity.empty() || producer.rfind("pulsar-retry-", 0) != 0))
+        if (identity != id && (identity.empty() || producer.rfind(IDENTITY, 0) != 0))
             return false;
 
         properties.emplace("REAL_SUBSCRIPTION", subscription);
@@ -348,25 +249,8 @@ struct RetryRule {
     static constexpr std::size_t MOST_BYTES = 64 << 10;
 };
 
-// Returns the text of an id as letters have it: ledger:entry:partition, and :batch in a batch.
 std::string id_text(const Message& message) {
-    std::ostringstream stream;
-    library.print_id(stream, library.id(&message));
-    std::string text = stream.str();  // (ledger,entry,partition,batch), for chunks two with a ;
-    std::string letters_text;
-    std::size_t begin = 0;
-    while (begin < text.size()) {
-        std::size_t end = text.find(';', begin);
-        if (end == std::string::npos) end = text.size();
-        std::string part = text.substr(begin + 1, end - begin - 2);
-        std::replace(part.begin(), part.end(), ',', ':');
-        if (part.size() > 3 && part.compare(part.size() - 3, 3, ":-1") == 0)
-            part.resize(part.size() - 3);
-        if (!letters_text.empty()) letters_text += ';';
-        letters_text += part;
-        begin = end + 1;
-    }
-    return letters_text;
+    return id_text(library.print_id, library.id(&message));
 }
 
 // -- Outcomes --------------------------------------------------------------------------------------
@@ -386,24 +270,12 @@ struct Sender {
 
 struct Rule {
     PyObject_HEAD
-    RetryRule* rule;
+    RetryRule* inner;
 };
 
 PyTypeObject* outcomes_type;
 PyTypeObject* sender_type;
 PyTypeObject* rule_type;
-
-template <class Method>
-PyObject* guarded(Method method) {
-    try {
-        return method();
-    } catch (const std::bad_alloc&) {
-        return PyErr_NoMemory();
-    } catch (const std::exception& error) {
-        PyErr_SetString(PyExc_RuntimeError, error.what());
-        return nullptr;
-    }
-}
 
 // Returns the state, or null with an exception set in a forked child.
 State* state_of(Outcomes* self) {
@@ -414,8 +286,7 @@ State* state_of(Outcomes* self) {
 }
 
 PyObject* outcomes_new(PyTypeObject* type, PyObject*, PyObject*) {
-    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-    auto* self = reinterpret_cast<Outcomes*>(allocate(type, 0));
+    auto* self = allocated<Outcomes>(type);
     if (self == nullptr) return nullptr;
     return guarded([self]() -> PyObject* {
         self->state = new SharedState(std::make_shared<State>());
@@ -441,8 +312,7 @@ void outcomes_dealloc(PyObject* object) {
 PyObject* outcomes_sender(PyObject* object, PyObject* producer) {
     auto* raw = static_cast<Producer*>(pointer_of(producer, producer_type, PRODUCER));
     if (raw == nullptr) return nullptr;
-    auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(sender_type, Py_tp_alloc));
-    auto* sender = reinterpret_cast<Sender*>(allocate(sender_type, 0));
+    auto* sender = allocated<Sender>(sender_type);
     if (sender == nullptr) return nullptr;
     Py_INCREF(object);
     Py_INCREF(producer);
@@ -677,7 +547,7 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
         PyErr_SetString(PyExc_TypeError, "the first argument must be a Rule");
         return nullptr;
     }
-    auto* rule = reinterpret_cast<Rule*>(arguments[0])->rule;
+    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
     State* state = state_of(self->outcomes);
     if (state == nullptr) return nullptr;
     auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
@@ -725,19 +595,10 @@ PyObject* rule_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             Py_DECREF(item);
             if (PyErr_Occurred()) return nullptr;
         }
-        auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
-        auto* self = reinterpret_cast<Rule*>(allocate(type, 0));
-        if (self == nullptr) return nullptr;
-        self->rule = rule.release();
+        auto* self = allocated<Rule>(type);
+        if (self != nullptr) self->inner = rule.release();
         return reinterpret_cast<PyObject*>(self);
     });
-}
-
-void rule_dealloc(PyObject* object) {
-    PyTypeObject* type = Py_TYPE(object);
-    delete reinterpret_cast<Rule*>(object)->rule;
-    reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(object);
-    Py_DECREF(type);
 }
 
 // topic(name, real_topic): messages from *name* were first published to *real_topic*
@@ -745,14 +606,14 @@ PyObject* rule_topic(PyObject* object, PyObject* arguments) {
     const char *name, *real_topic;
     if (!PyArg_ParseTuple(arguments, "ss", &name, &real_topic)) return nullptr;
     return guarded([=]() -> PyObject* {
-        reinterpret_cast<Rule*>(object)->rule->real_topics[name] = real_topic;
+        reinterpret_cast<Rule*>(object)->inner->real_topics[name] = real_topic;
         Py_RETURN_NONE;
     });
 }
 
 // retried(properties, topic, id, producer, delay, level) -> (properties, delay), or None; for a test
 PyObject* rule_retried(PyObject* object, PyObject* arguments) {
-    auto* rule = reinterpret_cast<Rule*>(object)->rule;
+    auto* rule = reinterpret_cast<Rule*>(object)->inner;
     PyObject* dict;
     const char *topic, *id, *producer;
     double delay;
@@ -780,33 +641,145 @@ PyObject* rule_retried(PyObject* object, PyObject* arguments) {
     });
 }
 
-// -- the module's functions ------------------------------------------------------------------------
+// -- Prints: letters that are equal -----------------------------------------------------------------
 
-PyObject* text_or_bytes(const std::string& text) {
-    return PyBytes_FromStringAndSize(text.data(), Py_ssize_t(text.size()));
-}
+// Which properties do not matter. The rule is written in Python, in
+// `pulsar_retry.consumer.duplicates`; this is a copy for the usual letters, and a test compares them.
+struct PrintRule {
+    std::set<std::string> varying;  // names of properties
+    std::string prefix;             // of further names
 
-// What the library says of a message, for the test of `setup`.
-PyObject* described(const Message& message) {
-    PyObject* properties = PyDict_New();
-    for (auto& [name, value] : library.properties(&message)) {
-        PyObject* bytes = text_or_bytes(value);
-        if (properties == nullptr || bytes == nullptr ||
-            PyDict_SetItemString(properties, name.c_str(), bytes) != 0) {
-            Py_XDECREF(bytes);
-            Py_XDECREF(properties);
-            return nullptr;
+    // Puts what is compared of a letter into *text*, so that equal letters have equal texts. False:
+    // the letter is not usual, and Python decides.
+    bool write(const Message& letter, std::string& text) const {
+        auto add = [&text](const char* data, std::size_t size) {
+            text.append(reinterpret_cast<const char*>(&size), sizeof size);
+            text.append(data, size);
+        };
+        for (auto& [name, value] : library.properties(&letter)) {
+            if (!is_utf8(name) || !is_utf8(value)) return false;
+            if (name.compare(0, prefix.size(), prefix) == 0 || varying.count(name) != 0) continue;
+            add(name.data(), name.size());
+            add(value.data(), value.size());
         }
-        Py_DECREF(bytes);
+        const std::string &key = library.key(&letter), &order = library.ordering_key(&letter);
+        if (!is_utf8(key) || !is_utf8(order)) return false;
+        const std::uint64_t numbers[] = {library.event_time(&letter), library.has_null_value(&letter)};
+        // Behind the properties: no property's name is so long that these could be one.
+        text.append(sizeof(std::size_t), '\xff');
+        add(key.data(), key.size());
+        add(order.data(), order.size());
+        text.append(reinterpret_cast<const char*>(numbers), sizeof numbers);
+        text.append(static_cast<const char*>(library.data(&letter)), library.length(&letter));
+        return true;
     }
-    return Py_BuildValue(
-        "(NNNNOK)", properties,
-        PyBytes_FromStringAndSize(static_cast<const char*>(library.data(&message)),
-                                  Py_ssize_t(library.length(&message))),
-        text_or_bytes(library.key(&message)), text_or_bytes(library.ordering_key(&message)),
-        library.has_null_value(&message) ? Py_True : Py_False,
-        static_cast<unsigned long long>(library.event_time(&message)));
+};
+
+struct Prints {
+    PyObject_HEAD
+    PrintRule* inner;
+};
+
+PyTypeObject* prints_type;
+
+// Prints(varying, prefix)
+PyObject* prints_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+    PyObject* names;
+    const char* prefix;
+    if (!PyArg_ParseTuple(arguments, "O!s", &PyTuple_Type, &names, &prefix)) return nullptr;
+    return guarded([=]() -> PyObject* {
+        auto rule = std::make_unique<PrintRule>();
+        rule->prefix = prefix;
+        for (Py_ssize_t each = 0; each < PyTuple_Size(names); each++) {
+            Py_ssize_t size;
+            const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, each), &size);
+            if (name == nullptr) return nullptr;
+            rule->varying.emplace(name, size);
+        }
+        auto* self = allocated<Prints>(type);
+        if (self != nullptr) self->inner = rule.release();
+        return reinterpret_cast<PyObject*>(self);
+    });
 }
+
+// SipHash-1-3 with a secret key, as Python hashes texts: nobody can make letters with equal hashes.
+// Python's own needs an object for the text, whose allocation takes longer than the hash.
+std::uint64_t keyed_hash(const std::string& text) {
+    static const auto key = [] {
+        std::random_device random;
+        auto number = [&] { return std::uint64_t(random()) << 32 | random(); };
+        return std::pair<std::uint64_t, std::uint64_t>(number(), number());
+    }();
+    std::uint64_t a = key.first ^ 0x736f6d6570736575, b = key.second ^ 0x646f72616e646f6d;
+    std::uint64_t c = key.first ^ 0x6c7967656e657261, d = key.second ^ 0x7465646279746573;
+    auto turned = [](std::uint64_t value, int by) { return value << by | value >> (64 - by); };
+    auto mix = [&] {
+        a += b, b = turned(b, 13) ^ a, a = turned(a, 32);
+        c += d, d = turned(d, 16) ^ c;
+        a += d, d = turned(d, 21) ^ a;
+        c += b, b = turned(b, 17) ^ c, c = turned(c, 32);
+    };
+    auto add = [&](std::uint64_t word) { d ^= word, mix(), a ^= word; };
+    const char *at = text.data(), *end = at + text.size();
+    std::uint64_t word;
+    for (; end - at >= 8; at += 8) {
+        std::memcpy(&word, at, 8);
+        add(word);
+    }
+    word = std::uint64_t(text.size()) << 56;
+    std::memcpy(&word, at, std::size_t(end - at));
+    add(word);
+    c ^= 0xff;
+    mix(), mix(), mix();
+    return a ^ b ^ c ^ d;
+}
+
+// Returns the hash of what is compared of a letter, or None if Python decides.
+PyObject* hash_of(const PrintRule& rule, const Message& letter) {
+    thread_local std::string text;
+    text.clear();
+    if (!rule.write(letter, text)) Py_RETURN_NONE;
+    std::uint64_t hash = keyed_hash(text);
+    if (text.capacity() > RetryRule::MOST_BYTES) text = std::string();
+    return PyLong_FromUnsignedLongLong(hash);
+}
+
+// of(letter) -> ((identity, hash), when it was made); None if Python decides; False if the letter
+// has no identity
+PyObject* prints_of(PyObject* object, PyObject* source) {
+    const PrintRule& rule = *reinterpret_cast<Prints*>(object)->inner;
+    auto* letter = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
+    if (letter == nullptr) return nullptr;
+    return guarded([&]() -> PyObject* {
+        const Properties& properties = library.properties(letter);
+        auto identity = properties.find("ORIGIN_MESSAGE_ID");
+        if (identity == properties.end() || library.producer(letter).rfind(IDENTITY, 0) != 0 ||
+            library.topic(letter).rfind("non-persistent:", 0) == 0)
+            Py_RETURN_FALSE;
+        auto counted = properties.find("RECONSUMETIMES");
+        std::int64_t count, stamp = 0;
+        if (counted == properties.end() || !read_number(counted->second, 9, count) || count == 0)
+            Py_RETURN_NONE;
+        auto stamped = properties.find("FAILURE_STAMP");
+        if (stamped != properties.end() && !read_number(stamped->second, 18, stamp)) Py_RETURN_NONE;
+        double made = std::max(double(library.publish_time(letter)) / 1000, double(stamp) / 1e6);
+        PyObject* hash = hash_of(rule, *letter);
+        if (hash == nullptr || hash == Py_None) return hash;
+        return Py_BuildValue("((s#N)d)", identity->second.data(),
+                             Py_ssize_t(identity->second.size()), hash, made);
+    });
+}
+
+// content(message) -> the hash, or None; for a test
+PyObject* prints_content(PyObject* object, PyObject* source) {
+    auto* letter = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
+    if (letter == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* {
+        return hash_of(*reinterpret_cast<Prints*>(object)->inner, *letter);
+    });
+}
+
+// -- the module's functions ------------------------------------------------------------------------
 
 // copied(message, properties) -> what a letter made from *message* has
 PyObject* copied(PyObject*, PyObject* arguments) {
@@ -817,7 +790,20 @@ PyObject* copied(PyObject*, PyObject* arguments) {
     return guarded([=]() -> PyObject* {
         Properties properties;
         if (!read_properties(dict, properties)) return nullptr;
-        return described(build(*original, properties, 1));
+        return described(library, build(*original, properties, 1));
+    });
+}
+
+// position(message) -> (ledger, entry, partition, batch index), as `runtime.raw.position_of`
+PyObject* position(PyObject*, PyObject* object) {
+    auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
+    if (message == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* {
+        const MessageId& id = library.id(message);
+        return Py_BuildValue("(LLii)", static_cast<long long>(library.ledger(&id)),
+                             static_cast<long long>(library.entry(&id)),
+                             static_cast<int>(library.partition(&id)),
+                             static_cast<int>(library.batch(&id)));
     });
 }
 
@@ -834,9 +820,9 @@ PyObject* read_message(PyObject*, PyObject* object) {
     auto* message = static_cast<Message*>(pointer_of(object, message_type, MESSAGE));
     if (message == nullptr) return nullptr;
     return guarded([=]() -> PyObject* {
-        return Py_BuildValue("(NNN)", text_or_bytes(library.topic(message)),
-                             text_or_bytes(id_text(*message)),
-                             text_or_bytes(library.producer(message)));
+        return Py_BuildValue("(NNN)", bytes_of(library.topic(message)),
+                             bytes_of(id_text(*message)),
+                             bytes_of(library.producer(message)));
     });
 }
 
@@ -856,65 +842,26 @@ PyObject* acknowledge_message(PyObject*, PyObject* arguments) {
     });
 }
 
-#define STRING "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 #define MAP_OF_STRINGS                                                          \
     "St3mapINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEES7_St4lessIS7_" \
     "ESaISt4pairIKS7_S7_EEE"
-#define OF_MESSAGE "_ZNK6pulsar7Message"
-#define OF_BUILDER "_ZN6pulsar14MessageBuilder"
-
-bool found_all(void* handle) {
-    const struct {
-        const char* name;
-        void* place;
-    } functions[] = {
-        {OF_MESSAGE "13getPropertiesB5cxx11Ev", &library.properties},
-        {OF_MESSAGE "7getDataEv", &library.data},
-        {OF_MESSAGE "9getLengthEv", &library.length},
-        {OF_MESSAGE "15getPartitionKeyB5cxx11Ev", &library.key},
-        {OF_MESSAGE "14getOrderingKeyB5cxx11Ev", &library.ordering_key},
-        {OF_MESSAGE "12hasNullValueEv", &library.has_null_value},
-        {OF_MESSAGE "17getEventTimestampEv", &library.event_time},
+bool found_all(const char* path) {
+    const Function functions[] = {
         {OF_MESSAGE "12getTopicNameB5cxx11Ev", &library.topic},
         {OF_MESSAGE "15getProducerNameB5cxx11Ev", &library.producer},
-        {OF_MESSAGE "12getMessageIdEv", &library.id},
-        {"_ZN6pulsarlsERSoRKNS_9MessageIdE", &library.print_id},
-        {OF_BUILDER "C1Ev", &library.new_builder},
-        {OF_BUILDER "10setContentEPKvm", &library.set_content},
-        {OF_BUILDER "12setNullValueEv", &library.set_null_value},
+        {"_ZNK6pulsar9MessageId9partitionEv", &library.partition},
         {OF_BUILDER "13setPropertiesERK" MAP_OF_STRINGS, &library.set_properties},
-        {OF_BUILDER "15setPartitionKeyERK" STRING, &library.set_key},
-        {OF_BUILDER "14setOrderingKeyERK" STRING, &library.set_ordering_key},
-        {OF_BUILDER "17setEventTimestampEm", &library.set_event_time},
-        {OF_BUILDER "12setDeliverAtEm", &library.set_deliver_at},
-        {OF_BUILDER "5buildEv", &library.build},
-        {"_ZN6pulsar8Producer9sendAsyncERKNS_7MessageERKSt8functionIFvNS_6ResultERKNS_9MessageIdEEE",
-         &library.send},
         {"_ZN6pulsar8Consumer16acknowledgeAsyncERKNS_7MessageERKSt8functionIFvNS_6ResultEEE",
          &library.acknowledge},
     };
-    for (auto& function : functions) {
-        void* found = dlsym(handle, function.name);
-        if (found == nullptr) {
-            PyErr_Format(PyExc_ImportError, "pulsar-client's library has no %s", function.name);
-            return false;
-        }
-        *static_cast<void**>(function.place) = found;
-    }
-    return true;
+    return find_common(path, library) && find_all(path, functions);
 }
 
 // setup(path, platform): finds the library that the module at *path* has loaded.
 PyObject* setup(PyObject*, PyObject* arguments) {
     const char *path, *platform;
     if (!PyArg_ParseTuple(arguments, "ss", &path, &platform)) return nullptr;
-    void* handle = dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
-    if (handle == nullptr)
-        return PyErr_Format(PyExc_ImportError, "pulsar-client's library is not loaded");
-    if (!found_all(handle)) return nullptr;
-    Py_XDECREF(platform_id);
-    platform_id = PyBytes_FromString(platform);
-    if (platform_id == nullptr) return nullptr;
+    if (!found_all(path) || !set_platform(platform)) return nullptr;
     Py_RETURN_NONE;
 }
 
@@ -963,7 +910,7 @@ PyMethodDef rule_methods[] = {
     {}};
 PyType_Slot rule_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(rule_new)},
-    {Py_tp_dealloc, reinterpret_cast<void*>(rule_dealloc)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Rule>)},
     {Py_tp_methods, rule_methods},
     {Py_tp_doc,
      const_cast<char*>("Rule(retry_topic, subscription, most, delays, writes_level): what the "
@@ -972,8 +919,22 @@ PyType_Slot rule_slots[] = {
 PyType_Spec rule_spec = {"pulsar_retry.native._handoff.Rule", sizeof(Rule), 0, Py_TPFLAGS_DEFAULT,
                          rule_slots};
 
+PyMethodDef prints_methods[] = {
+    {"of", prints_of, METH_O, "Return the fingerprint of a letter, and when it was made."},
+    {"content", prints_content, METH_O, "Return the hash of a message, for a test."},
+    {}};
+PyType_Slot prints_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(prints_new)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Prints>)},
+    {Py_tp_methods, prints_methods},
+    {Py_tp_doc, const_cast<char*>("Prints(varying, prefix): the fingerprints of letters.")},
+    {}};
+PyType_Spec prints_spec = {"pulsar_retry.native._handoff.Prints", sizeof(Prints), 0,
+                           Py_TPFLAGS_DEFAULT, prints_slots};
+
 PyMethodDef functions[] = {
     {"setup", setup, METH_VARARGS, "Find pulsar-client's library in the process."},
+    {"position", position, METH_O, "Return the position of a message in its topic."},
     {"is_text", is_text, METH_O, "Tell whether bytes are UTF-8, for a test."},
     {"read", read_message, METH_O, "Return topic, id and producer of a message, for a test."},
     {"acknowledge", acknowledge_message, METH_VARARGS,
@@ -982,26 +943,24 @@ PyMethodDef functions[] = {
     {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_handoff", nullptr, -1, functions};
 
-PyObject* type_capsule(const std::type_info& type) {
-    return PyCapsule_New(const_cast<std::type_info*>(&type), typeid(std::type_info).name(), nullptr);
-}
-
 }  // namespace
 
 PyMODINIT_FUNC PyInit__handoff() {
-    conduit_name = PyUnicode_InternFromString("_pybind11_conduit_v1_");
-    pointer_kind = PyBytes_FromString("raw_pointer_ephemeral");
+    prepare();
     message_type = type_capsule(typeid(Message));
     producer_type = type_capsule(typeid(Producer));
     consumer_type = type_capsule(typeid(Consumer));
     outcomes_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&outcomes_spec));
     sender_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&sender_spec));
     rule_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&rule_spec));
+    prints_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&prints_spec));
     PyObject* module = PyModule_Create(&definition);
     if (PyErr_Occurred() || module == nullptr) return nullptr;
     if (PyModule_AddObjectRef(module, "Outcomes", reinterpret_cast<PyObject*>(outcomes_type)) != 0)
         return nullptr;
     if (PyModule_AddObjectRef(module, "Rule", reinterpret_cast<PyObject*>(rule_type)) != 0)
+        return nullptr;
+    if (PyModule_AddObjectRef(module, "Prints", reinterpret_cast<PyObject*>(prints_type)) != 0)
         return nullptr;
     return module;
 }

@@ -1,7 +1,7 @@
-"""Finds out once whether the hand-off in C++ can be used here.
+"""Finds out once whether the extension modules in C++ can be used here.
 
-It is optional. A missing compiler at the installation, another platform or another version of
-pulsar-client's library only mean that the hand-off runs in Python, which is slower and does the
+They are optional. A missing compiler at the installation, another platform or another version of
+pulsar-client's library only mean that their work is done in Python, which is slower and does the
 same.
 """
 
@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import threading
+from array import array
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -21,16 +22,17 @@ from typing import Any
 import _pulsar
 import attrs
 
+from pulsar_retry.runtime.raw import position_of
 from pulsar_retry.wire.properties import message_id_text
 
-__all__ = ["Native", "native"]
+__all__ = ["Native", "native", "native_rows"]
 
 _log = logging.getLogger("pulsar_retry")
 
-#: Set to 0, this environment variable switches the hand-off in C++ off.
+#: Set to 0, this environment variable switches both modules off.
 VARIABLE = "PULSAR_RETRY_NATIVE"
 
-#: The releases of pulsar-client with which the tests have run on it. With another one, the
+#: The releases of pulsar-client with which the tests have run on them. With another one, the
 #: self-test runs in a process of its own first.
 VERIFIED = ("3.13.0",)
 
@@ -50,22 +52,25 @@ _WANTED = (
     {name: value.encode() for name, value in _PROPERTIES.items()},
     *(b"\x00payload", b"key", b"order", False, 1_234_567),
 )
-#: A program whose argument is the path of imports, so that it tests the package that runs here.
+_ROW = {"b": "1", "ü": "ö" * 40}
+
+#: A program whose arguments are the path of imports, so that it tests the package that runs here,
+#: and the name of a self-test.
 _PROBE = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from pulsar_retry.native.loading import self_test
-self_test()
+from pulsar_retry.native import loading
+getattr(loading, sys.argv[2])()
 """
 
 
 @attrs.frozen
 class Native:
-    """Whether the hand-off runs in C++.
+    """Whether an extension module is used.
 
     Attributes:
-        module: The extension module; None: the hand-off runs in Python.
-        why: Why it runs in Python; "" if it does not.
+        module: The extension module; None: its work is done in Python.
+        why: Why it is not used; "" if it is.
     """
 
     module: Any
@@ -73,33 +78,42 @@ class Native:
 
 
 def native() -> Native:
-    """Return the extension module if it is usable. The first call tests it. Thread-safe."""
+    """Return the module that hands letters off, if it is usable. The first call tests it.
+
+    Thread-safe.
+    """
     with _lock:
-        return _looked_up()
+        return _looked_up("_handoff", "self_test", "letters are handed off")
+
+
+def native_rows() -> Native:
+    """Return the module that sends and reads Spark's rows, if it is usable, as `native` does."""
+    with _lock:
+        return _looked_up("_rows", "self_test_of_rows", "rows are sent and read")
 
 
 @cache
-def _looked_up() -> Native:
+def _looked_up(name: str, test: str, what: str) -> Native:
     try:
-        found = _found()
+        found = _found(name, test)
     except Exception as error:  # noqa: BLE001 - whatever it is, the Python path works
         found = Native(None, f"{type(error).__name__}: {error}")
     if found.module is None:
-        _log.debug("letters are handed off in Python: %s", found.why)
+        _log.debug("%s in Python: %s", what, found.why)
     return found
 
 
-def _found() -> Native:
+def _found(name: str, test: str) -> Native:
     if os.environ.get(VARIABLE) == "0":
         return Native(None, f"{VARIABLE}=0")
     try:
-        module = importlib.import_module("pulsar_retry.native._handoff")
+        module = importlib.import_module(f"pulsar_retry.native.{name}")
     except ImportError as error:
         return Native(None, f"the extension module was not built ({error})")
     release = version("pulsar-client")
-    if release not in VERIFIED and not _passes_in_a_process():
+    if release not in VERIFIED and not _passes_in_a_process(test):
         return Native(None, f"pulsar-client {release} does not pass the self-test")
-    self_test()
+    globals()[test]()
     return Native(module, "")
 
 
@@ -140,6 +154,11 @@ def _test_calls(module: Any, message: Any) -> None:
     wanted = tuple(each.encode() for each in (message.topic_name(), text, message.producer_name()))
     if (found := module.read(message)) != wanted:
         raise ImportError(f"the self-test has read another message: {found}")
+    if (found := module.position(message)) != position_of(message.message_id()):
+        raise ImportError(f"the self-test has found another position: {found}")
+    prints = module.Prints(("was",), "FAILURE_")
+    if (found := (prints.of(message), type(prints.content(message)))) != (False, int):
+        raise ImportError(f"the self-test has found another fingerprint: {found}")
     outcomes, consumer = module.Outcomes(), _pulsar.Consumer()
     rule = module.Rule("retry", "subscription", 16, (1.0,), 0)
     rule.topic(message.topic_name(), "topic")
@@ -153,12 +172,68 @@ def _test_calls(module: Any, message: Any) -> None:
         raise ImportError(f"the self-test has acknowledged with another result: {result}")
 
 
-def _passes_in_a_process() -> bool:
-    """Run the self-test where a crash does no harm."""
+def self_test_of_rows() -> None:
+    """Set the module for rows up; compare what it builds, sends and reads with pulsar-client.
+
+    Raises:
+        ImportError: something is missing, or not as expected.
+    """
+    module = importlib.import_module("pulsar_retry.native._rows")
+    letters = module.Letters()
+    for platform in _PLATFORMS:
+        module.setup(_pulsar.__file__, platform)
+        try:
+            letters.append(_pulsar.MessageBuilder().content(b"before").build())
+        except TypeError:  # another platform's name
+            continue
+        _test_rows(module, letters)
+        return
+    raise ImportError("pulsar-client's objects cannot be reached on this platform")
+
+
+def _test_rows(module: Any, letters: Any) -> None:
+    offsets = array("q", (0, 0, 3)).tobytes()
+    text = (0, None, offsets, b"abc")
+    times = (0, None, None, array("q", (0, 1_234_567)).tobytes())
+    columns = module.Columns(2, (text, text, text, times, times, text))
+    receipts, producer, each = module.Receipts(), _pulsar.Producer(), True
+    letters.send(producer, receipts, "topic", each)
+    plan = (("b", "1"), ("c", 5), ("ü", _ROW["ü"]))
+    letters.extend(columns, array("q", (1,)).tobytes(), plan, 5, 6)
+    properties = {name: value.encode() for name, value in (_ROW | {"c": "abc"}).items()}
+    if (found := letters.first()) != (properties, b"abc", b"abc", b"abc", False, 1_234_567):
+        raise ImportError(f"the self-test has built another message: {found}")
+    letters.send(producer, receipts, "topic", each)
+    refused = ("topic", 1, int(_pulsar.Result.ProducerNotInitialized))
+    if (sent := receipts.take(1, 10_000)) != (0, 0, [refused, refused]):
+        raise ImportError(f"the self-test has sent with another result: {sent}")
+    if (result := module.unconnected()) != int(_pulsar.Result.ConsumerNotInitialized):
+        raise ImportError(f"the self-test has read with another result: {result}")
+    _test_reading(module)
+
+
+def _test_reading(module: Any) -> None:
+    builder = _pulsar.MessageBuilder().content(b"payload").partition_key("key").ordering_key("o")
+    message = builder.event_timestamp(7).properties(_ROW).build()
+    ledger_end = (2**62, 0, 0)
+    reading = module.Reading(3, None, None, ledger_end, -1, ("b", "missing"))
+    reading.add(message)
+    rows, payload, key, ordering_key, _ids, _published, times, versions, *rest = reading.take()
+    _wanted, names, values, _places, readable = rest
+    texts = [each[3] for each in (payload, key, ordering_key, names, values)]
+    found = (rows, *texts, times + versions, readable)
+    numbers = array("q", (7, -1)).tobytes()
+    wanted = (1, b"payload", b"key", b"o", "ü".encode(), _ROW["ü"].encode(), numbers, b"\x01")
+    if found != wanted:
+        raise ImportError(f"the self-test has read another message: {found}")
+
+
+def _passes_in_a_process(test: str) -> bool:
+    """Run a self-test where a crash does no harm."""
     if getattr(sys, "frozen", False) or not sys.executable:
         return False  # no interpreter that could be started
     done = subprocess.run(  # noqa: S603 - this interpreter
-        [sys.executable, "-c", _PROBE, json.dumps([str(each) for each in sys.path])],
+        [sys.executable, "-c", _PROBE, json.dumps([str(each) for each in sys.path]), test],
         capture_output=True,
         timeout=_SELF_TEST_SECONDS,
         env={**os.environ, VARIABLE: "0"},  # the self-test itself does not look at it

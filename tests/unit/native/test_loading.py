@@ -8,7 +8,7 @@ import _pulsar
 import pytest
 
 from pulsar_retry.native import loading
-from pulsar_retry.native.loading import VERIFIED, native, self_test
+from pulsar_retry.native.loading import VERIFIED, native, native_rows, self_test
 
 MODULE = "pulsar_retry.native._handoff"
 
@@ -80,7 +80,7 @@ def test_another_message_is_built(monkeypatch):
 @pytest.mark.usefixtures("module")
 def test_the_probe_of_an_unknown_release():
     """It is a program that passes here."""
-    assert loading._passes_in_a_process()
+    assert loading._passes_in_a_process("self_test")
 
 
 def test_self_test_sets_up_once_more(module):
@@ -164,3 +164,26 @@ def test_a_library_that_does_something_else(module, monkeypatch, name):
     monkeypatch.setattr(module, name, lambda *_: "something else")
     with pytest.raises(ImportError, match=f"has {name}"):
         self_test()
+
+
+@pytest.mark.usefixtures("afresh")
+def test_rows_are_switched_off_too(monkeypatch):
+    """By the same variable."""
+    monkeypatch.setenv("PULSAR_RETRY_NATIVE", "0")
+    assert (None, "PULSAR_RETRY_NATIVE=0") == (native_rows().module, native_rows().why)
+
+
+@pytest.mark.usefixtures("module", "afresh")
+def test_another_row_is_built(monkeypatch):
+    """If a message is not what was asked for, the module for rows is not used."""
+    monkeypatch.setattr(loading, "version", lambda _: VERIFIED[0])
+    properties = {**loading._ROW, "more": "than that"}
+    monkeypatch.setattr(loading, "_ROW", properties)
+    assert "has built another message" in native_rows().why
+
+
+@pytest.mark.usefixtures("module", "afresh")
+def test_rows_with_an_unknown_release(monkeypatch):
+    """Their self-test runs in a process of its own, too, and passes here."""
+    monkeypatch.setattr(loading, "version", lambda _: "99.0.0")
+    assert native_rows().why == ""
