@@ -73,6 +73,9 @@ def test_setup_names_every_package() -> None:
         for root in roots
         for module in root.rglob("__init__.py")
     }
+    for stub in (ROOT / "typings").rglob("__init__.pyi"):
+        name, *rest = stub.parent.relative_to(ROOT / "typings").parts
+        packages.add(".".join((f"{name}-stubs", *rest)))
     assert packages == set(setup["options"]["packages"].split())
 
 
