@@ -8,8 +8,13 @@ from pulsar_retry._version import __version__
 if typing.TYPE_CHECKING:
     from pulsar_retry import admin as admin
     from pulsar_retry import asyncio as asyncio
+    from pulsar_retry import errors as errors
+    from pulsar_retry import observe as observe
+    from pulsar_retry import policy as policy
+    from pulsar_retry import pull as pull
     from pulsar_retry import push as push
     from pulsar_retry import replay as replay
+    from pulsar_retry import wire as wire
     from pulsar_retry.client import Client
     from pulsar_retry.consumer.consumer import Consumer
     from pulsar_retry.errors import (
@@ -71,6 +76,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.wire.properties import RetryProperties, attempt_of, delivery_attempt
 else:
     # A name is imported at its first use, so that a program which needs one part does not load all.
+    # `__all__` has every public name; `dir()` only those that most programs need, and the rooms.
     __getattr__ = _parts.part
     __dir__ = _parts.listed
 

@@ -3,29 +3,39 @@
 So ``import pulsar_retry`` is fast, and a program loads only the parts that it uses. For type
 checkers and readers, `pulsar_retry` has the same names under ``TYPE_CHECKING``. A test compares
 both lists.
+
+All names can be imported from `pulsar_retry`. So that users find the ones they need, ``dir()``
+lists only those in `ESSENTIAL` and the rooms; a room (`pulsar_retry.policy`, `pulsar_retry.pull`)
+lists its own names.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
-_MODULES = frozenset(
-    {
-        "admin",
-        "asyncio",
-        "client",
-        "consumer",
-        "errors",
-        "observe",
-        "policy",
-        "pull",
-        "push",
-        "replay",
-        "wire",
-    }
+#: What most programs need.
+ESSENTIAL = (
+    "Client",
+    "Consumer",
+    "DeadLetterPolicy",
+    "Defer",
+    "Drop",
+    "Exponential",
+    "PulsarRetryError",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
+    "Subscriber",
+    "attempt_of",
 )
+
+#: The modules with public names.
+ROOMS = ("admin", "asyncio", "errors", "observe", "policy", "pull", "push", "replay", "wire")
+
+_MODULES = frozenset({*ROOMS, "client", "consumer"})
 
 #: The public names, by the modules that define them.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -132,13 +142,25 @@ def part(name: str) -> Any:
     """Return `pulsar_retry.<name>`. This is the package's ``__getattr__``."""
     if name in _MODULES:
         return importlib.import_module(f"pulsar_retry.{name}")
-    if name not in _ORIGINS:
-        raise AttributeError(f"module 'pulsar_retry' has no attribute {name!r}", name=name)
-    value = getattr(importlib.import_module(f"pulsar_retry.{_ORIGINS[name]}"), name)
-    setattr(sys.modules["pulsar_retry"], name, value)  # later uses do not call this function
-    return value
+    return _named("pulsar_retry", name, _ORIGINS)
 
 
 def listed() -> list[str]:
-    """Return the names in the package. This is its ``__dir__``."""
-    return sorted({*vars(sys.modules["pulsar_retry"]), *_ORIGINS, *_MODULES})
+    """Return what most users look for in the package. This is its ``__dir__``."""
+    special = [name for name in vars(sys.modules["pulsar_retry"]) if name.startswith("__")]
+    return sorted({*special, *ESSENTIAL, *ROOMS})
+
+
+def of_room(package: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a room whose names are imported at their first use."""
+    inside = package.removeprefix("pulsar_retry") + "."
+    origins = {name: each for name, each in _ORIGINS.items() if f".{each}".startswith(inside)}
+    return lambda name: _named(package, name, origins)
+
+
+def _named(package: str, name: str, origins: dict[str, str]) -> Any:
+    if name not in origins:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name)
+    value = getattr(importlib.import_module(f"pulsar_retry.{origins[name]}"), name)
+    setattr(sys.modules[package], name, value)  # later uses do not call this function
+    return value

@@ -20,6 +20,8 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery
 from pulsar_retry.pull.options import (
     Options,
+    Redelivery,
+    Workers,
     checked_options,
     checked_policy,
     effective,
@@ -32,9 +34,9 @@ from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
 from pulsar_retry.pull.rules.quarantine import Quarantine
 from pulsar_retry.pull.subscriber import Subscriber
-from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import Naming, NamingLike
 
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
@@ -71,24 +73,24 @@ class Client(consumer_client.Client):
         self,
         topic: str | list[str],
         subscription: str,
-        handler: Callable[[Any], Any],
+        handler: Callable[[pulsar.Message], object],
         *,
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
         flow_control: FlowControl = _FLOW_CONTROL,
         concurrency: int = 10,
-        workers: str = "threads",
+        workers: Workers = "threads",
         consumer_type: pulsar.ConsumerType | None = None,
-        redelivery: str = "letters",
+        redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
         quarantine: Quarantine | None = None,
         prefetch: int = 200,
-        schema: Any = _BYTES,
+        schema: pulsar.schema.Schema = _BYTES,
         initial_position: pulsar.InitialPosition = _EARLIEST,
-        naming: Naming | str = Naming.PULSAR,
-        codec: Codec | str = Codec.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
+        codec: CodecLike = Codec.PULSAR,
         redact: Redact | None = None,
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         consumer_name: str | None = None,
@@ -97,6 +99,9 @@ class Client(consumer_client.Client):
         hooks: Hooks | None = None,
     ) -> Subscriber:
         """Return a subscriber that calls *handler* with every message; the caller must start it.
+
+        A new subscription is Shared and starts at the earliest message, as workers usually need it.
+        This differs from `subscribe`, which follows pulsar-client: Exclusive, from the latest one.
 
         Args:
             topic: A topic or a list of topics.
@@ -197,11 +202,11 @@ class Client(consumer_client.Client):
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
-        redelivery: str = "letters",
+        redelivery: Redelivery = "letters",
         lease: Lease = _LEASE,
         prefetch: int = 16,
-        schema: Any = _BYTES,
-        naming: Naming | str = Naming.PULSAR,
+        schema: pulsar.schema.Schema = _BYTES,
+        naming: NamingLike = Naming.PULSAR,
     ) -> list[Delivery]:
         """Pull messages once, for the caller to settle: Pub/Sub's synchronous pull.
 

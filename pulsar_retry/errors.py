@@ -157,7 +157,7 @@ _ADVICE = (
 )
 
 
-class SettleError(PulsarRetryError, PulsarException):  # type: ignore[misc]  # it is untyped
+class SettleError(PulsarRetryError, PulsarException):
     """A message could not be handed on. Nothing is lost: the original will be redelivered."""
 
 
@@ -230,7 +230,7 @@ class SnapshotError(PulsarRetryError):
     """A snapshot does not exist, or could not be made or restored."""
 
 
-class ConsumerClosedError(PulsarRetryError, AlreadyClosed):  # type: ignore[misc]  # untyped
+class ConsumerClosedError(PulsarRetryError, AlreadyClosed):
     """The consumer is closed or closing."""
 
 
@@ -238,7 +238,7 @@ class StandaloneError(PulsarRetryError):
     """The embedded Pulsar could not be downloaded, started or stopped."""
 
 
-class UnreachableError(PulsarRetryError, ConnectError):  # type: ignore[misc]  # it is untyped
+class UnreachableError(PulsarRetryError, ConnectError):
     """There is no broker at the service URL, or it refuses the connection.
 
     The message contains the URL and the cause.

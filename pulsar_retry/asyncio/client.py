@@ -8,7 +8,7 @@ import re
 import weakref
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Never, ParamSpec, TypeVar, cast
 
 import pulsar
 import pulsar.asyncio
@@ -37,11 +37,10 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.delivery import Delivery as ThreadedDelivery
 from pulsar_retry.runtime import fork
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import Naming, NamingLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 _PERSISTENT_ONLY = pulsar.RegexSubscriptionMode.PersistentOnly
 _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
@@ -49,13 +48,8 @@ _CREATE_PRODUCER = inspect.signature(pulsar.asyncio.Client.create_producer)
 _CREATE_READER = inspect.signature(pulsar.asyncio.Client.create_reader)
 
 
-def _as(original: Any) -> Callable[[_Method], _Method]:
-    """Give a method the name, docstring and signature of another, but keep its type."""
-    return cast("Callable[[_Method], _Method]", wraps(original))
-
-
 def _taking(
-    original: Callable[Concatenate[threaded.Client, P], Any],
+    original: Callable[Concatenate[Any, P], Any],
 ) -> Callable[
     [Callable[Concatenate[Client, ...], R]],
     Callable[Concatenate[Client, P], R],
@@ -70,7 +64,7 @@ def _taking(
     return decorate
 
 
-class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-client is untyped
+class Client(Closing, pulsar.asyncio.Client):
     """A `pulsar.asyncio.Client` with retry letters, dead letters, nack delays and subscribers.
 
     Accepts every argument of `pulsar.Client`. ``async with`` closes it. The client can be made and
@@ -80,7 +74,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
 
     _client: Any
 
-    @_as(pulsar.Client.__init__)
+    @_taking(pulsar.Client.__init__)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._begin(threaded.Client(*args, **kwargs))
 
@@ -118,7 +112,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
     def hooks(self, hooks: Hooks | None) -> None:
         self._inner.hooks = hooks
 
-    @_as(pulsar.asyncio.Client.create_producer)
+    @_taking(pulsar.asyncio.Client.create_producer)
     async def create_producer(self, *args: Any, **kwargs: Any) -> Producer:  # noqa: D102 - wrapped
         arguments = _arguments(_CREATE_PRODUCER, self, args, kwargs)
         if arguments["batching_enabled"] and arguments["chunking_enabled"]:
@@ -132,7 +126,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         )
         return Producer(producer, arguments["max_pending_messages"] if waits else None)
 
-    @_as(pulsar.asyncio.Client.create_reader)
+    @_taking(pulsar.asyncio.Client.create_reader)
     async def create_reader(self, *args: Any, **kwargs: Any) -> Reader:  # noqa: D102 - wrapped
         arguments = _arguments(_CREATE_READER, self, args, kwargs)
         reader = await self._pool.run(
@@ -140,8 +134,8 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         )
         return Reader(reader, self._pool)
 
-    @_as(pulsar.Client.create_table_view)
-    async def create_table_view(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+    @_taking(pulsar.Client.create_table_view)
+    async def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
         return await self._pool.run(
             lambda: self._inner.create_table_view(*args, **kwargs), dropped=_close
         )
@@ -151,7 +145,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive,
-        schema: Any = None,
+        schema: pulsar.schema.Schema | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -176,7 +170,7 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         *,
         pattern_auto_discovery_period: int = 60,
         enable_retry: bool = False,
-        naming: Naming | str = Naming.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
@@ -186,9 +180,12 @@ class Client(Closing, pulsar.asyncio.Client):  # type: ignore[misc]  # pulsar-cl
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
-        **newer: Any,
+        **newer: Never,
     ) -> Consumer:
         """Subscribe, as `pulsar.asyncio.Client.subscribe` does, with support for letters.
+
+        A new subscription is Exclusive and starts after the latest message, as in pulsar-client;
+        one of `subscriber` is Shared and starts at the earliest message.
 
         The positional arguments are those of `pulsar.asyncio`. `pulsar_retry.Client.subscribe`
         explains all arguments that are not listed here; they have the same names and meanings.

@@ -23,9 +23,14 @@ from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import message_of
+from pulsar_retry.runtime.upstream import OF_ASYNCIO, RAW_OF_ASYNCIO, MessageOrId, check
+
+_NEEDS = "pulsar_retry.asyncio needs (pulsar-client 3.13 has it)"
+check(pulsar.asyncio, OF_ASYNCIO, _NEEDS)
+check(_pulsar, RAW_OF_ASYNCIO, _NEEDS)
 
 
-class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+class Consumer(Closing, pulsar.asyncio.Consumer):
     """A `pulsar.asyncio.Consumer` with retry letters, dead letters and nack delays.
 
     `Client.subscribe` makes it. It belongs to the event loop on which that call was awaited; on
@@ -60,7 +65,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     # -- receiving ------------------------------------------------------------------------------
 
-    async def receive(self, timeout_millis: int | None = None) -> Any:
+    async def receive(self, timeout_millis: int | None = None) -> pulsar.Message:
         """Return the next message, a plain `pulsar.Message`.
 
         A call that is cancelled or times out leaves the message for the next call. Messages that
@@ -101,7 +106,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
             timeout = None if deadline is None else max(0.0, deadline - loop.time())
         return receiving.wrap(raw)
 
-    async def batch_receive(self) -> list[Any]:
+    async def batch_receive(self) -> list[pulsar.Message]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
 
         A call that is cancelled leaves all messages for the next call.
@@ -118,7 +123,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> pulsar.Message:
         try:
             return await self.receive()
         except pulsar.AlreadyClosed:
@@ -126,7 +131,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     # -- settling -------------------------------------------------------------------------------
 
-    async def acknowledge(self, message: Any) -> None:
+    async def acknowledge(self, message: MessageOrId) -> None:
         """Acknowledge a message of either topic; its id is accepted too.
 
         It does not wait for the broker: pulsar-client sends acknowledgements in groups, within a
@@ -142,7 +147,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         except pulsar.PulsarException as error:
             raise failure(error) from None
 
-    async def acknowledge_cumulative(self, message: Any) -> None:
+    async def acknowledge_cumulative(self, message: MessageOrId) -> None:
         """Acknowledge everything up to *message* on the topic that it came from.
 
         See `pulsar_retry.Consumer.acknowledge_cumulative`. It never waits.
@@ -153,7 +158,9 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         with translating_errors():
             self._inner.acknowledge_cumulative(message)
 
-    async def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
+    async def negative_acknowledge(
+        self, message: MessageOrId, *, delay: Duration | None = None
+    ) -> None:
         """Have *message* redelivered later; see `pulsar_retry.Consumer.negative_acknowledge`.
 
         It does not wait for the broker; for an id, see `acknowledge`.
@@ -172,7 +179,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     async def reconsume_later(
         self,
-        message: Any,
+        message: pulsar.Message | list[pulsar.Message] | tuple[pulsar.Message, ...],
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -198,7 +205,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     async def reconsume_later_async(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -218,7 +225,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     async def reconsume_later_cumulative(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -236,7 +243,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     async def dead_letter(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         reason: str = "rejected",
         error: BaseException | None = None,
@@ -253,7 +260,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
 
     async def dead_letter_async(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         reason: str = "rejected",
         error: BaseException | None = None,
@@ -290,7 +297,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         self._arrivals.inbox.drop()
         self._inner.redeliver_unacknowledged_messages()
 
-    async def seek(self, messageid: Any) -> None:
+    async def seek(self, messageid: pulsar.MessageId | _pulsar.MessageId | int) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
         Only the topic is moved. The retry letters stay as they are.
@@ -299,10 +306,11 @@ class Consumer(Closing, pulsar.asyncio.Consumer):  # type: ignore[misc]  # pulsa
         self._arrivals.inbox.drop(letters=False)
         await self._pool.run(self._inner.seek, messageid)
 
-    async def get_last_message_id(self) -> Any:
+    async def get_last_message_id(self) -> _pulsar.MessageId:
         """Return the id of the last message of the topic."""
         self._bridge.check()
-        return await self._bridge.ask(self._consumer.get_last_message_id_async)
+        found: _pulsar.MessageId = await self._bridge.ask(self._consumer.get_last_message_id_async)
+        return found
 
     def topic(self) -> str:
         """Return the topic or the pattern, as it was given to `subscribe`."""

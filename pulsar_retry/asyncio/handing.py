@@ -76,7 +76,7 @@ class Handing:
             outbox = self._inside.outbox
             flight = placed = None
             if isinstance(letter, DelayRequest):
-                flight = outbox.retry_usual(raw, letter, waits=False)
+                flight = outbox.retry_usual(message, raw, letter, waits=False)
             if flight is None:
                 if isinstance(letter, DelayRequest):
                     letter = outbox.letters.remake(raw, letter)

@@ -16,7 +16,7 @@ from pulsar_retry.asyncio.closing import Closing
 from pulsar_retry.runtime import fork
 
 
-class Producer(Closing, pulsar.asyncio.Producer):  # type: ignore[misc]  # pulsar-client is untyped
+class Producer(Closing, pulsar.asyncio.Producer):
     """A `pulsar.asyncio.Producer`.
 
     `Client.create_producer` makes it. It belongs to the event loop on which that call was awaited,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+import _pulsar
 import attrs
 import pulsar
 import pulsar.asyncio
@@ -31,7 +32,7 @@ class _Source:
         self.reader.read_next_async(callback)
 
 
-class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-client is untyped
+class Reader(Closing, pulsar.asyncio.Reader):
     """A `pulsar.asyncio.Reader` that loses no message when a read is cancelled or times out.
 
     `Client.create_reader` makes it. It belongs to the event loop on which that call was awaited,
@@ -50,7 +51,7 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
         self._arrivals = Arrivals(Inbox(_Source(self._reader), None, lambda _: None), self._bridge)
         fork.guard(self, "_reader")
 
-    async def read_next(self, timeout_millis: int | None = None) -> Any:
+    async def read_next(self, timeout_millis: int | None = None) -> pulsar.Message:
         """Return the next message, a plain `pulsar.Message`.
 
         Args:
@@ -69,7 +70,7 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> pulsar.Message:
         try:
             return await self.read_next()
         except pulsar.AlreadyClosed:
@@ -86,7 +87,7 @@ class Reader(Closing, pulsar.asyncio.Reader):  # type: ignore[misc]  # pulsar-cl
             return True
         return bool(await self._bridge.ask(self._reader.has_message_available_async))
 
-    async def seek(self, messageid: Any) -> None:
+    async def seek(self, messageid: pulsar.MessageId | _pulsar.MessageId | int) -> None:
         """Move the reader to a message id or a time (milliseconds since 1970).
 
         Raises:

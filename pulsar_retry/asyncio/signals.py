@@ -53,7 +53,7 @@ def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
     if not of_loop.listeners:
         for number in SIGNALS:
             of_loop.before[number] = signal.getsignal(number)
-            loop.add_signal_handler(number, of_loop.tell, number)
+            _handle(loop, number, of_loop.tell)
     of_loop.listeners.append(asked)
     try:
         yield
@@ -61,6 +61,17 @@ def asked_by_signals(asked: Callable[[int], None]) -> Iterator[None]:
         of_loop.listeners.remove(asked)
         if not of_loop.listeners:
             for number, handler in of_loop.before.items():
-                loop.remove_signal_handler(number)
+                with contextlib.suppress(NotImplementedError):  # as in `_handle`
+                    loop.remove_signal_handler(number)
                 if handler is not None:  # None: the old handler was not set from Python
                     signal.signal(number, handler)
+
+
+def _handle(
+    loop: asyncio.AbstractEventLoop, number: signal.Signals, told: Callable[[int], None]
+) -> None:
+    """Have *told* called on *loop* with each signal of this number."""
+    try:
+        loop.add_signal_handler(number, told, number)
+    except NotImplementedError:  # on Windows, whose loop wakes up for Python's own handlers
+        signal.signal(number, lambda got, _: loop.call_soon_threadsafe(told, got))

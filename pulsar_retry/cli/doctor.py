@@ -68,7 +68,7 @@ def command(
         cluster,
         topic,
         subscription,
-        naming=naming,
+        naming=Naming(naming),
         retry_letter_topic=retry_letter_topic,
         dead_letter_topic=dead_letter_topic,
     )

@@ -16,7 +16,7 @@ from pulsar_retry.policy.checks import flag, not_blank, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.levels import DelayLevels
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, first_topic
+from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
 
 #: The types on which the broker delays messages and counts redeliveries.
 SHARED_TYPES = frozenset({pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared})
@@ -31,7 +31,7 @@ def make_plan(
     receiver_queue_size: Any,
     enable_retry: Any,
     dead_letter_policy: Any,
-    naming: Naming | str,
+    naming: NamingLike,
     delay_levels: str | DelayLevels,
     negative_ack_redelivery_delay_ms: Any,
     negative_ack_backoff: Backoff | None,

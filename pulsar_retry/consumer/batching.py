@@ -61,7 +61,6 @@ def batch_limits(policy: pulsar.ConsumerBatchReceivePolicy | None) -> tuple[int,
     if policy is None:
         return DEFAULT_BATCH_LIMITS
     if not isinstance(policy, pulsar.ConsumerBatchReceivePolicy):
-        accepted = "a pulsar.ConsumerBatchReceivePolicy"
-        raise ConfigError.bad("batch_receive_policy", policy, accepted)
+        raise ConfigError.bad("batch_receive_policy", policy, "a pulsar.ConsumerBatchReceivePolicy")
     raw = policy.policy()
     return (raw.getMaxNumMessages(), raw.getMaxNumBytes(), raw.getTimeoutMs())

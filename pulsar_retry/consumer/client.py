@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Never, ParamSpec, Self, TypeVar, cast
 
 import _pulsar
 import pulsar
@@ -38,7 +38,7 @@ from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.contact import Contact
 from pulsar_retry.runtime.exiting import keep_until_exit
 from pulsar_retry.runtime.timer import Timer
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import Naming, NamingLike
 
 # The defaults of pulsar-client itself. The schema is the one instance that pulsar-client shares.
 _BYTES = inspect.signature(pulsar.Client.subscribe).parameters["schema"].default
@@ -47,15 +47,16 @@ _CRYPTO_FAIL = pulsar.ConsumerCryptoFailureAction.FAIL
 
 _SIGNATURE = inspect.signature(pulsar.Client.__init__)
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def _as(original: Any) -> Callable[[_Method], _Method]:
-    """Give a method the name, docstring and signature of *original*, but keep its static type."""
-    return cast("Callable[[_Method], _Method]", wraps(original))
+def _as(original: Callable[P, R]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Give a method the name, docstring and signature of *original*."""
+    return cast("Callable[[Callable[..., R]], Callable[P, R]]", wraps(original))
 
 
-class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
+class Client(pulsar.Client):
     """A `pulsar.Client` whose consumers support retry letters, dead letters and nack delays.
 
     Accepts every argument of `pulsar.Client`, has all its methods, and works as a context manager.
@@ -127,25 +128,25 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         return contextlib.nullcontext() if self._contact is None else self._contact.awaited()
 
     @_as(pulsar.Client.create_producer)
-    def create_producer(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+    def create_producer(self, *args: Any, **kwargs: Any) -> pulsar.Producer:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             producer = super().create_producer(*args, **kwargs)
-        producer._owner = self  # noqa: SLF001 - the producer keeps its client alive
+        vars(producer)["_owner"] = self  # the producer keeps its client alive
         fork.guard(producer, "_client", "_producer")
         return producer
 
     @_as(pulsar.Client.create_reader)
-    def create_reader(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+    def create_reader(self, *args: Any, **kwargs: Any) -> pulsar.Reader:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             reader = super().create_reader(*args, **kwargs)
         fork.guard(reader, "_reader")
         return reader
 
     @_as(pulsar.Client.create_table_view)
-    def create_table_view(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102 - wrapped
+    def create_table_view(self, *args: Any, **kwargs: Any) -> pulsar.TableView:  # noqa: D102 - wrapped
         with self._awaiting_contact():
             view = super().create_table_view(*args, **kwargs)
-        view._owner = self  # noqa: SLF001 - as for a producer
+        vars(view)["_owner"] = self  # as for a producer
         fork.guard(view, "_table_view")
         return view
 
@@ -154,8 +155,8 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         topic: str | list[str] | re.Pattern[str],
         subscription_name: str,
         consumer_type: pulsar.ConsumerType = pulsar.ConsumerType.Exclusive,
-        schema: Any = _BYTES,
-        message_listener: Callable[[Consumer, Any], Any] | None = None,
+        schema: pulsar.schema.Schema = _BYTES,
+        message_listener: Callable[[Consumer, pulsar.Message], object] | None = None,
         receiver_queue_size: int = 1000,
         max_total_receiver_queue_size_across_partitions: int = 50000,
         consumer_name: str | None = None,
@@ -179,7 +180,7 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         crypto_failure_action: pulsar.ConsumerCryptoFailureAction = _CRYPTO_FAIL,
         *,
         enable_retry: bool = False,
-        naming: Naming | str = Naming.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
         delay_levels: str | DelayLevels = DEFAULT_DELAY_LEVELS,
         negative_ack_backoff: Backoff | None = None,
         max_pending_letters: int = 1000,
@@ -189,9 +190,12 @@ class Client(pulsar.Client):  # type: ignore[misc]  # pulsar-client is untyped
         max_unacked_messages: int = DEFAULT_LIMIT,
         letter_encryption_key: str | None = None,
         plain_letters: bool = False,
-        **newer: Any,
+        **newer: Never,
     ) -> Consumer:
         """Subscribe to a topic, as `pulsar.Client.subscribe` does, with support for letters.
+
+        A new subscription is Exclusive and starts after the latest message, as in pulsar-client;
+        one of `subscriber` is Shared and starts at the earliest message.
 
         The positional arguments are those of `pulsar.Client.subscribe`; the keyword-only arguments
         after them are new. With ``enable_retry`` the consumer reads the topic and the retry topic.

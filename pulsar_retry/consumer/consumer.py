@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import _pulsar
 import pulsar
-from pulsar import Message
 
 from pulsar_retry.consumer.handoff.lists import settle_each
 from pulsar_retry.consumer.handoff.making import handed_on
@@ -27,9 +26,10 @@ from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
+from pulsar_retry.runtime.upstream import Message, MessageOrId
 
 
-class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyped
+class Consumer(pulsar.Consumer):
     """A `pulsar.Consumer` with retry letters, dead letters and nack delays.
 
     `Client.subscribe` makes it. Everything that `pulsar.Consumer` does works the same. All methods
@@ -39,17 +39,12 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     and `get_last_message_id` refer to the topic only; everything else applies to both.
     """
 
-    # `_client`, `_consumer` and `_schema` are the attributes of `pulsar.Consumer`.
-    _client: Any
-    _consumer: Any
-    _schema: Any
-
-    def __init__(self, client: pulsar.Client, schema: Any, plan: Plan, timer: Timer) -> None:
+    def __init__(self, client: Any, schema: Any, plan: Plan, timer: Timer) -> None:
         clock = client._clock  # noqa: SLF001
         watch = plan.watch(clock.time)
         self._client, self._consumer, self._schema = client, None, schema
         self._plan, self._timer, self._watch = plan, timer, watch
-        self._ledger = watch.ledger
+        self._events = watch.ledger.messages
         self._in_hand = in_hand = InHand(client, plan, timer, clock)
         self._settling = settling = MessageSettler(in_hand, plan, watch)
         self._outbox = outbox = Outbox(
@@ -111,7 +106,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def receive(self, timeout_millis: int | None = None) -> Any:
+    def receive(self, timeout_millis: int | None = None) -> pulsar.Message:
         """Return the next message of the topic or its retry topic, a plain `pulsar.Message`.
 
         With a dead-letter policy of N retries on a Shared or Key_Shared subscription, a message
@@ -162,7 +157,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         message._schema = self._schema  # noqa: SLF001
         return message
 
-    def batch_receive(self) -> list[Any]:
+    def batch_receive(self) -> list[pulsar.Message]:
         """Return messages as the batch receive policy says, without the dead-lettered ones.
 
         While messages of the topic arrive steadily, a batch has no letters; a later call has them.
@@ -173,13 +168,15 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         receiving = self._receiving
         if not receiving.takes_batches():
             return receiving.batch()
-        limit, schema, messages = receiving.limit, self._schema, []
+        messages: list[pulsar.Message] = []
+        limit, schema = receiving.limit, self._schema
         has_letters = receiving.inbox is not None
         self._in_hand.is_asking = True
         batch = self._consumer.batch_receive()
-        trusted = receiving.is_trusted()
+        trusted, is_plain = receiving.is_trusted(), receiving.is_plain
         for raw in batch:
-            if (trusted and raw.redelivery_count() <= limit) or not receiving.is_surplus(raw):
+            is_usual = is_plain or (trusted and raw.redelivery_count() <= limit)
+            if is_usual or not receiving.is_surplus(raw):
                 message = Message()
                 message._message = raw  # noqa: SLF001 - as `message_of` makes it
                 message._schema = schema  # noqa: SLF001
@@ -191,7 +188,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     # -- acknowledgements and nacks ---------------------------------------------------------------
 
-    def acknowledge(self, message: Any) -> None:
+    def acknowledge(self, message: MessageOrId) -> None:
         """Acknowledge a message of either topic; its id is accepted too."""
         # Written out for speed: this code runs for every message.
         if isinstance(message, Message) and (
@@ -203,14 +200,14 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
             self._in_hand.settled += 1
             if self._nacked:
                 self._in_hand.main.nacks.cancel(raw.message_id())
-            ledger = self._ledger
-            ledger.acknowledged = count = ledger.acknowledged + 1
-            if count >= ledger.due:
+            events = self._events
+            events.count = count = events.count + 1
+            if count >= events.due:
                 self._watch.acknowledged(raw)
         else:
             self._settling.acknowledge(message)
 
-    def acknowledge_cumulative(self, message: Any) -> None:
+    def acknowledge_cumulative(self, message: MessageOrId) -> None:
         """Acknowledge everything up to *message*, or its id, on the topic that it came from.
 
         Only for Exclusive and Failover subscriptions. The retry topic is always Shared, and has no
@@ -222,7 +219,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
         """
         self._settling.up_to(message)()
 
-    def negative_acknowledge(self, message: Any, *, delay: Duration | None = None) -> None:
+    def negative_acknowledge(self, message: MessageOrId, *, delay: Duration | None = None) -> None:
         """Have *message* redelivered later.
 
         Settling the message before that cancels the nack. The broker can only redeliver a whole
@@ -283,7 +280,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def reconsume_later(
         self,
-        message: Any,
+        message: pulsar.Message | list[pulsar.Message] | tuple[pulsar.Message, ...],
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -327,7 +324,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def reconsume_later_async(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -349,7 +346,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def reconsume_later_cumulative(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         delay: Duration | None = None,
         level: int | None = None,
@@ -379,7 +376,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def dead_letter(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         reason: str = "rejected",
         error: BaseException | None = None,
@@ -404,7 +401,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     def dead_letter_async(
         self,
-        message: Any,
+        message: pulsar.Message,
         *,
         reason: str = "rejected",
         error: BaseException | None = None,
@@ -418,7 +415,7 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
 
     # -- the rest of pulsar.Consumer, for two topics --------------------------------------------
 
-    def seek(self, messageid: Any) -> None:
+    def seek(self, messageid: pulsar.MessageId | _pulsar.MessageId | int) -> None:
         """Move the subscription to a message id or a time (milliseconds since 1970).
 
         Only the topic is moved. The retry letters stay as they are. Messages that were fetched
@@ -484,12 +481,12 @@ class Consumer(pulsar.Consumer):  # type: ignore[misc]  # pulsar-client is untyp
     def _close_parts(self) -> None:
         """Wait for letters in flight, then close the resources that they needed."""
         self._settling.close()
-        self._ledger.detach(self._in_hand)
+        self._watch.ledger.detach(self._in_hand)
         self._outbox.close()
 
     def _give_up(self) -> None:
         """Fail the letters in flight, because pulsar-client was shut down."""
-        self._ledger.detach(self._in_hand)
+        self._watch.ledger.detach(self._in_hand)
         self._outbox.give_up()
 
     def __enter__(self) -> Self:

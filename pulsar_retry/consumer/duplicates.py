@@ -21,10 +21,14 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
+import _pulsar
+
 from pulsar_retry.letters.identity import identity_of
 from pulsar_retry.letters.plan import DEFAULT_MOST, Plan
 from pulsar_retry.letters.stamps import made_at
+from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import READ
 from pulsar_retry.wire.properties import (
     DELAY,
@@ -223,6 +227,8 @@ class Deduper:
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         """Start with the plan of a subscription with retries."""
+        module = native().module
+        self._prints = None if module is None else module.Prints(tuple(_VARYING), FAILURE)
         self._window = LetterWindow(plan.dedupe_letters, clock=clock.time, steady=clock.monotonic)
         self.clear = self._window.clear
         self.settled = self._window.settled
@@ -230,17 +236,15 @@ class Deduper:
 
     def delivered(self, raw: Any, letter: LetterId) -> bool:
         """Record a raw letter; tell whether it is superfluous and must only be acknowledged."""
-        try:
-            properties = raw.properties()
-            identity = identity_of(raw, properties)
-            print_ = fingerprint(properties, raw.data(), _compared_values(raw), identity)
-        except UnicodeDecodeError:
+        found = None
+        if self._prints is not None and type(raw) is _pulsar.Message:
+            found = self._prints.of(raw)  # None: it is not a usual letter
+        if found is None:
+            found = _read(raw)
+        if not found:
             return False
-        if print_ is None:
-            return False
-        if not self._window.delivered(
-            letter, print_, made_at(properties, raw.publish_timestamp() / 1000)
-        ):
+        print_, made = found
+        if not self._window.delivered(letter, print_, made):
             return False
         _log.info(
             "letter %s of %s is dropped: its message was handled after the letter was published",
@@ -255,10 +259,26 @@ class Deduper:
         return self._window.dropped
 
 
+def _read(raw: Any) -> tuple[Fingerprint, float] | None:
+    """Return the fingerprint of a raw letter, and when it was made, in seconds since 1970.
+
+    The extension module has a copy of this rule, `Prints`.
+    """
+    try:
+        properties = raw.properties()
+        identity = identity_of(raw, properties)
+        print_ = fingerprint(properties, raw.data(), _compared_values(raw), identity)
+    except UnicodeDecodeError:
+        return None
+    if print_ is None:
+        return None
+    return print_, made_at(properties, raw.publish_timestamp() / 1000)
+
+
 def _compared_values(raw: Any) -> tuple[object, ...]:
     """Return the content of a message other than its properties and payload."""
     return (
-        raw.has_null_value(),
+        has_null_value(raw),
         raw.partition_key(),
         raw.ordering_key(),
         raw.event_timestamp(),

@@ -23,7 +23,7 @@ from pulsar_retry.runtime.raw import id_of, raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.wire.names import logical
 
-#: At high rates, the approximate number of seconds between two checks of received messages.
+#: At high rates, about one message in this number of seconds is checked.
 _CHECK_INTERVAL = 0.001
 
 #: At least one in this number of messages is checked.
@@ -129,15 +129,15 @@ class InHand:
         self.is_asking = False
         unsettled = self.unsettled
         self._stall.look(unsettled, self.pending_nacks)
-        for each in messages:
+        for each in messages[:: 1 if self._looks_at_each else self._step]:
             self._check_message(raw_of(each))
         if self._looks_at_each:
             self.looks_at = 0
             return
-        now = self._now()
-        if now - self._looked < _CHECK_INTERVAL:
+        now, interval = self._now(), _CHECK_INTERVAL * len(messages)
+        if now - self._looked < interval:
             self._step = min(2 * self._step, _MOST_UNCHECKED)
-        elif now - self._looked > 10 * _CHECK_INTERVAL:
+        elif now - self._looked > 10 * interval:
             self._step = 1
         self._looked = now
         self.looks_at = self.received + min(self._stall.next_look(unsettled), self._step)

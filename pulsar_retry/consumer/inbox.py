@@ -4,10 +4,12 @@ There are two raw consumers instead of pulsar-client's list consumer for two rea
 topic has to be Shared and read from its start, whatever the main subscription is. And a list
 consumer has no `topic`, `seek` and `get_last_message_id` (and is slower).
 
-While messages arrive steadily, they are taken directly from pulsar-client's queues. A source that
-was found empty is *armed*: one asynchronous receive waits in it and brings its message here, where
-a blocked `receive` waits. So an interrupted or timed-out `receive` loses no message: it stays here
-for the next call.
+While messages arrive steadily, they are taken directly from pulsar-client's queues, a few
+milliseconds from one source and then from the other. A source that was found empty is *armed*: one
+asynchronous receive waits in it and brings its message here, where a blocked `receive` waits. So an
+interrupted or timed-out `receive` loses no message: it stays here for the next call. An
+asynchronous receive costs more than the message itself. So a source that had messages a moment ago
+is asked again a moment later instead, as long as the other source has messages.
 
 pulsar-client can overlook such an asynchronous receive: it checks whether one waits, and then puts
 the message into its queue. A receive that begins in between waits for the next message, which may
@@ -45,6 +47,14 @@ LOOK_INTERVAL = 0.2
 #: pulsar-client's listener thread is busy, for example with the listener of another consumer.
 _KEEP_SECONDS = 10.0
 
+#: Seconds for which one source is read while both have messages, and after which a source that had
+#: messages is asked again.
+TURN_SECONDS = 0.002
+
+#: The time-out in milliseconds of a receive that does not wait. With 0, an empty queue costs a wait
+#: of about 0.06 ms, because Linux rounds such times up.
+_NO_WAIT = -1
+
 #: How many seconds closed consumers have to answer their last receives.
 _CALLBACK_PATIENCE = 2.0
 
@@ -61,17 +71,21 @@ class _Source:
         keep: Seconds for which an overlooked message is kept; 0 if the order does not matter.
         overlooked: Raw messages that its queue had although a receive waits there, and until when
             each is kept, in case an older one comes.
+        had_at: When it last had a message in its queue, by the clock.
+        asked_at: It is not asked before that time, unless it was armed since.
     """
 
     raw: Any
     letters: bool
     keep: float = 0.0
+    had_at: float = float("-inf")
+    asked_at: float = float("-inf")
     armed: bool = False
     is_asked: bool = False
     overlooked: deque[tuple[Any, float]] = attrs.Factory(deque)
 
 
-@attrs.frozen
+@attrs.define(eq=False)  # not frozen: making it is on the path of each letter
 class Item:
     """A message that waits here, or was taken.
 
@@ -135,7 +149,9 @@ class Inbox:
         self._main = _Source(main, letters=False, keep=_KEEP_SECONDS if ordered else 0.0)
         # A source that does not exist counts as armed for ever. Letters have no order.
         self._retry = _Source(retry, letters=True, armed=retry is None)
+        # The source whose turn it is comes first.
         self._turn = (self._main, self._retry)
+        self._turn_ends = float("-inf")
         self._letter_seen = letter_seen
         # Guards everything below and `fast_receive`. It is never held during a call of
         # pulsar-client that can run a callback.
@@ -233,39 +249,66 @@ class Inbox:
             self._clock.sleep(0.001)
 
     def _take(self) -> Item | None:
-        """Return an available message, otherwise None; the two sources take turns."""
+        """Return an available message, otherwise None; the two sources take turns.
+
+        If it returns None, both sources are armed, or had no message.
+        """
+        now = self._clock.monotonic()
+        self.look_if_due(now)
         if self._ready and (item := self._pop()) is not None:
             return item
         first, second = self._turn
-        if not second.armed:
-            # If both have messages, the other one comes first next time.
-            self._turn = (second, first)
-            if (item := self._poll(second)) is not None:
-                return item
-        if not first.armed and (item := self._poll(first)) is not None:
-            return item
-        self.look_if_due(self._clock.monotonic())
+        if now >= self._turn_ends:
+            first, second = second, first
+            self._begin_turn(first, second, now)
+        message = None
+        if not first.armed and now >= first.asked_at:
+            message = self._ask(first, now)
+        if message is None and not second.armed and now >= second.asked_at:
+            message = self._ask(second, now)
+            if message is not None:
+                self._begin_turn(second, first, now)
+                first = second
+        if message is not None:
+            if first.letters:
+                self._letter_seen(message)
+            else:
+                self._let_flow(now)
+            return Item(first, message, armed=False)
+        self._arm(self._main)
+        self._arm(self._retry)
         return self._pop() if self._ready else None
 
-    def _poll(self, source: _Source) -> Item | None:
-        """Return a message that pulsar-client has fetched, or arm *source* if it has none."""
-        if not self._polls:
-            self._arm(source)
-            return None
-        try:
-            message = source.raw.receive(0)
-        except _pulsar.Timeout:
-            self._arm(source)
-            return None
-        if source.letters:
-            self._letter_seen(message)
-            return Item(source, message, armed=False)
-        self.look_if_due(self._clock.monotonic())
-        if self.fast_receive is None:
+    def _begin_turn(self, first: _Source, second: _Source, now: float) -> None:
+        self._turn = (first, second)
+        self._turn_ends = now + TURN_SECONDS
+
+    def _ask(self, source: _Source, now: float) -> Any:
+        """Return a raw message that pulsar-client has fetched; None if it has none.
+
+        Then *source* is asked again in a moment, or armed.
+        """
+        if self._polls:
+            try:
+                message = source.raw.receive(_NO_WAIT)
+            except _pulsar.Timeout:
+                pass
+            else:
+                source.had_at = now
+                return message
+            if self.arms and now < source.had_at + TURN_SECONDS:
+                source.asked_at = now + TURN_SECONDS
+                return None
+        self._arm(source)
+        return None
+
+    def _let_flow(self, now: float) -> None:
+        """Have messages of the topic taken directly, until it is the retry topic's turn."""
+        if self.fast_receive is None and now < self._turn_ends:
             with self._changed:
-                if self._retry.armed and not self._ready:
-                    self.fast_receive = source.raw.receive
-        return Item(source, message, armed=False)
+                # Another thread may have armed it: then an older message is under way.
+                if not self._ready and not self._main.armed:
+                    self.fast_receive = self._main.raw.receive
 
     def _wait(self, timeout: float | None) -> Item:
         """Wait for the next message that arrives here, and return it."""
@@ -338,6 +381,7 @@ class Inbox:
             if source.armed or self._closed is not None or not self.arms:
                 return
             source.armed = source.is_asked = True
+            source.asked_at = float("-inf")
             self._unanswered += 1
             if source is self._main:
                 self.fast_receive = None
@@ -371,11 +415,13 @@ class Inbox:
         self.on_ready()
 
     def look_if_due(self, now: float) -> None:
-        """Look for overlooked messages, unless that was done a moment ago.
+        """Look for letters if it is their turn, and now and then for overlooked messages.
 
         Args:
             now: The time of the clock.
         """
+        if self.fast_receive is not None and not self._retry.armed and now >= self._turn_ends:
+            self._give_turn_to_letters(now)
         if now < self._looks_at:
             return
         self._looks_at = now + LOOK_INTERVAL
@@ -395,12 +441,27 @@ class Inbox:
         if placed:
             self.on_ready()
 
+    def _give_turn_to_letters(self, now: float) -> None:
+        """Have a letter wait here if there is one; otherwise messages of the topic flow on."""
+        if not self.arms:
+            self.ran_dry()  # a letter must not wait here: the next receive asks for one
+            return
+        self._begin_turn(self._main, self._retry, now)
+        if now < self._retry.asked_at:
+            return
+        # If it is closed, the next receive says so: this caller has a message in hand.
+        with contextlib.suppress(_pulsar.PulsarException):
+            if (letter := self._ask(self._retry, now)) is not None:
+                self._begin_turn(self._retry, self._main, now)
+                with self._changed:
+                    self._place(Item(self._retry, letter, armed=False))
+
     def _queued(self, source: _Source) -> Any:
         """Return a raw message from pulsar-client's queue; None if there is none."""
         if not self._polls:
             return None
         try:
-            return source.raw.receive(0)
+            return source.raw.receive(_NO_WAIT)
         except _pulsar.PulsarException:  # a time-out, or closed
             return None
 

@@ -77,7 +77,8 @@ def _names(topic: Any) -> set[str]:
 
 #: The instance of this process. A forked child cannot use the consumers of its parent.
 MOVES = Moves()
-os.register_at_fork(after_in_child=MOVES.clear)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=MOVES.clear)
 
 
 class HeldMessages:

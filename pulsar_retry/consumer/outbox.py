@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import _pulsar
-import pulsar
 
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
@@ -41,7 +40,7 @@ class Outbox:
 
     def __init__(
         self,
-        client: pulsar.Client,
+        client: Any,
         schema: Any,
         plan: Plan,
         *,
@@ -100,8 +99,9 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off = self._open()
-        source, options = self._start_hand_on(raw, keep=keep)
-        return hand_off.hand_on(raw, source, letter, **options)
+        source, was_letter, ended = self._start_hand_on(raw, raw)
+        kept = self.kept.keep if keep else None
+        return hand_off.hand_on(raw, source, letter, was_letter=was_letter, ended=ended, keep=kept)
 
     def retry(
         self,
@@ -118,7 +118,7 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         if (usual := self.usual(message, delay, level, properties)) is not None:
-            future = self.retry_usual(*usual)
+            future = self.retry_usual(message, *usual)
             if future is not None:
                 return future
         return self.hand_on(*self.letters.retry(message, delay, level, properties))
@@ -141,21 +141,30 @@ class Outbox:
         return self.letters.usual(message, delay, level)
 
     def retry_usual(
-        self, raw: Any, request: DelayRequest, *, waits: bool = True
+        self, message: Any, raw: Any, request: DelayRequest, *, waits: bool = True
     ) -> Future[None] | None:
         """Do what `retry` does in C++ if the letter is a usual one; otherwise return None.
 
-        With *waits* the call blocks until a permit is free. It never waits for a producer.
+        With *waits* the call blocks until a permit is free. It never waits for a producer. *raw* is
+        the raw *message*.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off, letters = self._open(), self._usual
-        if letters is None or not letters.can(hand_off):
+        if letters is None or (producer := letters.producer(hand_off)) is None:
             return None
-        source, options = self._start_hand_on(raw, keep=False)
-        del options["keep"]
-        handed = letters.hand_on(hand_off, raw, source, request, waits=waits, **options)
+        source, was_letter, ended = self._start_hand_on(message, raw)
+        handed = letters.hand_on(
+            hand_off,
+            producer,
+            raw,
+            source,
+            request,
+            was_letter=was_letter,
+            waits=waits,
+            ended=ended,
+        )
         if handed is None:
             self._in_hand.settled -= 1
         return handed
@@ -163,8 +172,11 @@ class Outbox:
     def hand_on_now(self, raw: Any, letter: Letter, *, keep: bool = False) -> Future[None] | None:
         """Do what `hand_on` does if that does not block; otherwise return None."""
         hand_off = self._open()
-        source, options = self._start_hand_on(raw, keep=keep)
-        handed = hand_off.hand_on_now(raw, source, letter, **options)
+        source, was_letter, ended = self._start_hand_on(raw, raw)
+        kept = self.kept.keep if keep else None
+        handed = hand_off.hand_on_now(
+            raw, source, letter, was_letter=was_letter, ended=ended, keep=kept
+        )
         if handed is None:
             self._in_hand.settled -= 1
         return handed
@@ -174,19 +186,25 @@ class Outbox:
             raise ConsumerClosedError("the consumer is closed")
         return self._hand_off
 
-    def _start_hand_on(self, raw: Any, *, keep: bool) -> tuple[Any, dict[str, Any]]:
-        """Record that *raw* is handed on; return its raw consumer and the options of `hand_on`."""
+    def _start_hand_on(self, message: Any, raw: Any) -> tuple[Any, bool, Callable[[], None] | None]:
+        """Record that a message is handed on.
+
+        Args:
+            message: The message. If it is not raw, its topic's name need not be read.
+            raw: The raw message.
+
+        Returns:
+            Its raw consumer; whether it is a letter; and what to call when the hand-off has
+            succeeded.
+        """
         in_hand, letters = self._in_hand, self._in_hand.letters
-        was_letter = in_hand.is_letter(raw)
-        ended: Callable[[], None] | None = None
-        if was_letter and letters is not None:
-            ended = letters.handing_on(raw)
+        was_letter = letters is not None and letters.includes(message)
+        ended = letters.handing_on(raw) if was_letter and letters is not None else None
         source = in_hand.source(letter=was_letter)
         if source.nacks.pending.entries:
             source.nacks.cancel(raw.message_id())
         in_hand.settled += 1  # undone if the hand-off fails
-        kept = self.kept.keep if keep else None
-        return source.raw, {"was_letter": was_letter, "ended": ended, "keep": kept}
+        return source.raw, was_letter, ended
 
     def dead_letter_redelivered(self, raw: Any) -> bool:
         """Dead-letter a message whose redeliveries are used up, without blocking the caller.

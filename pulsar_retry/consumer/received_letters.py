@@ -15,6 +15,7 @@ from pulsar import Message
 
 from pulsar_retry.consumer.duplicates import Deduper, LetterId
 from pulsar_retry.letters.plan import Plan
+from pulsar_retry.native.loading import native
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.raw import id_of, position_of, raw_of
 from pulsar_retry.wire.names import logical
@@ -174,6 +175,7 @@ class ReceivedLetters:
         self._in_hand = None if plan.shared else DeliveredLetters()
         self._deduper = Deduper(plan, clock) if plan.dedupe_letters else None
         self._latest: tuple[Any, LetterId | None] = (None, None)
+        self._native = native().module
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -189,11 +191,13 @@ class ReceivedLetters:
 
     def came(self, raw: Any) -> None:
         """Record a raw letter, so that its acknowledgement or nack goes to the retry topic."""
-        message_id = raw.message_id()
-        position = position_of(message_id)
+        if self._native is not None and type(raw) is _pulsar.Message:
+            position = self._native.position(raw)
+        else:
+            position = position_of(raw.message_id())
         self._ledgers.seen(raw, position[0])
         if self._in_hand is not None:
-            self._in_hand.add(message_id)
+            self._in_hand.add(raw.message_id())
         self._latest = (raw, position)
 
     def position(self, raw: Any) -> LetterId | None:
@@ -205,7 +209,7 @@ class ReceivedLetters:
             return None  # every letter is recorded before it gets here
         return position_of(raw.message_id()) if self.includes(raw) else None
 
-    def delivers(self, message: Message, position: LetterId) -> None:
+    def delivers(self, message: Any, position: LetterId) -> None:
         """Note the position of a letter in the *message* that the application gets."""
         message._position = position  # noqa: SLF001 - `acknowledged` reads it
         self._latest = (None, None)  # do not keep the message alive longer than its receiver
@@ -220,13 +224,9 @@ class ReceivedLetters:
         raw = raw_of(message)
         return isinstance(raw, _pulsar.MessageId) and self._ledgers.holds(raw)
 
-    def is_duplicate(self, raw: Any) -> bool:
-        """Tell whether *raw* is the second letter of one delivery."""
-        return (
-            self._deduper is not None
-            and (position := self.position(raw)) is not None
-            and self._deduper.delivered(raw, position)
-        )
+    def is_duplicate(self, raw: Any, position: LetterId) -> bool:
+        """Tell whether the letter *raw* is the second letter of one delivery."""
+        return self._deduper is not None and self._deduper.delivered(raw, position)
 
     # -- settling -------------------------------------------------------------------------------
 

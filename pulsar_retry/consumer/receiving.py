@@ -11,9 +11,11 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.consumer.batching import DEFAULT_BATCH_LIMITS
+from pulsar_retry.consumer.duplicates import LetterId
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.inbox import Inbox
 from pulsar_retry.consumer.outbox import Outbox
+from pulsar_retry.consumer.received_letters import ReceivedLetters
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
@@ -209,8 +211,17 @@ class Receiving:
 
     def is_surplus(self, raw: Any) -> bool:
         """Tell whether *raw* must not be handled; then it is settled, or will be redelivered."""
-        return not self.is_plain and (
-            self._is_lost(raw) or self._is_duplicate(raw) or self._is_used_up(raw)
+        if self.is_plain:
+            return False
+        letters = self._in_hand.letters
+        position = None if letters is None else letters.position(raw)
+        if letters is None or position is None:
+            is_lost = not self.is_trusted() and comes_again(raw, self._plan.topic)
+            return is_lost or self._is_used_up(raw)
+        return (
+            self._is_lost_letter(raw, letters)
+            or self._is_duplicate(raw, position, letters)
+            or self._is_used_up(raw)
         )
 
     def is_trusted(self) -> bool:
@@ -221,24 +232,22 @@ class Receiving:
             self.inbox.look_if_due(now)
         return now < self.trusted_until
 
-    def _is_lost(self, raw: Any) -> bool:
-        """Tell whether the connection that delivered *raw* is gone.
+    def _is_lost_letter(self, raw: Any, letters: ReceivedLetters) -> bool:
+        """Tell whether the connection that delivered the letter *raw* is gone.
 
         In that case the broker delivers the message again and pulsar-client drops the
-        acknowledgement, so the message would be handled twice. In doubt the answer is False.
+        acknowledgement, so the message would be handled twice. In doubt the answer is False. For
+        messages of the topic, `is_surplus` decides this itself.
         """
-        retry, letters = self._in_hand.retry, self._in_hand.letters
-        if retry is None or letters is None or letters.position(raw) is None:
-            return not self.is_trusted() and comes_again(raw, self._plan.topic)
-        if retry.raw.is_connected() or not comes_again(raw, self._plan.topic):
+        retry = self._in_hand.source(letter=True).raw
+        if retry.is_connected() or not comes_again(raw, self._plan.topic):
             return False
         letters.comes_again(raw)
         return True
 
-    def _is_duplicate(self, raw: Any) -> bool:
+    def _is_duplicate(self, raw: Any, position: LetterId, letters: ReceivedLetters) -> bool:
         """Tell whether *raw* is the second letter of one delivery; then it is settled."""
-        letters = self._in_hand.letters
-        if letters is None or not letters.is_duplicate(raw):
+        if not letters.is_duplicate(raw, position):
             return False
         self._in_hand.took((raw,))
         # If the consumer is closed, the letter will be redelivered.

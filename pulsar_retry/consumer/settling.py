@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import _pulsar
-from pulsar import Message
 
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.nacks.chunks import ChunkedId
@@ -15,6 +14,7 @@ from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.counting import SUPERSEDED
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.runtime.raw import id_of, raw_of
+from pulsar_retry.runtime.upstream import Message
 from pulsar_retry.wire.properties import reconsume_times
 
 
@@ -33,10 +33,7 @@ class MessageSettler:
         """Acknowledge a message or an id, and count it."""
         letter = self._in_hand.is_letter(message)
         self._acknowledge_uncounted(message, letter=letter)
-        if letter:
-            self._watch.letter_acknowledged(raw_of(message))
-        else:
-            self._count(raw_of(message))
+        self._count(raw_of(message), letter=letter)
         if isinstance(message, Message):
             message._settled = True  # noqa: SLF001 - see `LetterMaker`
 
@@ -60,12 +57,12 @@ class MessageSettler:
         if source.nacks.pending.entries:
             source.nacks.cancel(id_of(message))
 
-    def _count(self, raw: Any) -> None:
-        """Count one acknowledgement of a message of the topic, and report it if that is due."""
-        ledger = self._ledger
-        ledger.acknowledged = count = ledger.acknowledged + 1
-        if count >= ledger.due:
-            self._watch.acknowledged(raw)
+    def _count(self, raw: Any, *, letter: bool = False) -> None:
+        """Count one acknowledgement, and report it if that is due."""
+        events = self._ledger.letters if letter else self._ledger.messages
+        events.count = count = events.count + 1
+        if count >= events.due:
+            self._watch.acknowledged(raw, letter=letter)
 
     def up_to(self, message: Any) -> Callable[[], None]:
         """Return a function that acknowledges everything up to *message*, as of now."""

@@ -23,8 +23,8 @@ def next_stamp(now: float, *earlier: int) -> int:
 
 def stamp_of(properties: Mapping[str, str]) -> int | None:
     """Return the stamp of a letter; None if it has none, or an invalid one."""
-    text = properties.get(FAILURE_STAMP, "")
-    return int(text) if _STAMP.fullmatch(text) else None
+    text = properties.get(FAILURE_STAMP)
+    return int(text) if text and _STAMP.fullmatch(text) else None
 
 
 def made_at(properties: Mapping[str, str], published: float) -> float:
@@ -34,4 +34,5 @@ def made_at(properties: Mapping[str, str], published: float) -> float:
         properties: The letter's properties.
         published: When it was published, by the clock of its publisher.
     """
-    return max(published, (stamp_of(properties) or 0) / 1e6)
+    stamp = stamp_of(properties)
+    return published if stamp is None else max(published, stamp / 1e6)

@@ -19,6 +19,8 @@ from typing import Final, Protocol
 
 #: At very high rates, one in this number of acknowledgements is sampled.
 MOST_APART = 1024
+#: The same for letters. Bursts of them are followed by hours with few.
+MOST_LETTERS_APART = 16
 #: At high rates, the seconds between two samples.
 _SAMPLE_INTERVAL = 0.01
 
@@ -80,6 +82,41 @@ class Tally:
         counts[value] = counts.get(value, 0) + times
 
 
+class Sampling:
+    """Decides which of many events are sampled: all at low rates, some at high rates.
+
+    After a burst, at most *most_apart* events pass before the rate is noticed to be low.
+
+    Not thread-safe, but see `count`.
+
+    Attributes:
+        count: The number of events. Threads add to it without a lock: the interpreter switches
+            threads only at calls and jumps, and ``+= 1`` has neither.
+        due: At this count, the next event is sampled (`sampled`).
+    """
+
+    def __init__(self, most_apart: int) -> None:
+        self.count = 0
+        self.due = 1
+        self._most_apart = most_apart
+        self.all = False
+        self._sampled = 0
+        self._sampled_at = 0.0
+        self._distance = 1
+
+    def sampled(self, now: float) -> int:
+        """Record a sample at *now* seconds; return the number of events that it stands for."""
+        weight = self.count - self._sampled
+        if weight > 0:
+            took = now - self._sampled_at
+            fast = took < _SAMPLE_INTERVAL
+            apart = 2 * self._distance if fast else int(weight * _SAMPLE_INTERVAL / took)
+            self._distance = min(max(1, apart), self._most_apart)
+            self._sampled, self._sampled_at = self.count, now
+        self.due = self.count + (1 if self.all else self._distance)
+        return weight
+
+
 class Ledger:
     """The counts of one subscription in this process, for all its consumers.
 
@@ -88,22 +125,17 @@ class Ledger:
     Attributes:
         topic: The topic's name, for its label.
         subscription: The subscription's name, for its label.
-        acknowledged: The number of acknowledgements. Code that adds to it must check `due`.
-        due: At this number of acknowledgements, the next one is sampled (`look`).
+        messages: The acknowledgements of messages of the topic. Code that adds to its count must
+            check when the next sample is due.
+        letters: Those of retry letters, which are sampled apart, since their values differ.
         lock: Held during changes of the objects that `tally` and `histogram` return.
     """
 
     def __init__(self, topic: str, subscription: str) -> None:
         self.topic = topic
         self.subscription = subscription
-        # Threads add to it without a lock: the interpreter switches threads only at calls and
-        # jumps, and `+= 1` has neither.
-        self.acknowledged = 0
-        self.due = 1
-        self._looked = 0
-        self._looked_at = 0.0
-        self._sample_distance = 1
-        self._looks_at_all = False
+        self.messages = Sampling(MOST_APART)
+        self.letters = Sampling(MOST_LETTERS_APART)
         self.lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
         self._attempts = Buckets(ATTEMPT_BOUNDS)
@@ -147,40 +179,27 @@ class Ledger:
         self._attempts.add(attempt, weight)
         self._ages.add(max(0.0, age), weight)
 
-    def look(self, now: float, attempt: int | None, age: float) -> None:
+    def sample(self, events: Sampling, now: float, attempt: int | None, age: float) -> None:
         """Sample an acknowledgement, which stands for all since the last sample.
 
         Args:
+            events: `messages` or `letters`.
             now: The time in seconds.
             attempt: The number of the attempt. None: it is not known, and these acknowledgements
                 are not added to the histograms.
             age: Seconds since the message was published.
         """
         with self.lock:
-            weight = self.acknowledged - self._looked
-            if weight > 0:
-                took = now - self._looked_at
-                fast = took < _SAMPLE_INTERVAL
-                apart = 2 * self._sample_distance if fast else int(weight * _SAMPLE_INTERVAL / took)
-                self._sample_distance = min(max(1, apart), MOST_APART)
-                self._looked, self._looked_at = self.acknowledged, now
-                if attempt is not None:
-                    self._done(attempt, age, weight)
-            self.due = self.acknowledged + (1 if self._looks_at_all else self._sample_distance)
+            weight = events.sampled(now)
+            if weight > 0 and attempt is not None:
+                self._done(attempt, age, weight)
 
-    def look_at_all(self) -> None:
+    def sample_all(self) -> None:
         """Sample every acknowledgement from now on, because a consumer needs it."""
         with self.lock:
-            self._looks_at_all = True
-            self.due = 0
-
-    def letter_acknowledged(self, attempt: int, age: float) -> None:
-        """Count the acknowledgement of a retry letter, which stands only for itself."""
-        with self.lock:
-            self.acknowledged += 1
-            self._looked += 1
-            self.due += 1
-            self._done(attempt, age, 1)
+            for events in (self.messages, self.letters):
+                events.all = True
+                events.due = 0
 
     def attach(self, source: Source) -> None:
         """Read gauges from *source* as long as it exists."""
@@ -208,8 +227,8 @@ class Ledger:
         with self.lock:
             tally = self._tallies.get(metric)
             found = {} if tally is None else dict(tally.counts)
-        if metric == "deliveries" and self.acknowledged:
-            found[ACKNOWLEDGED] = self.acknowledged
+        if metric == "deliveries" and (acknowledged := self.messages.count + self.letters.count):
+            found[ACKNOWLEDGED] = acknowledged
         return found
 
     def buckets(self, metric: str) -> Buckets | None:
@@ -276,4 +295,5 @@ class Book:
 #: The counts of this process.
 BOOK = Book()
 
-os.register_at_fork(after_in_child=BOOK.clear)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=BOOK.clear)

@@ -148,4 +148,5 @@ def _forget() -> None:
     _guard, _mirror = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget)

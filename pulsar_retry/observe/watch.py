@@ -97,9 +97,9 @@ class Watch:
         self._hooks = hooks or NONE
         self._now = now
         self._logged: set[tuple[str, type]] = set()
-        self._looks_at_all = self._hooks.on_recovered is not None
-        if self._looks_at_all:
-            ledger.look_at_all()
+        self._samples_all = self._hooks.on_recovered is not None
+        if self._samples_all:
+            ledger.sample_all()
 
     @classmethod
     def of(
@@ -118,27 +118,18 @@ class Watch:
 
     # -- what happens to messages -----------------------------------------------------------------
 
-    def acknowledged(self, raw: Any) -> None:
+    def acknowledged(self, raw: Any, *, letter: bool = False) -> None:
         """Sample an acknowledgement that was counted already; an id has neither attempt nor age."""
-        now = self._now()
+        now, events = self._now(), self.ledger.letters if letter else self.ledger.messages
         if not _is_whole(raw):
-            self.ledger.look(now, None, 0.0)
+            self.ledger.sample(events, now, None, 0.0)
             return
         attempt, age = _attempt_and_age(raw, now)
-        self.ledger.look(now, attempt, age)
-        self._recovered(raw, attempt)
-
-    def letter_acknowledged(self, raw: Any) -> None:
-        """Count the acknowledgement of a retry letter, or of its id."""
-        if not _is_whole(raw):
-            self.ledger.acknowledged += 1
-            return
-        attempt, age = _attempt_and_age(raw, self._now())
-        self.ledger.letter_acknowledged(attempt, age)
+        self.ledger.sample(events, now, attempt, age)
         self._recovered(raw, attempt)
 
     def _recovered(self, raw: Any, attempt: int) -> None:
-        if self._looks_at_all and attempt > 1:
+        if self._samples_all and attempt > 1:
             self._call("on_recovered", raw, attempt=attempt)
 
     def settled(self, raw: Any, outcome: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.judge import key_of
+from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope
@@ -25,7 +26,7 @@ def facts_of(stored: LetterInPlace) -> dict[str, Any]:
         properties = raw.properties()
     except UnicodeDecodeError:  # pulsar-client cannot read them at all
         properties = {}
-    letter = DeadLetter.read(properties, None if raw.has_null_value() else raw.data())
+    letter = DeadLetter.read(properties, None if has_null_value(raw) else raw.data())
     failure = letter.failure
     return {
         "topic": stored.topic,

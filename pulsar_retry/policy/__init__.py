@@ -2,3 +2,38 @@
 
 Nothing here uses a broker, a clock or a thread.
 """
+
+from pulsar_retry.policy.backoff import Backoff, Exponential, Fixed, Immediate, Levels, Linear
+from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.decide import decide
+from pulsar_retry.policy.explain import Schedule, Step, explain
+from pulsar_retry.policy.jitter import Jitter
+from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
+from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
+from pulsar_retry.policy.retry import RetryPolicy
+from pulsar_retry.policy.settings import Setting
+
+__all__ = [
+    "DEFAULT_DELAY_LEVELS",
+    "Backoff",
+    "DeadLetterPolicy",
+    "Defer",
+    "DelayLevels",
+    "Drop",
+    "Exponential",
+    "Failure",
+    "Fixed",
+    "Immediate",
+    "Jitter",
+    "Levels",
+    "Linear",
+    "Outcome",
+    "Reject",
+    "Retry",
+    "RetryPolicy",
+    "Schedule",
+    "Setting",
+    "Step",
+    "decide",
+    "explain",
+]

@@ -183,6 +183,10 @@ _ACCEPTED = (
 )
 
 
+#: What is accepted where a backoff is wanted.
+BackoffLike = Backoff | DelayLevels | str | Callable[[int], Duration]
+
+
 def backoff_of(backoff: Any) -> Backoff:
     """Return a backoff from any of the accepted forms.
 

@@ -11,7 +11,7 @@ from pulsar_retry.policy.durations import Duration, seconds
 
 def whole(
     argument: str,
-    value: Any,
+    value: object,
     least: float = 1,
     most: float = math.inf,
     *,
@@ -60,7 +60,7 @@ def positive(argument: str, value: Duration) -> float:
     return result
 
 
-def one_of(argument: str, value: Any, accepted: tuple[str, ...]) -> str:
+def one_of(argument: str, value: str, accepted: tuple[str, ...]) -> str:
     """Return *value* if it is one of *accepted*.
 
     Raises:

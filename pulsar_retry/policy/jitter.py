@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import Literal
 
 import attrs
 
@@ -11,10 +12,13 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.backoff import Backoff, Exponential
 from pulsar_retry.policy.checks import whole
 
-NONE, FULL, DECORRELATED = "none", "full", "decorrelated"
+Spread = Literal["none", "full", "decorrelated"]
+NONE: Spread = "none"
+FULL: Spread = "full"
+DECORRELATED: Spread = "decorrelated"
 
 
-def _spread(value: str) -> str:
+def _spread(value: Spread) -> Spread:
     if value not in {NONE, FULL, DECORRELATED}:
         raise ConfigError.bad("jitter", value, f'"{NONE}", "{FULL}" or "{DECORRELATED}"')
     return value
@@ -38,14 +42,14 @@ class Jitter:
         seed: A different seed gives different delays.
     """
 
-    spread: str = attrs.field(default=NONE, converter=_spread)
+    spread: Spread = attrs.field(default=NONE, converter=_spread)
     seed: int = attrs.field(default=0, converter=_seed, kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.spread}, seed {self.seed}" if self.seed else self.spread
 
     @classmethod
-    def of(cls, jitter: Jitter | str) -> Jitter:
+    def of(cls, jitter: Jitter | Spread) -> Jitter:
         """Return *jitter*, or the jitter of that name.
 
         Raises:

@@ -6,17 +6,17 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.actions import RetryLater
-from pulsar_retry.policy.backoff import Backoff, Exponential, Levels, backoff_of
+from pulsar_retry.policy.backoff import Backoff, BackoffLike, Exponential, Levels, backoff_of
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.dead_letter import DEFAULT_MAX_REDELIVER_COUNT, DeadLetterPolicy
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds, seconds_of_text
-from pulsar_retry.policy.jitter import Jitter
+from pulsar_retry.policy.jitter import Jitter, Spread
 from pulsar_retry.policy.keywords import keywords_only
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.settings import Setting, from_environment, resolve
@@ -58,11 +58,11 @@ def _max_age(value: Duration | None) -> float | None:
     return math.inf if value == math.inf else seconds("max_age", value)
 
 
-def _backoff(value: Any) -> Backoff | None:
+def _backoff(value: BackoffLike | None) -> Backoff | None:
     return None if value is None else backoff_of(value)
 
 
-def _jitter(value: Jitter | str | None) -> Jitter | None:
+def _jitter(value: Jitter | Spread | None) -> Jitter | None:
     return None if value is None else Jitter.of(value)
 
 
@@ -361,7 +361,7 @@ READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         "max_attempts": _attempts_of_text,
         "max_age": _age_of_text,
         "backoff": backoff_of,
-        "jitter": Jitter.of,
+        "jitter": cast("Callable[[str], Jitter]", Jitter.of),
         "delay_levels": DelayLevels.parse,
     }
 )

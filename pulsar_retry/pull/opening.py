@@ -12,6 +12,7 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.letters.plan import topic_list
 from pulsar_retry.pull.options import Options
 from pulsar_retry.runtime.results import error_of
+from pulsar_retry.runtime.upstream import ask_partitions
 
 SHARED = pulsar.ConsumerType.Shared
 
@@ -84,7 +85,7 @@ def probe(client: Client, topic: Any) -> Future[None]:
     """Ask the broker for the topics, one after the other; the future gets the first error."""
     answer: Future[None] = Future()
     topics = iter(topic_list(topic))
-    ask = client._client.get_topic_partitions_async  # noqa: SLF001 - the public method blocks
+    raw = client._client  # noqa: SLF001 - the public method blocks
 
     def answered(result: pulsar.Result, _partitions: object = None) -> None:
         try:
@@ -94,7 +95,7 @@ def probe(client: Client, topic: Any) -> Future[None]:
             elif each is None:
                 answer.set_result(None)
             else:
-                ask(each, answered)
+                ask_partitions(raw, each, answered)
         except Exception as error:  # noqa: BLE001 - on pulsar-client's thread it ends the process
             answer.set_exception(error)
 

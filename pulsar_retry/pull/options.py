@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import pulsar
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     import asyncio
 
 #: Where handlers run.
-THREADS, PROCESSES, LOOP = "threads", "processes", "loop"
+Workers = Literal["threads", "processes"]
+Redelivery = Literal["letters", "nack"]
+THREADS: Workers = "threads"
+PROCESSES: Workers = "processes"
+LOOP: Literal["loop"] = "loop"
 
 
 @attrs.frozen(kw_only=True)
@@ -51,9 +55,9 @@ class Options:
     dead_letter_policy: DeadLetterPolicy | None = None
     flow_control: FlowControl = attrs.Factory(FlowControl)
     concurrency: int = 10
-    workers: str = THREADS
+    workers: Workers | Literal["loop"] = THREADS
     consumer_type: pulsar.ConsumerType | None = None
-    redelivery: str = "letters"
+    redelivery: Redelivery = "letters"
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
     breaker: Breaker | None = None

@@ -15,6 +15,7 @@ import attrs
 
 from pulsar_retry._version import __version__
 from pulsar_retry.runtime.raw import raw_of
+from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import Codec, read_envelope
 from pulsar_retry.wire.properties import (
     FAILURE,
@@ -128,7 +129,7 @@ class Pushed:
         raw = raw_of(message)  # pulsar-client's wrapper class costs an extra call for each access
         properties = raw.properties()
         pushed = cls(
-            None if raw.has_null_value() else raw.data(),
+            None if has_null_value(raw) else raw.data(),
             properties,
             message_id_text(raw.message_id()),
             raw.publish_timestamp(),

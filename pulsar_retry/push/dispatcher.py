@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Literal, Self
+from typing import Self
 
 import attrs
 import pulsar
@@ -22,7 +22,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.options import LOOP, Options, checked_options
+from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
@@ -50,9 +50,9 @@ from pulsar_retry.push.metrics import PushMetrics
 from pulsar_retry.push.pacing.pacer import Pace, Pacer
 from pulsar_retry.push.pacing.window import EXPONENTIAL_UP_TO, LATENCY_LIMIT, Window
 from pulsar_retry.push.pusher import Form, Pusher, Signer
-from pulsar_retry.wire.codecs import Codec
+from pulsar_retry.wire.codecs import Codec, CodecLike
 from pulsar_retry.wire.envelope import Redact
-from pulsar_retry.wire.names import Naming
+from pulsar_retry.wire.names import Naming, NamingLike
 
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
@@ -98,7 +98,7 @@ class Dispatcher:
         attribute_headers: Sequence[str] = (),
         subscription_name: str | None = None,
         consumer_type: pulsar.ConsumerType | None = None,
-        redelivery: Literal["letters", "nack"] | None = None,
+        redelivery: Redelivery | None = None,
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
@@ -111,8 +111,8 @@ class Dispatcher:
         paused: bool = False,
         prefetch: int = 100,
         initial_position: pulsar.InitialPosition = _EARLIEST,
-        naming: Naming | str = Naming.PULSAR,
-        codec: Codec | str = Codec.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
+        codec: CodecLike = Codec.PULSAR,
         redact: Redact | None = None,
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,

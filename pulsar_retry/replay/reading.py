@@ -115,7 +115,9 @@ def read_one(client: pulsar.Client, partitions: list[str], message_id: str) -> L
 
 
 @contextlib.contextmanager
-def reader_of(client: pulsar.Client, topic: str, start: pulsar.MessageId) -> Iterator[Any]:
+def reader_of(
+    client: pulsar.Client, topic: str, start: pulsar.MessageId | _pulsar.MessageId
+) -> Iterator[Any]:
     """Yield a raw reader of one partition. It has no durable subscription that would remain."""
     bare = BareClient.create_reader(client, topic, start, receiver_queue_size=500)
     try:

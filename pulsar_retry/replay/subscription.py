@@ -7,7 +7,7 @@ import attrs
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName
+from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName
 
 
 def _full(topic: str, argument: str) -> str:
@@ -38,7 +38,7 @@ class Subscription:
         topic: str,
         name: str,
         *,
-        naming: Naming | str = Naming.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
         retry_letter_topic: str | None = None,
         dead_letter_topic: str | None = None,
     ) -> None:

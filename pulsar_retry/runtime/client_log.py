@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import threading
+from pathlib import Path
 from typing import IO
 
 import pulsar
@@ -24,6 +25,8 @@ _LEVELS = {
     "WARN": (logging.WARNING, pulsar.LoggerLevel.Warn),
     "ERROR": (logging.ERROR, pulsar.LoggerLevel.Error),
 }
+#: Where an open file has its number as its name.
+_OPEN_FILES = "/dev/fd"
 #: The maximum number of seconds for reading the last lines at exit.
 _PATIENCE = 1.0
 
@@ -57,11 +60,14 @@ class _Pipe:
         self.thread.join(_PATIENCE)
 
 
-def logger_of(logger: logging.Logger) -> pulsar.FileLogger:
+def logger_of(logger: logging.Logger) -> pulsar.FileLogger | logging.Logger:
     """Return a logger for pulsar-client that passes its lines to *logger*. Thread-safe.
 
-    Lines below the present level of *logger* are not written.
+    Lines below the present level of *logger* are not written. On Windows, which cannot open a pipe
+    by its number, pulsar-client gets *logger* itself.
     """
+    if not Path(_OPEN_FILES).exists():
+        return logger
     least = logger.getEffectiveLevel()
     levels = [client for level, client in _LEVELS.values() if level >= least]
     with _lock:
@@ -69,7 +75,7 @@ def logger_of(logger: logging.Logger) -> pulsar.FileLogger:
         if pipe is None:
             pipe = _pipes[logger] = _Pipe(logger)
     level = levels[0] if levels else pulsar.LoggerLevel.Error
-    return pulsar.FileLogger(level, f"/dev/fd/{pipe.writer}")
+    return pulsar.FileLogger(level, f"{_OPEN_FILES}/{pipe.writer}")
 
 
 @atexit.register
@@ -86,4 +92,5 @@ def _forget_inherited() -> None:
     _pipes.clear()
 
 
-os.register_at_fork(after_in_child=_forget_inherited)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_inherited)

@@ -9,6 +9,7 @@ import _pulsar
 import pulsar
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry.runtime.upstream import Message
 
 
 def raw_of(message: Any) -> Any:
@@ -76,7 +77,7 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.M
         letter: Whether it came from the retry topic; None: unknown. If it is known, the name of the
             topic need not be read later, which would double the cost.
     """
-    message = pulsar.Message()
+    message = Message()
     message._message = raw  # noqa: SLF001
     message._schema = schema  # noqa: SLF001
     if letter is not None:

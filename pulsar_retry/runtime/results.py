@@ -18,4 +18,4 @@ PRODUCER_GONE = frozenset(
 def error_of(result: _pulsar.Result) -> Exception:
     """Return the exception for *result*."""
     kind = getattr(_pulsar, result.name, _pulsar.PulsarException)
-    return kind(f"Pulsar error: {result.name}")  # type: ignore[no-any-return]
+    return kind(f"Pulsar error: {result.name}")

@@ -10,6 +10,11 @@ brokers and two bookies, for tests that need more than one process. Besides Pyth
 runtime of version 17 or later is necessary; `pip install "pulsar-retry[standalone]"` brings one.
 """
 
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("the standalone Pulsar runs on Linux and macOS; on Windows, use a container")
+
 from pulsar_retry.standalone.broker import Standalone
 from pulsar_retry.standalone.cluster import LocalCluster
 from pulsar_retry.standalone.cluster_config import TlsFiles

@@ -4,6 +4,8 @@
 pytest come with the package. `pulsar_retry.testing.broker` starts a real Pulsar.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from pulsar_retry.testing.asserting import (
     assert_dead_lettered,
     assert_redelivered,
@@ -12,8 +14,10 @@ from pulsar_retry.testing.asserting import (
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
-from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 from pulsar_retry.testing.memory.broker import MemoryBroker, MemoryClient
+
+if TYPE_CHECKING:
+    from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 
 __all__ = [
     "AsyncMemoryClient",
@@ -26,3 +30,12 @@ __all__ = [
     "assert_redelivered",
     "assert_retried",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the client for asyncio when it is asked for: it needs pulsar-client 3.13."""
+    if name != "AsyncMemoryClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pulsar_retry.testing.memory import asyncio_client  # noqa: PLC0415 - see above
+
+    return asyncio_client.AsyncMemoryClient

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import Literal
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.wire import properties as wire
@@ -137,7 +138,7 @@ class Codec(enum.Enum):
     SPRING = "spring"
 
     @classmethod
-    def of(cls, codec: Codec | str) -> Codec:
+    def of(cls, codec: CodecLike) -> Codec:
         """Return the codec; its value and its name are accepted too.
 
         Raises:
@@ -175,6 +176,12 @@ class Codec(enum.Enum):
                     properties[name] = text
                 room -= _size(text) * len(names)
         return properties
+
+
+#: A codec, its value or its name.
+CodecLike = (
+    Literal["pulsar", "tdmq", "pubsub", "spring", "PULSAR", "TDMQ", "PUBSUB", "SPRING"] | Codec
+)
 
 
 @lru_cache(64)  # a letter has the same time several times

@@ -6,7 +6,7 @@ import enum
 import functools
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import attrs
 
@@ -98,7 +98,7 @@ class Naming(enum.Enum):
     TDMQ_2_6_1 = "tdmq-2.6.1"
 
     @classmethod
-    def of(cls, naming: Naming | str) -> Naming:
+    def of(cls, naming: NamingLike) -> Naming:
         """Return the dialect; its value and its name are accepted too.
 
         Raises:
@@ -122,6 +122,22 @@ class Naming(enum.Enum):
             case Naming.TDMQ_2_6_1:
                 stem, retry, dead_letter = name.sibling(subscription), "-retry", "-dlq"
         return LetterTopics(stem + retry, stem + dead_letter)
+
+
+#: A dialect, its value or its name.
+NamingLike = (
+    Literal[
+        "pulsar",
+        "tdmq-2.9.2",
+        "tdmq-2.7.2",
+        "tdmq-2.6.1",
+        "PULSAR",
+        "TDMQ_2_9_2",
+        "TDMQ_2_7_2",
+        "TDMQ_2_6_1",
+    ]
+    | Naming
+)
 
 
 def first_topic(topics: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from pulsar_retry import cli
 from pulsar_retry._version import __version__
+from pulsar_retry.standalone.jars.lock import jars_for
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
 
@@ -70,7 +71,9 @@ def test_download_only_fills_the_cache() -> None:
     result = run("standalone", "--download-only", "--verify", "--json")
     assert result.returncode == 0
     facts = json.loads(result.stdout)
-    assert facts["jars"] == len(list(Path(facts["cache"]).rglob("*.jar")))
+    jars = jars_for()  # beside those of other releases
+    assert facts["jars"] == len(jars)
+    assert all(Path(facts["cache"], jar.path).exists() for jar in jars)
 
 
 def test_help_lists_the_verbs() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *ROOT.glob("*.md"),
     *(ROOT / "examples").glob("*.md"),
     *(ROOT / "docker").glob("*.md"),
     *(ROOT / "docs").rglob("*.md"),

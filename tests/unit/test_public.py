@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
-from types import ModuleType
 from typing import Any
 
 import pulsar
@@ -54,9 +53,46 @@ def test_all_is_sorted() -> None:
 
 def test_all_is_what_is_public() -> None:
     """Nothing is public by accident, and nothing that is listed is missing."""
-    values = {name: getattr(pr, name) for name in dir(pr) if not name.startswith("_")}
-    public = {name for name, value in values.items() if not isinstance(value, ModuleType)}
+    public = {name for names in _parts.NAMES.values() for name in names}
     assert public | {"__version__"} == set(pr.__all__)
+
+
+def test_dir_begins_with_what_most_users_need() -> None:
+    """A dozen names, and the rooms that have the others."""
+    assert [
+        *("Client", "Consumer", "DeadLetterPolicy", "Defer", "Drop", "Exponential"),
+        *("PulsarRetryError", "Reject", "Retry", "RetryPolicy", "Subscriber"),
+        *("admin", "asyncio", "attempt_of", "errors", "observe", "policy", "pull", "push"),
+        *("replay", "wire"),
+    ] == [name for name in dir(pr) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("room", ["errors", "observe", "policy", "pull", "wire"])
+def test_a_room_has_the_names_of_its_modules(room: str) -> None:
+    """`pr.pull.Lease` is `pr.Lease`; the rooms have all names but the two classes at the top."""
+    listed = getattr(pr, room).__all__
+    assert sorted(listed) == sorted(
+        name
+        for module, names in _parts.NAMES.items()
+        for name in names
+        if module.partition(".")[0] == room
+    )
+    assert [getattr(getattr(pr, room), name) for name in listed] == [getattr(pr, n) for n in listed]
+    with pytest.raises(AttributeError, match=f"'pulsar_retry.{room}' has no attribute 'Replya'"):
+        getattr(pr, room).Replya  # noqa: B018 - it is the look-up that is tested
+
+
+def test_every_name_is_in_a_room_or_at_the_top() -> None:
+    """What `dir` does not list is found in a room."""
+    rooms = {name for room in _parts.ROOMS for name in getattr(pr, room).__all__}
+    assert set(pr.__all__) - rooms - {*_parts.ESSENTIAL, "__version__"} == set()
+
+
+def test_a_star_imports_every_name() -> None:
+    """As before `dir` was made short: `__all__` is whole."""
+    names: dict[str, Any] = {}
+    exec("from pulsar_retry import *", names)  # noqa: S102 - inside a function it is no syntax
+    assert set(pr.__all__) <= set(names)
 
 
 def test_names_come_from_where_type_checkers_see_them() -> None:

@@ -19,6 +19,7 @@ from typing import IO, Any
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.ops.showing import facts_of
 from pulsar_retry.replay.reading import LetterInPlace
+from pulsar_retry.runtime.upstream import has_null_value
 
 __all__ = ["Export"]
 
@@ -133,7 +134,7 @@ def _row(stored: LetterInPlace) -> dict[str, Any]:
     for name in _TIMES:
         row[name] = None if facts[name] is None else datetime.fromisoformat(facts[name])
     row["properties"] = _json(facts["properties"])
-    row["payload"] = None if stored.raw.has_null_value() else stored.raw.data()
+    row["payload"] = None if has_null_value(stored.raw) else stored.raw.data()
     return row
 
 

@@ -61,7 +61,7 @@ def subscription_of(
 ) -> Subscription:
     """Return the subscription that a command is about."""
     return Subscription(
-        cluster, topic, subscription, naming=naming, retry_letter_topic=retry_letter_topic
+        cluster, topic, subscription, naming=Naming(naming), retry_letter_topic=retry_letter_topic
     )
 
 

@@ -21,6 +21,7 @@ from pulsar_retry.observe.tracing import settling
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
+from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def build_letter(
         clock: The clock.
     """
     builder = builder or _pulsar.MessageBuilder()
-    if raw.has_null_value():
+    if has_null_value(raw):
         builder.set_null_value()
     else:
         builder.content(raw.data())

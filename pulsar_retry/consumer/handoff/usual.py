@@ -8,12 +8,16 @@ from typing import Any
 
 from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.consumer.handoff.native import NativeProducer
 from pulsar_retry.consumer.handoff.producers import USUAL
 from pulsar_retry.errors import ConsumerClosedError
 from pulsar_retry.letters.letter import DelayRequest
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.wire.names import logical
+
+#: A producer, and the longest delay that its topic has accepted.
+OpenProducer = tuple[NativeProducer, float]
 
 #: No count is greater: Java reads an int.
 _MAX_COUNT = 2**31 - 1
@@ -36,13 +40,14 @@ class UsualLetters:
         self.rule = module.Rule(self._topic, plan.subscription, most, levels, plan.naming.is_tdmq)
         self._known: set[str] = set()
 
-    def can(self, hand_off: HandOff) -> bool:
-        """Tell whether letters can be made in C++ now: the producer is open, for example."""
-        return hand_off.producers.usual(self._topic) is not None
+    def producer(self, hand_off: HandOff) -> OpenProducer | None:
+        """Return the producer, if letters can be made in C++ now: it is open, for example."""
+        return hand_off.producers.usual(self._topic)
 
     def hand_on(
         self,
         hand_off: HandOff,
+        found: OpenProducer | None,
         raw: Any,
         source: Any,
         request: DelayRequest,
@@ -53,18 +58,19 @@ class UsualLetters:
     ) -> Future[None] | None:
         """Do what `HandOff.hand_on` does with a usual letter; otherwise return None.
 
-        With *waits* the call blocks until there is room; without, it returns None then.
+        *found* is what `producer` has just returned. With *waits* the call blocks until there is
+        room; without, it returns None then.
 
         Raises:
             ConsumerClosedError: the consumer is closed.
         """
         flight = InFlightLetter(hand_off, raw, source, None, was_letter=was_letter)
         flight.request, flight.ended = request, ended
-        if waits:
+        if not hand_off.permits.take(flight.size):
+            if not waits:
+                return None
             hand_off.permits.acquire(flight.size)
-        elif not hand_off.permits.take(flight.size):
-            return None
-        found = hand_off.producers.usual(self._topic)  # after the wait: it may be another one now
+            found = self.producer(hand_off)  # it may be another one now
         if found is None or hand_off.closed:
             hand_off.permits.release(1, flight.size)
             if hand_off.closed:

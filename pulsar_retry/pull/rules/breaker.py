@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import Any
 
 import attrs
 
@@ -18,14 +17,14 @@ from pulsar_retry.policy.keywords import keywords_only
 _PARTS = 10
 
 
-def _failure_ratio(value: Any) -> float:
+def _failure_ratio(value: float) -> float:
     ratio = number(value)
     if not 0 < ratio <= 1:
         raise ConfigError.bad("failure_ratio", value, "a number above 0, up to 1")
     return ratio
 
 
-def _minimum(value: Any) -> int:
+def _minimum(value: int) -> int:
     return whole("minimum", value)
 
 

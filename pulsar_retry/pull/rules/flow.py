@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from pulsar_retry.policy.checks import whole
@@ -14,11 +12,11 @@ PAUSE = 1.0
 RESUME = 0.8
 
 
-def _max_messages(value: Any) -> int:
+def _max_messages(value: int) -> int:
     return whole("max_messages", value)
 
 
-def _max_bytes(value: Any) -> int:
+def _max_bytes(value: int) -> int:
     return whole("max_bytes", value)
 
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Sequence
 from itertools import islice
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 
@@ -17,14 +17,17 @@ from pulsar_retry.policy.keywords import keywords_only
 Item = TypeVar("Item")
 
 #: What can happen to a lane that exceeds the limits for parked lanes.
-BLOCK, LETTER, DEAD_LETTER = "block", "letter", "dead-letter"
+Overflow = Literal["block", "letter", "dead-letter"]
+BLOCK: Overflow = "block"
+LETTER: Overflow = "letter"
+DEAD_LETTER: Overflow = "dead-letter"
 
 #: Seconds to wait for messages that the broker was asked to deliver again. If another consumer has
 #: their key by now, they never come.
 PATIENCE = 60.0
 
 
-def _max_parked(value: Any) -> int:
+def _max_parked(value: int) -> int:
     return whole("max_parked", value)
 
 
@@ -32,8 +35,9 @@ def _max_age(value: Duration) -> float:
     return math.inf if value == math.inf else positive("max_age", value)
 
 
-def _overflow(value: Any) -> str:
-    return one_of("overflow", value, (BLOCK, LETTER, DEAD_LETTER))
+def _overflow(value: Overflow) -> Overflow:
+    one_of("overflow", value, (BLOCK, LETTER, DEAD_LETTER))
+    return value
 
 
 @keywords_only
@@ -59,9 +63,7 @@ class Lanes:
 
     max_parked: int = attrs.field(default=100, converter=_max_parked)
     max_age: float = attrs.field(default=math.inf, converter=_max_age)
-    overflow: Literal["block", "letter", "dead-letter"] = attrs.field(
-        default=BLOCK, converter=_overflow
-    )
+    overflow: Overflow = attrs.field(default=BLOCK, converter=_overflow)
 
 
 @attrs.define(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
@@ -13,6 +13,8 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import flag, one_of, positive, whole
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.keywords import keywords_only
+
+Late = Literal["refuse", "ignore"]
 
 #: A lease lasts as long as this percentile of the handling times (python-pubsub's value).
 _PERCENTILE = 0.99
@@ -30,16 +32,17 @@ def _max_total(value: Duration) -> float:
     return math.inf if value == math.inf else positive("max_total", value)
 
 
-def _extend(value: Any) -> bool:
+def _extend(value: bool) -> bool:
     return flag("extend", value)
 
 
-def _max_abandoned(value: Any) -> int | None:
+def _max_abandoned(value: int | None) -> int | None:
     return None if value is None else whole("max_abandoned", value)
 
 
-def _late(value: Any) -> str:
-    return one_of("late", value, ("refuse", "ignore"))
+def _late(value: Late) -> Late:
+    one_of("late", value, ("refuse", "ignore"))
+    return value
 
 
 @keywords_only
@@ -70,7 +73,7 @@ class Lease:
     maximum: float = attrs.field(default=600.0, converter=_maximum)
     max_total: float = attrs.field(default=3600.0, converter=_max_total)
     extend: bool = attrs.field(default=True, converter=_extend)
-    late: Literal["refuse", "ignore"] = attrs.field(default="refuse", converter=_late)
+    late: Late = attrs.field(default="refuse", converter=_late)
     max_abandoned: int | None = attrs.field(default=None, converter=_max_abandoned)
 
     def __attrs_post_init__(self) -> None:

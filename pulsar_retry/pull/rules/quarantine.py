@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -76,15 +76,15 @@ def crashes_of(properties: Mapping[str, str]) -> int:
     return count_of(properties.get(FAILURE_CRASHES)) or 0
 
 
-def _max_crashes(value: Any) -> int:
+def _max_crashes(value: int) -> int:
     return whole("max_crashes", value)
 
 
-def _max_redeliveries(value: Any) -> int | None:
+def _max_redeliveries(value: int | None) -> int | None:
     return None if value is None else whole("max_redeliveries", value)
 
 
-def _store(value: Any) -> Any:
+def _store(value: ClaimStore | None) -> ClaimStore | None:
     wanted = ("claim", "settle")
     if value is not None and not all(callable(getattr(value, name, None)) for name in wanted):
         raise ConfigError.bad("store", value, "a ClaimStore, such as FileClaims(folder), or None")

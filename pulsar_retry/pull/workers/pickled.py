@@ -8,6 +8,7 @@ import attrs
 import pulsar
 
 from pulsar_retry.runtime.raw import message_of, raw_of
+from pulsar_retry.runtime.upstream import has_null_value
 
 
 @attrs.frozen
@@ -45,7 +46,7 @@ def carried(message: Any) -> PickledMessage:
         schema_version=raw.schema_version(),
         int_schema_version=raw.int_schema_version(),
         producer_name=raw.producer_name(),
-        has_null_value=raw.has_null_value(),
+        has_null_value=has_null_value(raw),
     )
 
 

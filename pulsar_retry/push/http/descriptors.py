@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-import resource
+import sys
+
+if sys.platform != "win32":
+    import resource
 
 _log = logging.getLogger("pulsar_retry")
 
@@ -33,6 +36,8 @@ def room_for(connections: int) -> int:
 
 def make_room_for(connections: int) -> None:
     """Raise the soft limit of the process as far as needed, and as the hard limit allows."""
+    if sys.platform == "win32":
+        return
     soft, hard = _limits()
     wanted = connections + _OTHERS
     if soft is None or soft >= wanted:
@@ -44,7 +49,9 @@ def make_room_for(connections: int) -> None:
 
 
 def _limits() -> tuple[int | None, int | None]:
-    """Return the soft and the hard limit; None stands for no limit."""
+    """Return the soft and the hard limit; None stands for no limit. Windows has none."""
+    if sys.platform == "win32":
+        return None, None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
     return None if soft == infinite else soft, None if hard == infinite else hard

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from typing import Any
 
 import attrs
 
@@ -40,7 +39,7 @@ _SHARED = tuple(ipaddress.ip_network(each) for each in ("100.64.0.0/10", "fec0::
 _ACCEPTED = "host names (hooks.example.com, *.example.com), addresses and networks (10.0.0.0/8)"
 
 
-def _allow(value: Any) -> tuple[str, ...]:
+def _allow(value: Iterable[str]) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise ConfigError.bad("allow", value, _ACCEPTED)
     return tuple(map(_entry, value))

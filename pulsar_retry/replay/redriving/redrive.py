@@ -41,7 +41,7 @@ from pulsar_retry.replay.redriving.survey import Failures, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.letter_topics import kind_of
-from pulsar_retry.wire.names import Naming, TopicName, logical
+from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
 from pulsar_retry.wire.redrive import RedriveProperties
 
 #: How often a message may be redriven, as in Spark's sink.
@@ -78,7 +78,7 @@ class Redrive:
         cluster: Cluster | None = None,
         subscription: str | None = None,
         dlq_subscription: str | None = None,
-        naming: Naming | str = Naming.PULSAR,
+        naming: NamingLike = Naming.PULSAR,
         where: Filter = _ALL,
         limit: int | None = None,
         rate: float | None = None,

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import pulsar
 
@@ -30,7 +30,7 @@ from pulsar_retry.replay.seeking.survey import (
     published_at,
     survey_all,
 )
-from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, target_of
+from pulsar_retry.replay.seeking.target import LATEST, SeekTarget, SeekTo, target_of
 from pulsar_retry.replay.seeking.warnings import beyond_retention, what_to_know
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import logical
@@ -50,7 +50,7 @@ class Restorable(Protocol):
 
 def seek(
     subscription: Subscription,
-    to: Any,
+    to: SeekTo | Restorable,
     *,
     dry_run: bool = False,
     partial_retention: bool = False,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
+import _pulsar
 import attrs
+import pulsar
 
 from pulsar_retry.admin.position import Position
 from pulsar_retry.errors import ConfigError
 
 EARLIEST, LATEST = "earliest", "latest"
+
+#: What `seek` accepts, besides a snapshot.
+SeekTo = str | datetime | timedelta | Position | pulsar.MessageId | _pulsar.MessageId
 
 _ACCEPTED = (
     "earliest, latest, a time (ISO 8601), a duration ago (90s, 15m, 2h30m, 7d), "
@@ -44,7 +48,7 @@ class SeekTarget:
         return self.end or str(self.position)
 
 
-def target_of(to: Any, now: datetime) -> SeekTarget:
+def target_of(to: SeekTo, now: datetime) -> SeekTarget:
     """Read the target of `seek`, except a snapshot.
 
     Args:

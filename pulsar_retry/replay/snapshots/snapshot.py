@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import attrs
-import pulsar
 
 from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.client import Client
 from pulsar_retry.errors import (
     AdminNotFoundError,
     PulsarRetryError,
@@ -323,9 +323,9 @@ def _store(cluster: Cluster) -> Iterator[Store]:
     """Yield a store whose client is opened when it is needed."""
     with contextlib.ExitStack() as opened:
         admin = opened.enter_context(cluster.admin())
-        clients: list[pulsar.Client] = []
+        clients: list[Client] = []
 
-        def client() -> pulsar.Client:
+        def client() -> Client:
             if not clients:
                 clients.append(opened.enter_context(client_of(cluster)))
             return clients[0]

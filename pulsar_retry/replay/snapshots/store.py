@@ -13,10 +13,10 @@ from collections.abc import Callable
 from datetime import datetime
 
 import attrs
-import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
+from pulsar_retry.client import Client
 from pulsar_retry.errors import AdminConflictError, AdminNotFoundError, SnapshotError
 from pulsar_retry.replay.ack_state import EntryPlace
 from pulsar_retry.replay.snapshots.chunks import LargeValues
@@ -40,7 +40,7 @@ class Store:
     """
 
     admin: AdminClient
-    client: Callable[[], pulsar.Client]
+    client: Callable[[], Client]
     max_property: int
 
     def manifests(self, topic: str) -> list[Manifest]:

@@ -18,7 +18,7 @@ class AsyncMemoryClient(pulsar_asyncio.Client):
 
     def __init__(self, inner: Client, clock: VirtualClock) -> None:
         self._clock = clock
-        raw = inner._client  # noqa: SLF001 - as pulsar.Client has it
+        raw: Any = inner._client  # noqa: SLF001 - as pulsar.Client has it
         raw.is_eager = True
         self._begin(inner)
         inner._client = raw  # noqa: SLF001 - nothing here blocks a thread of an event loop

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pulsar
@@ -24,12 +24,14 @@ from pulsar_retry.runtime.raw import message_of
 from pulsar_retry.testing.clock import VirtualClock
 from pulsar_retry.testing.deliveries import Delivered
 from pulsar_retry.testing.faults import Faults
-from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 from pulsar_retry.testing.memory.message import Builder, Content, RawMessage
 from pulsar_retry.testing.memory.raw_client import RawClient
 from pulsar_retry.testing.memory.topic import MemorySubscription
 from pulsar_retry.testing.memory.world import World
 from pulsar_retry.wire.names import Naming, TopicName
+
+if TYPE_CHECKING:
+    from pulsar_retry.testing.memory.asyncio_client import AsyncMemoryClient
 
 _BYTES = pulsar.schema.BytesSchema()
 
@@ -76,7 +78,10 @@ class MemoryBroker:
         An event loop waits in real time. Let virtual time pass on another thread: ``await
         asyncio.to_thread(broker.clock.advance, 3600)``.
         """
-        return AsyncMemoryClient(self.client(), self.clock)
+        # It needs a newer pulsar-client than the rest.
+        from pulsar_retry.testing.memory import asyncio_client  # noqa: PLC0415
+
+        return asyncio_client.AsyncMemoryClient(self.client(), self.clock)
 
     def close(self) -> None:
         """End all clients as if their processes had died. They need not be closed before.
@@ -138,7 +143,9 @@ class MemoryBroker:
         entry = self._world.store(found, [content], producer="test", schema=None, batch=False)
         return entry.messages[0].message_id
 
-    def messages(self, topic: str, *, schema: pulsar.schema.Schema = _BYTES) -> list[Any]:
+    def messages(
+        self, topic: str, *, schema: pulsar.schema.Schema = _BYTES
+    ) -> list[pulsar.Message]:
         """Return all messages that were ever published to a topic (`pulsar.Message`).
 
         Raises:
@@ -155,13 +162,13 @@ class MemoryBroker:
 
     def retry_letters(
         self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
-    ) -> list[Any]:
+    ) -> list[pulsar.Message]:
         """Return all retry letters of a subscription, the oldest first."""
         return self.messages(naming.topics(topic, subscription).retry)
 
     def dead_letters(
         self, topic: str, subscription: str, *, naming: Naming = Naming.PULSAR
-    ) -> list[Any]:
+    ) -> list[pulsar.Message]:
         """Return all dead letters of a subscription, the oldest first."""
         return self.messages(naming.topics(topic, subscription).dead_letter)
 
@@ -317,10 +324,10 @@ def _recording_errors(options: Options, errors: list[BaseException]) -> Options:
     return attrs.evolve(options, handler=calls.get(options.workers, handler))
 
 
-class _Producer(pulsar.Producer):  # type: ignore[misc]  # pulsar-client is untyped
+class _Producer(pulsar.Producer):
     """A producer whose messages the broker in memory can read."""
 
-    def _build_msg(self, *arguments: Any) -> Content:
+    def _build_msg(self, *arguments: Any) -> Any:
         # pulsar-client's own method checks the arguments and encodes the content.
         built = super()._build_msg(*arguments)
         given = dict(zip(_PARTS, arguments, strict=True))

@@ -122,7 +122,7 @@ class StoredMessage:
     schema_version: int
 
 
-class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is untyped
+class RawMessage(_pulsar.Message):
     """A stored message as it is delivered.
 
     It is pulsar-client's class only by its type; all methods are implemented here.
@@ -190,10 +190,10 @@ class RawMessage(_pulsar.Message):  # type: ignore[misc]  # pulsar-client is unt
         """Return the schema's version; -1 if it has none."""
         return self._stored.schema_version
 
-    def schema_version(self) -> str | bytes:
+    def schema_version(self) -> str:
         """Return the schema's version as the broker writes it."""
         version = self._stored.schema_version
-        return b"" if version < 0 else version.to_bytes(8, "big")
+        return "" if version < 0 else version.to_bytes(8, "big").decode()
 
     def encryption_context(self) -> None:
         """Return None: nothing is encrypted here."""

@@ -415,10 +415,15 @@ def test_reconsume_needs_enable_retry(client, publish, topic):
 
 
 def test_killed_between_publish_and_ack_nothing_is_lost(broker, subscribe, publish, topic):
-    """A kill -9 after the letter's receipt: the original and the letter both come, no more."""
+    """A kill -9 after the letter's receipt: the original and the letter both come, no more.
+
+    This is the hand-off in Python; tests/faults kills the one in C++.
+    """
     publish(b"x")  # before any subscription exists: the child subscribes from the start
     code = """
-        import os, signal, sys, pulsar, pulsar_retry as pr
+        import os, signal, sys
+        os.environ["PULSAR_RETRY_NATIVE"] = "0"
+        import pulsar, pulsar_retry as pr
         from pulsar_retry.consumer.handoff import handoff as letters
         client = pr.Client(sys.argv[1])
         consumer = client.subscribe(

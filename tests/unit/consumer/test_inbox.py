@@ -27,7 +27,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.consumer.inbox import TURN_SECONDS, Inbox
+from pulsar_retry.runtime.clock import Clock
 
 UNLIMITED = -1
 OK, CLOSED = _pulsar.Result.Ok, _pulsar.Result.AlreadyClosed
@@ -90,7 +91,7 @@ class FakeConsumer:
 
     def receive(self, timeout: int) -> Message:
         """Return what is there: the inbox never waits here."""
-        assert timeout == 0
+        assert timeout <= 0
         with self._lock:
             if self._closed:
                 raise pulsar.AlreadyClosed("closed")
@@ -122,30 +123,57 @@ class FakeConsumer:
         callback(OK)
 
 
+class LaterClock(Clock):
+    """The system's clock, but for what it was put forward."""
+
+    def __init__(self) -> None:
+        self.more = 0.0
+        self.stands_at: float | None = None
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.more + (time.monotonic() if self.stands_at is None else self.stands_at)
+
+    def stand(self) -> None:
+        """Let no time pass but what `pass_turn` lets."""
+        self.stands_at = time.monotonic()
+
+    def pass_turn(self) -> None:
+        """Let the time of a turn pass."""
+        self.more += 1.01 * TURN_SECONDS  # floats are not exact
+
+
 class Interrupted(threading.Condition):
     """What a blocked receive waits on, with a place to let a signal come."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: LaterClock) -> None:
         super().__init__(threading.Lock())
+        self._clock = clock
         self.before_waiting: Callable[[], None] = lambda: None
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait, as a blocked receive does."""
         hook, self.before_waiting = self.before_waiting, lambda: None
         hook()
+        if self._clock.stands_at is not None and timeout is not None:
+            self._clock.more += timeout
+            return False
         return super().wait(timeout)
 
 
 class Rig:
     """An inbox with its two fakes, received from as `Consumer.receive` does it."""
 
-    def __init__(self, keep: float = 0.2) -> None:
+    def __init__(self, keep: float = 0.2, *, arms: bool = True) -> None:
         self.main = FakeConsumer()
         self.retry = FakeConsumer()
         self.letters_seen: list[Message] = []
-        self.inbox = Inbox(self.main, self.retry, self.letters_seen.append)
+        self.clock = LaterClock()
+        self.inbox = Inbox(
+            self.main, self.retry, self.letters_seen.append, arms=arms, clock=self.clock
+        )
         self.inbox._main.keep = keep
-        self.changed = self.inbox._changed = Interrupted()
+        self.changed = self.inbox._changed = Interrupted(self.clock)
 
     def receive(self, timeout: float | None = 0) -> Message:
         """Receive by the fast way, else by the inbox."""
@@ -202,9 +230,114 @@ def test_nothing_there_is_a_timeout(rig: Rig) -> None:
 
 def test_both_sources_get_their_turn(rig: Rig) -> None:
     """While both are full, neither waits for the other to run dry."""
-    rig.main.deliver(*m(1, 2, 3))
-    rig.retry.deliver(*l(1, 2, 3))
-    assert [*"lmlmlm"] == [rig.receive().kind for _ in range(6)]
+    rig.clock.stand()
+    rig.main.deliver(*m(*range(9)))
+    rig.retry.deliver(*l(*range(9)))
+    kinds = [rig.receive().kind for _ in range(2)]
+    for _ in range(3):
+        rig.clock.pass_turn()
+        rig.inbox.look_if_due(rig.clock.monotonic())  # as a consumer does
+        kinds += [rig.receive().kind for _ in range(2)]
+    assert [*"llmmllmm"] == kinds
+
+
+def test_what_flows_from_both_is_asked_for(rig: Rig) -> None:
+    """An asynchronous receive would cost more than the letter; it comes when letters get few."""
+    rig.clock.stand()
+    rig.main.deliver(*m(*range(100)))
+    rig.retry.deliver(*l(0))
+    received = [rig.receive() for _ in range(3)]
+    for number in range(1, 20):
+        rig.retry.deliver(*l(number))
+        rig.clock.pass_turn()
+        rig.inbox.look_if_due(rig.clock.monotonic())
+        received += [rig.receive() for _ in range(3)]
+        assert not rig.inbox._retry.armed
+    assert l(*range(20)) == [each for each in received if each.kind == "l"]
+    for _ in range(3):
+        rig.receive()
+        rig.clock.pass_turn()
+        rig.inbox.look_if_due(rig.clock.monotonic())
+    assert rig.inbox._retry.armed
+    assert rig.inbox.fast_receive is not None
+
+
+def test_no_letter_is_kept_with_an_acknowledgement_timeout() -> None:
+    """The time-out starts when a letter leaves pulsar-client; it is the next one nevertheless."""
+    rig = Rig(arms=False)
+    rig.clock.stand()
+    rig.main.deliver(*m(*range(5)))
+    rig.receive()
+    rig.retry.deliver(*l(0))
+    rig.clock.pass_turn()
+    rig.receive()
+    rig.inbox.look_if_due(rig.clock.monotonic())  # as a consumer does after a message
+    assert not rig.inbox.holds()
+    assert l(0) == [rig.receive()]
+
+
+@pytest.mark.parametrize("kind", ["m", "l"])
+def test_what_is_there_is_found_with_an_acknowledgement_timeout(kind: str) -> None:
+    """Also if there was nothing a moment ago."""
+    rig = Rig(arms=False)
+    rig.clock.stand()
+    source = rig.main if kind == "m" else rig.retry
+    source.deliver(Message(kind, 0))
+    rig.inbox.receive(0)
+    with pytest.raises(pulsar.Timeout):
+        rig.inbox.receive(0)
+    source.deliver(Message(kind, 1))
+    assert Message(kind, 1) == rig.inbox.receive(0)
+
+
+def test_a_closed_retry_topic_takes_no_message_from_its_receiver(rig: Rig) -> None:
+    """Whoever looks has a message in hand."""
+    rig.clock.stand()
+    rig.retry.deliver(*l(0))
+    rig.main.deliver(*m(0, 1, 2))
+    assert [*l(0), *m(0)] == [rig.receive(), rig.receive()]
+    rig.clock.pass_turn()
+    rig.retry.close()
+    assert m(1) == [rig.receive()]
+    rig.inbox.look_if_due(rig.clock.monotonic())
+
+
+def test_a_source_that_another_thread_arms_does_not_flow(rig: Rig) -> None:
+    """Its next message is under way, and later ones must not overtake it."""
+    rig.main.deliver(*m(0, 1))
+    bare = rig.main.receive
+
+    def receive(timeout: int) -> Message:
+        message = bare(timeout)
+        with contextlib.suppress(pulsar.Timeout):
+            rest = bare(timeout)  # so that the asynchronous receive waits
+            rig.main.receive = bare
+            rig.inbox._arm(rig.inbox._main)
+            rig.main.slip(rest)
+        return message
+
+    rig.main.receive = receive
+    assert m(0) == [rig.receive()]
+    assert rig.inbox.fast_receive is None
+
+
+def test_a_caller_that_finds_nothing_is_called(rig: Rig) -> None:
+    """Although both sources had messages a moment ago."""
+    rig.clock.stand()
+    rig.main.deliver(*m(1))
+    rig.retry.deliver(*l(1))
+    called: list[None] = []
+    rig.inbox.on_ready = lambda: called.append(None)
+    while rig.inbox.take() is not None:
+        pass
+    for source, [message] in [(rig.main, m(2)), (rig.retry, l(2))]:
+        assert not called
+        source.deliver(message)
+        assert called
+        called.clear()
+        taken = rig.inbox.take()
+        assert taken is not None
+        assert message == taken.message
 
 
 def test_letters_are_seen_when_they_are_returned(rig: Rig) -> None:
@@ -269,6 +402,7 @@ def test_a_letter_ends_the_express(rig: Rig, flowing: int) -> None:
 
 def test_an_empty_express_falls_back(rig: Rig) -> None:
     """It ends when the topic runs dry, and begins anew when it flows again."""
+    rig.clock.stand()
     rig.main.deliver(*m(1, 2))
     assert m(1, 2) == rig.receive_all()
     assert rig.inbox.fast_receive is None
@@ -430,6 +564,7 @@ class InOrder(RuleBasedStateMachine):
         self.delivered: dict[str, list[Message]] = {"m": [], "l": []}
         self.received: dict[str, list[Message]] = {"m": [], "l": []}
         self.slipped: set[Message] = set()  # letters, which may be overtaken
+        self.rig.clock.stand()
 
     @rule(kind=st.sampled_from("ml"), count=st.integers(1, 5))
     def deliver(self, kind: str, count: int) -> None:
@@ -448,6 +583,16 @@ class InOrder(RuleBasedStateMachine):
             self.delivered[kind].append(message)
             if kind == "l":
                 self.slipped.add(message)
+
+    @rule()
+    def pass_turn(self) -> None:
+        """Let time pass."""
+        self.rig.clock.pass_turn()
+
+    @rule()
+    def look(self) -> None:
+        """Look, as a consumer does about every millisecond."""
+        self.rig.inbox.look_if_due(self.rig.clock.monotonic())
 
     @rule()
     def receive(self) -> None:
@@ -475,6 +620,7 @@ class InOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Everything that was delivered can be received."""
+        self.rig.clock.stands_at = None
         self._take(self.rig.receive_all())
         deadline = time.monotonic() + 20
         while self._missing() and time.monotonic() < deadline:
@@ -777,6 +923,7 @@ def test_the_express_ends_when_a_letter_is_taken(rig: Rig) -> None:
     rig.receive()
     assert rig.inbox.fast_receive is not None
     rig.retry.deliver(*l(1, 2))
+    rig.clock.pass_turn()
     assert l(1, 2) == [each for each in (rig.receive() for _ in range(4)) if each.kind == "l"]
 
 

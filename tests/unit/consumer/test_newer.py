@@ -9,6 +9,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.testing import MemoryBroker
+from support.versions import SINCE_3_13
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def test_of_one_topic_and_of_two(got: list[tuple[Any, Any]]) -> None:
     memory.close()
 
 
+@SINCE_3_13
 def test_of_asyncio(got: list[tuple[Any, Any]]) -> None:
     """The same."""
     memory = MemoryBroker()

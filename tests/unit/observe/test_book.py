@@ -31,7 +31,7 @@ def test_a_ledger_goes_some_time_after_its_last_consumer() -> None:
     book, consumer = Book(clock), Consumer()
     ledger = book.ledger("orders", "billing")
     ledger.attach(consumer)
-    ledger.acknowledged = 7
+    ledger.messages.count = 7
     clock.now += 10 * KEPT
     assert [ledger] == book.ledgers()
     ledger.detach(consumer)
@@ -45,19 +45,19 @@ def test_a_ledger_goes_some_time_after_its_last_consumer() -> None:
     book.ledgers()
     clock.now += 2 * KEPT
     assert [] == book.ledgers()
-    assert 0 == book.ledger("orders", "billing").acknowledged
+    assert 0 == book.ledger("orders", "billing").messages.count
 
 
 def test_a_subscription_that_begins_again_goes_on_counting() -> None:
     """If that is within the time, as with consumers that are made anew."""
     clock = Clock()
     book = Book(clock)
-    book.ledger("orders", "billing").acknowledged = 7
+    book.ledger("orders", "billing").messages.count = 7
     for _ in range(20):
         clock.now += KEPT / 2
         consumer = Consumer()
         book.ledger("orders", "billing").attach(consumer)
-        assert [7] == [each.acknowledged for each in book.ledgers()]
+        assert [7] == [each.messages.count for each in book.ledgers()]
 
 
 def test_very_many_subscriptions_that_are_closed() -> None:

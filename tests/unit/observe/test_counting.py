@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pulsar_retry.observe.counting import (
     BOOK,
     MOST_APART,
+    MOST_LETTERS_APART,
     MOST_VALUES,
     OTHER,
     Book,
@@ -22,12 +23,15 @@ from pulsar_retry.observe.counting import (
 )
 
 
-def acknowledge(ledger: Ledger, now: float, *, attempt: int | None = 1) -> bool:
+def acknowledge(
+    ledger: Ledger, now: float, *, attempt: int | None = 1, letter: bool = False
+) -> bool:
     """Do what a consumer does; tell whether it was looked at."""
-    ledger.acknowledged += 1
-    if ledger.acknowledged < ledger.due:
+    events = ledger.letters if letter else ledger.messages
+    events.count += 1
+    if events.count < events.due:
         return False
-    ledger.look(now, attempt, 0.2)
+    ledger.sample(events, now, attempt, 0.2)
     return True
 
 
@@ -68,22 +72,31 @@ def test_a_hook_has_every_one_looked_at() -> None:
     ledger = Ledger("orders", "billing")
     for number in range(1000):
         acknowledge(ledger, 1000 + number * 1e-6)
-    ledger.look_at_all()
+    ledger.sample_all()
     assert all(acknowledge(ledger, 1001 + n * 1e-6) for n in range(1000))
 
 
-def test_a_letter_stands_for_itself_alone() -> None:
-    """Its attempt is not taken for that of those before it."""
+def test_letters_stand_for_letters_alone() -> None:
+    """Their attempts are not taken for those of the messages between them."""
     ledger = Ledger("orders", "billing")
-    for number in range(1000):
-        acknowledge(ledger, 1000 + number * 1e-6)
-    ledger.letter_acknowledged(5, 60.0)
-    for number in range(1000):
-        acknowledge(ledger, 1001 + number * 1e-6)
+    for number in range(10_000):
+        acknowledge(ledger, 1000 + number * 1e-5)
+        acknowledge(ledger, 1000 + number * 1e-5, attempt=5, letter=True)
     attempts = ledger.buckets("attempts")
     assert attempts is not None
-    assert (1, 2001) == (attempts.counts[4], ledger.acknowledged)
-    assert sum(attempts.counts) <= 2001
+    assert {"acknowledged": 20_000} == ledger.counts("deliveries")
+    for bucket in (0, 4):
+        assert 10_000 - MOST_APART < attempts.counts[bucket] <= 10_000
+
+
+def test_letters_after_a_burst_are_sampled_soon() -> None:
+    """Bursts of letters are followed by hours with few."""
+    ledger = Ledger("orders", "billing")
+    for number in range(20_000):
+        acknowledge(ledger, 1000 + number * 2e-5, attempt=2, letter=True)
+    later = [acknowledge(ledger, 2000.0 + 60 * n, attempt=2, letter=True) for n in range(40)]
+    assert any(later[:MOST_LETTERS_APART])
+    assert all(later[MOST_LETTERS_APART:])
 
 
 def test_ids_are_counted_but_in_no_histogram() -> None:
@@ -110,7 +123,7 @@ def test_threads_lose_no_count() -> None:
         thread.join()
     attempts = ledger.buckets("attempts")
     assert attempts is not None
-    assert 160_000 == ledger.acknowledged
+    assert 160_000 == ledger.messages.count
     assert 160_000 - MOST_APART <= sum(attempts.counts) <= 160_000
 
 

@@ -39,7 +39,7 @@ def names() -> dict[str, str]:
 def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
     """Counters, gauges and histograms, each with its labels."""
     ledger, registry = BOOK.ledger(**names), prometheus_client.CollectorRegistry()
-    ledger.acknowledged += 3
+    ledger.messages.count += 3
     ledger.count("dead_letters", "invalid")
     ledger.done(2, 0.7)
     sources = Source(inflight=2, load_ratio=0.5), Source(inflight=3, load_ratio=0.25)
@@ -146,14 +146,14 @@ class Source:
         return {"inflight": 2.0, "load_ratio": float(sys.argv[1]) / 10}
 watch, source = Watch.of("orders", "billing"), Source()
 watch.ledger.attach(source)
-watch.ledger.acknowledged += int(sys.argv[1])
+watch.ledger.messages.count += int(sys.argv[1])
 for _ in range(int(sys.argv[1])):
     watch.ledger.done(2, 0.7)
 time.sleep(0.1)
 watch.ledger.done(3, 0.7)
 if os.fork() == 0:
     watch = Watch.of("orders", "billing")
-    watch.ledger.acknowledged += 100
+    watch.ledger.messages.count += 100
     sys.exit()
 os.wait()
 print("counted", flush=True)
@@ -206,7 +206,7 @@ import os, urllib.request
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.observe import multiprocess
-Watch.of("orders", "billing").ledger.acknowledged += 5
+Watch.of("orders", "billing").ledger.messages.count += 5
 multiprocess._mirror.copy()
 with pr.start_metrics_server(0) as server:
     text = urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics").read().decode()
@@ -252,7 +252,7 @@ def total():
 def handle():
     ledger = book.ledger("orders", "billing")
     for _ in range(5):
-        ledger.acknowledged += 1
+        ledger.messages.count += 1
         ledger.done(1, 0.1)
 
 handle()

@@ -16,6 +16,7 @@ from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.runtime.clock import Clock
+from support.versions import SINCE_3_13
 
 RETRY = "persistent://public/default/orders-billing-RETRY"
 OK = _pulsar.Result.Ok
@@ -159,6 +160,7 @@ def test_a_letter_is_the_original_with_other_properties(rig: Rig) -> None:
     )
 
 
+@SINCE_3_13
 def test_a_tombstone_stays_one(rig: Rig) -> None:
     """A null value is not an empty one."""
     rig.hand_on(original(set_null_value=None))

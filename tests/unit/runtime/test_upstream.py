@@ -1,0 +1,95 @@
+"""pulsar-client's private names."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures import Future
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import _pulsar
+import pulsar
+import pulsar.asyncio
+import pytest
+
+import pulsar_retry
+from pulsar_retry.runtime import upstream
+from support.versions import SINCE_3_13
+
+PACKAGE = Path(pulsar_retry.__file__).parent
+TEXT = "\n".join(each.read_text(encoding="utf-8") for each in PACKAGE.rglob("*.py"))
+
+#: All places where the names are listed, and the modules that they are listed for.
+LISTS = (
+    (pulsar, upstream.BLOCKING),
+    (pulsar.schema, upstream.OF_SCHEMAS),
+    (_pulsar, upstream.RAW),
+    pytest.param(pulsar.asyncio, upstream.OF_ASYNCIO, marks=SINCE_3_13),
+    pytest.param(_pulsar, upstream.RAW_OF_ASYNCIO, marks=SINCE_3_13),
+)
+
+
+@pytest.mark.parametrize(("module", "names"), LISTS)
+def test_the_installed_pulsar_client_has_all_names(
+    module: ModuleType, names: upstream.Names
+) -> None:
+    """Otherwise the package would not be importable."""
+    assert upstream.missing(module, names) == []
+
+
+def test_the_error_names_all_that_is_missing() -> None:
+    """With the version, for whoever upgraded pulsar-client."""
+    names = {"Consumer": ("_consumer", "_gone"), "Message": ("data",), "Lost": ("_one",)}
+    with pytest.raises(ImportError) as caught:
+        upstream.check(pulsar, names)
+    lacks = f"pulsar-client {pulsar.__version__} lacks pulsar.Consumer._gone, pulsar.Lost._one,"
+    assert lacks in str(caught.value)
+
+
+def test_every_private_name_of_pulsar_client_is_listed() -> None:
+    """What the package uses outside of its own classes is its own, or is listed."""
+    used = {
+        name
+        for line in TEXT.splitlines()
+        if "noqa: SLF001" in line
+        for name in re.findall(r"\w\.(_[a-z]\w*)", line.partition("#")[0])
+    }
+    own = set(re.findall(r"(?:self|cls)\.(_[a-z]\w*)(?::[^=]+)? = |def (_[a-z]\w*)\(", TEXT))
+    own = {name for both in own for name in both} | set(
+        re.findall(r"^    (_\w+): ", TEXT, re.MULTILINE)
+    )
+    listed = {
+        name
+        for names in (upstream.BLOCKING, upstream.OF_SCHEMAS, upstream.OF_ASYNCIO)
+        for each in names.values()
+        for name in each
+    }
+    assert used - own - listed == set()
+    assert {"_consumer", "_message", "_msg_id", "_producer"} <= listed
+
+
+class OldClient:
+    """The raw client of pulsar-client 3.9."""
+
+    def get_topic_partitions(self, topic: str) -> list[str]:
+        """Know one topic."""
+        if topic != "orders":
+            raise pulsar.TopicNotFound("no such topic")
+        return [topic]
+
+
+@pytest.mark.parametrize(
+    ("topic", "result"),
+    [("orders", (pulsar.Result.Ok, ["orders"])), ("teas", (pulsar.Result.TopicNotFound, None))],
+)
+def test_an_old_pulsar_client_is_asked_for_partitions(topic: str, result: Any) -> None:
+    """On a thread; the answer is as from a newer one."""
+    answer: Future[Any] = Future()
+    upstream.ask_partitions(OldClient(), topic, lambda *each: answer.set_result(each))
+    assert result == answer.result(60)
+
+
+def test_a_message_of_an_old_pulsar_client_has_no_null_value() -> None:
+    """It cannot tell; its letters have an empty payload."""
+    assert not upstream._has_null_value(object())
