@@ -1,0 +1,1 @@
+"""Tables that keep failed rows, beside the topics or instead of them."""
