@@ -17,11 +17,14 @@ from pulsar_retry.wire.names import TopicName
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.parsing import Option
 from pulsar_retry_spark.probes import BrokerView, Machine, look, this_machine, unreached, workers
-from pulsar_retry_spark.sink.writing import Option, parse_options
+from pulsar_retry_spark.sink.writing import parse_options
 
 _NAME = "pulsar-failures"
-_OLDEST_SPARK = (4, 2)
+_OLDEST_SPARK = (3, 5)
+#: The first release with Python data sources, and the first one that gives them filters.
+_DATA_SOURCES, _FILTERS = (4, 0), (4, 1)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _SECRET = re.compile(r"token|secret|password|credential", re.IGNORECASE)
 
@@ -82,15 +85,23 @@ def doctor(spark: SparkSession, options: Mapping[str, Option] | None = None) -> 
 
 
 def _version(spark: SparkSession) -> Finding:
-    version = tuple(int(part) for part in re.findall(r"\d+", spark.version)[:2])
-    if version >= _OLDEST_SPARK:
+    if _release(spark) >= _OLDEST_SPARK:
         return Finding("spark", "ok", f"Spark {spark.version}")
     oldest = ".".join(map(str, _OLDEST_SPARK))
     return Finding("spark", "error", f"Spark {spark.version}", f"use Spark {oldest} or later")
 
 
+def _release(spark: SparkSession) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", spark.version)[:2])
+
+
 def _data_source(spark: SparkSession) -> Iterator[Finding]:
     check = "data source"
+    if _release(spark) < _DATA_SOURCES:
+        text = f"Spark {spark.version} has no format({_NAME!r})"
+        remedy = "use read_failures, write_failures and route_batches"
+        yield Finding(check, "warning", text, remedy)
+        return
     # Nothing is read: Spark only asks for the columns, which are always the same.
     any_topic = {"service.url": "pulsar://localhost:6650", "topic": "t", "subscription": "s"}
     try:
@@ -103,7 +114,9 @@ def _data_source(spark: SparkSession) -> Iterator[Finding]:
 
 
 def _conf(spark: SparkSession) -> Iterator[Finding]:
-    if spark.conf.get(_PUSHDOWN) == "true":
+    if _release(spark) < _FILTERS:
+        yield Finding("filters", "ok", "this Spark gives a source no filters")
+    elif spark.conf.get(_PUSHDOWN) == "true":
         yield Finding("filters", "ok", "the source gets the filters of a query")
     else:
         text = "the source reads all messages, and Spark filters them"
@@ -115,7 +128,7 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
     else:
         yield Finding("speculation", "ok", "off")
     secrets = [
-        name for name, value in sorted(spark.conf.getAll.items()) if _is_pulsar_secret(name, value)
+        name for name, value in sorted(_all_conf(spark).items()) if _is_pulsar_secret(name, value)
     ]
     if secrets:
         text = f"every task and Spark's web pages may show {', '.join(secrets)}"
@@ -124,6 +137,12 @@ def _conf(spark: SparkSession) -> Iterator[Finding]:
         )
     else:
         yield Finding("secrets", "ok", "none in Spark's configuration")
+
+
+def _all_conf(spark: SparkSession) -> dict[str, str]:
+    if hasattr(type(spark.conf), "getAll"):
+        return dict(spark.conf.getAll)
+    return {row.key: row.value for row in spark.sql("SET").collect()}  # Spark 3.5
 
 
 def _is_pulsar_secret(name: str, value: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.handoff.written import WireSchema
 from pulsar_retry.consumer.old_names import with_old_names
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.policy.backoff import Exponential
@@ -28,6 +29,7 @@ from pulsar_retry.wire.names import LetterTopics
 from pulsar_retry_spark.busy import when_free
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.schemas.registry import TopicSchema
 
 #: Seconds after which an unused client is closed.
 IDLE = 60.0
@@ -59,6 +61,7 @@ class CachedClient:
     client: pulsar.Client
     _producers: dict[Any, Any] = attrs.field(factory=dict, init=False)
     _letter_topics: dict[Plan, LetterTopics] = attrs.field(factory=dict, init=False)
+    _wire_schemas: dict[TopicSchema, WireSchema] = attrs.field(factory=dict, init=False)
     _kept_until: dict[tuple[str, str], float] = attrs.field(factory=dict, init=False)
     leases: int = attrs.field(default=0, init=False)
     timer: threading.Timer | None = attrs.field(default=None, init=False)
@@ -102,6 +105,12 @@ class CachedClient:
                     receiver_queue_size=0,
                 ).close()
         self._kept_until[topic, subscription] = time.monotonic() + _KEPT
+
+    def wire_schema(self, schema: TopicSchema) -> WireSchema:
+        """Return *schema* as an argument of `producer`: equal schemas are one object."""
+        if schema not in self._wire_schemas:
+            self._wire_schemas[schema] = WireSchema(schema.info)
+        return self._wire_schemas[schema]
 
     def producer(self, topic: str, **arguments: Any) -> Any:
         """Return the raw producer of *topic*, a partition or an unpartitioned topic.

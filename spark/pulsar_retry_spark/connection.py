@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pulsar
@@ -15,7 +16,7 @@ import pulsar
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.runtime.token import authentication
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer, unknown_name
+from pulsar_retry_spark.parsing import OptionReader, as_flag, as_integer
 
 #: Arguments of `pulsar.Client` that have separate options here, or that no text can express.
 _NOT_PASSED_ON = frozenset(
@@ -39,6 +40,14 @@ _LOG_LEVELS = {
     "error": pulsar.LoggerLevel.Error,
 }
 
+#: The options of OAuth2 and what they are: the parameters of `pulsar.AuthenticationOauth2`.
+_OAUTH2 = {
+    "issuer_url": "the URL of the issuer",
+    "private_key": "the file with the client's id and secret, as JSON, on driver and workers",
+    "audience": "the audience",
+    "scope": "the scope",
+}
+
 _HOST = re.compile(r"[^:@\[\]]+(?::([0-9]{1,5}))?", re.ASCII)
 
 _Argument = str | int | bool
@@ -54,10 +63,15 @@ class ClusterConnection:
         token_file: A file on the worker that holds the token. It is read again at each
             reconnection, so a token that is renewed in place keeps working.
         token: The token itself, for tests only: Spark stores options in several places.
+        oauth2: The parameters of `pulsar.AuthenticationOauth2`; the secret is in a file on the
+            worker, which they name.
+        certificate_file: The client's certificate on the worker, for mutual TLS.
+        key_file: The private key of that certificate.
         trust_certs_file: The certificates to trust; None for certifi's.
         allow_insecure: True to accept any certificate.
         validate_hostname: True to require that the broker's certificate is for its host name.
-        log_level: The lowest level that pulsar-client writes to the worker's standard output.
+        log_level: The lowest level that pulsar-client writes to the worker's standard output. With
+            OAuth2, debug is info.
         arguments: More arguments of `pulsar.Client`.
         admin_url: The URL of the REST API, if something needs it.
     """
@@ -66,6 +80,9 @@ class ClusterConnection:
     token_env: str | None = None
     token_file: str | None = None
     token: str | None = attrs.field(default=None, repr=False)
+    oauth2: tuple[tuple[str, str], ...] = ()
+    certificate_file: str | None = None
+    key_file: str | None = None
     trust_certs_file: str | None = None
     allow_insecure: bool = False
     validate_hostname: bool = False
@@ -92,17 +109,26 @@ class ClusterConnection:
             raise ConfigError("admin.url: expected a URL such as http://localhost:8080")
         ways = ("token_env", "token_file", "token")
         secrets = {way: options.text(f"auth.{way}") for way in ways}
+        oauth2 = _oauth2(options)
+        files = {name: options.text(f"tls.{name}") for name in ("certificate_file", "key_file")}
         given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
+        given += ["auth.oauth2.*"] * bool(oauth2)
+        given += ["tls.certificate_file"] * (files["certificate_file"] is not None)
         if len(given) > 1:
             raise ConfigError(f"{given[1]}: expected at most one of {', '.join(given)}")
+        for name, other in zip(files, reversed(files), strict=True):
+            if files[name] is None and files[other] is not None:
+                raise ConfigError.bad(f"tls.{name}", None, f"a file, because tls.{other} is set")
         return cls(
             service_url=service_url,
             **secrets,
+            **files,
+            oauth2=oauth2,
             trust_certs_file=options.text("tls.trust_certs_file"),
             allow_insecure=options.flag("tls.allow_insecure", default=False),
             validate_hostname=options.flag("tls.validate_hostname", default=False),
             log_level=options.choice("log.level", "warn", (*_LOG_LEVELS, "none")),
-            arguments=_arguments(options.with_prefix("client.")),
+            arguments=_arguments(options.with_prefix("client.", _kinds())),
             admin_url=admin_url,
         )
 
@@ -133,16 +159,16 @@ class ClusterConnection:
         Raises:
             PulsarFailuresError: the token is missing, or pulsar-client refuses the configuration.
         """
-        known_by = authentication(self.read_token, renew=self.token_file is not None)
+        token = authentication(self.read_token, renew=self.token_file is not None)
         try:
             return pulsar.Client(
                 self.service_url,
-                authentication=known_by,
+                authentication=self._authentication() if token is None else token,
                 tls_trust_certs_file_path=self.trust_certs_file,
                 tls_allow_insecure_connection=self.allow_insecure,
                 tls_validate_hostname=self.validate_hostname,
-                logger=_logger(self.log_level),
-                **dict(self.arguments),
+                logger=_logger(self._shown_level()),
+                **cast("dict[str, Any]", dict(self.arguments)),
             )
         except (ValueError, TypeError, pulsar.PulsarException) as error:
             text = (
@@ -150,6 +176,31 @@ class ClusterConnection:
                 f"{error}"
             )
             raise PulsarFailuresError("INVALID_CONFIGURATION", text) from None
+
+    def _shown_level(self) -> str:
+        """Return the level to log with: at debug, pulsar-client logs OAuth2's secret and tokens."""
+        return "info" if self.oauth2 and self.log_level == "debug" else self.log_level
+
+    def _authentication(self) -> pulsar.Authentication | None:
+        """Return the authentication without a token; None if there is none."""
+        if self.oauth2:
+            return pulsar.AuthenticationOauth2(json.dumps(dict(self.oauth2)))
+        if self.certificate_file is not None and self.key_file is not None:
+            return pulsar.AuthenticationTLS(self.certificate_file, self.key_file)
+        return None
+
+
+def _oauth2(options: OptionReader) -> tuple[tuple[str, str], ...]:
+    """Read the parameters of OAuth2; none of them is a secret."""
+    given = {name: options.text(f"auth.oauth2.{name}") for name in _OAUTH2}
+    if not any(given.values()):
+        return ()
+    for name in ("issuer_url", "private_key"):
+        if given[name] is None:
+            raise ConfigError.bad(f"auth.oauth2.{name}", None, f"{_OAUTH2[name]}, for OAuth2")
+    if str(given["private_key"]).startswith("data:"):
+        raise ConfigError("auth.oauth2.private_key: expected a file, because plans show options")
+    return tuple((name, value) for name, value in given.items() if value is not None)
 
 
 def _is_url(text: str, schemes: str) -> bool:
@@ -188,10 +239,7 @@ def _arguments(texts: dict[str, str]) -> tuple[tuple[str, _Argument], ...]:
     kinds = _kinds()
     arguments: dict[str, _Argument] = {}
     for name, text in texts.items():
-        key = f"client.{name}"
-        kind = kinds.get(name)
-        if kind is None:
-            raise ConfigError(unknown_name("option", key, [f"client.{each}" for each in kinds]))
+        key, kind = f"client.{name}", kinds[name]
         if kind is bool:
             arguments[name] = as_flag(key, text)
         elif kind is int:

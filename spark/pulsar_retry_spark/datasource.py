@@ -11,17 +11,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.errors import AnalysisException
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ModuleNotFoundError as error:  # Spark 3.5
+    raise ImportError(
+        "format('pulsar-failures') needs Spark 4.0 or newer: with Spark 3.5, use read_failures, "
+        "write_failures and route_batches"
+    ) from error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
-        DataSourceStreamArrowWriter,
         DataSourceStreamReader,
+        DataSourceStreamWriter,
     )
     from pyspark.sql.types import StructType
+
+    from pulsar_retry_spark.schemas.decoding import Decoding
 
 __all__ = ["PulsarFailureSource", "register"]
 
@@ -40,23 +50,35 @@ class PulsarFailureSource(DataSource):
         """Return the name to pass to `format()`."""
         return _NAME
 
+    #: How payloads are decoded. It is looked up once in a query, because the topic's schema may
+    #: change meanwhile, but the columns must not; Spark pickles it with the source.
+    _decoding: Decoding | None = None
+    _has_looked = False
+
     def schema(self) -> StructType:
         """Return the columns of the rows that the source reads."""
-        from pulsar_retry_spark.source.source import schema
+        from pulsar_retry_spark.source.batch import schema
 
-        return schema()
+        return schema(self._found_decoding())
+
+    def _found_decoding(self) -> Decoding | None:
+        from pulsar_retry_spark.source.batch import find_decoding
+
+        if not self._has_looked:
+            self._decoding, self._has_looked = find_decoding(self.options), True
+        return self._decoding
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query."""
         from pulsar_retry_spark.source.source import batch_reader
 
-        return batch_reader(self.options, schema)
+        return batch_reader(self.options, schema, self._found_decoding())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return the reader of a streaming query."""
         from pulsar_retry_spark.source.source import stream_reader
 
-        return stream_reader(self.options, schema)
+        return stream_reader(self.options, schema, self._found_decoding())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch job; the only mode is append."""
@@ -64,11 +86,18 @@ class PulsarFailureSource(DataSource):
 
         return FailureWriter(parsed_options(self.options, schema, overwrite=overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's
         """Return the writer of a stream; the only output mode is append."""
-        from pulsar_retry_spark.sink.writers import FailureStreamWriter, parsed_options
+        from pulsar_retry_spark.sink.writers import parsed_options
 
-        return FailureStreamWriter(parsed_options(self.options, schema, overwrite=overwrite))
+        parsed = parsed_options(self.options, schema, overwrite=overwrite)
+        try:
+            from pulsar_retry_spark.sink.arrow_stream import ArrowStreamWriter
+        except ImportError:  # Spark 4.0
+            from pulsar_retry_spark.sink.row_stream import RowStreamWriter
+
+            return RowStreamWriter(parsed, schema)
+        return ArrowStreamWriter(parsed)
 
 
 def register(spark: SparkSession) -> None:
@@ -79,7 +108,11 @@ def register(spark: SparkSession) -> None:
     active session of their thread, and other threads have none. This function also makes *spark*
     the active session of the calling thread. So call it in each thread that writes.
     """
-    spark.dataSource.register(PulsarFailureSource)
+    try:
+        spark.dataSource.register(PulsarFailureSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise  # Spark 4.0 refuses a source that it has found by itself
     jvm = getattr(spark, "_jvm", None) if hasattr(spark, "_jsparkSession") else None
     if jvm is not None:  # a classic session; PySpark has no public name for this
         type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001

@@ -20,9 +20,10 @@ from pulsar_retry.policy.dead_letter import (
 )
 from pulsar_retry.policy.durations import MAX_DELAY, seconds
 from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
-from pulsar_retry.wire.names import Naming, TopicName
+from pulsar_retry.wire.names import Naming, TopicName, member_of
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
+from pulsar_retry_spark.schemas.registry import TopicSchema
 
 #: The largest message by default: a broker's usual 5 MiB, less what broker and client add.
 DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024 - 16 * 1024
@@ -165,6 +166,8 @@ class SinkOptions:
         initial_subscription_name: The durable subscription to make on the dead-letter topic
             before its first row. None to make no subscription, neither there nor on the retry
             topic.
+        by_topic_schema: Whether rows are published with the latest schema of the topic.
+        schema: That schema, when the driver has looked it up.
     """
 
     connection: ClusterConnection
@@ -181,6 +184,8 @@ class SinkOptions:
     extra: str
     max_redrives: int
     initial_subscription_name: str | None = KEEPING_SUBSCRIPTION
+    by_topic_schema: bool = False
+    schema: TopicSchema | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -220,6 +225,7 @@ class SinkOptions:
             initial_subscription_name=reader.text_or_none(
                 "initial_subscription_name", KEEPING_SUBSCRIPTION
             ),
+            by_topic_schema=reader.choice("value.schema", "none", ("none", "topic")) == "topic",
         )
         reader.refuse(_REFUSED)
         reader.finish()
@@ -228,6 +234,8 @@ class SinkOptions:
                 "fail or truncate with delivery=effectively-once, because parts cannot be numbered"
             )
             raise ConfigError.bad("oversize", "chunk", accepted)
+        if parsed.by_topic_schema and parsed.targets.topic is None:
+            raise ConfigError.bad("topic", None, "the topic with the schema of value.schema=topic")
         return parsed
 
 
@@ -249,7 +257,7 @@ def _topic(reader: OptionReader, key: str) -> str | None:
 
 def _targets(reader: OptionReader, max_attempts: int, levels: str) -> SinkTargets:
     topic, subscription = _topic(reader, "topic"), reader.text("subscription")
-    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
+    naming = member_of(Naming, "naming", reader.text("naming") or Naming.PULSAR)
     retry, dead_letter = _topic(reader, "retry.topic"), _topic(reader, "dead_letter.topic")
     if topic is not None and subscription is not None:
         policy = DeadLetterPolicy(max_attempts - 1, retry, dead_letter)

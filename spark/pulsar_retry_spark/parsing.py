@@ -23,24 +23,54 @@ MAX_INT = 2**31 - 1
 
 _FLAGS = {"true": True, "false": False}
 
+#: The value of an option, as `DataFrameWriter.options` takes it.
+Option = str | float | bool | None
+
+
+def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
+    """Return options as texts, as Spark passes them on; those that are None are left out."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+        if value is not None
+    }
+
+
+#: Names of options in Spark's Kafka source and in pulsar-spark, and our names for the same thing.
+_ALIASES = {
+    "maxoffsetspertrigger": "max_rows_per_batch",
+    "predefinedsubscription": "subscription.reader",
+    "startingoffsets": "starting",
+    "subscribe": "topic",
+}
+
+#: The prefix of pulsar-spark's options for the client. The names after it are Java's, in one word.
+_CLIENT_OF_PULSAR_SPARK = "pulsar.client."
+
 
 class OptionReader:
     """Reads options one by one, and knows at the end which ones nobody has read.
+
+    In the names of options, case, dots and underscores make no difference: Spark gives them in
+    lower case, and `maxFailedRows`, `max.failed.rows` and `max_failed_rows` are the same option.
 
     Every method raises `ConfigError` for an invalid value.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._left = {key.lower(): value for key, value in options.items()}
+        self._left: dict[str, tuple[str, str]] = {}
         self._known: list[str] = []
-        for key, value in self._left.items():
+        for key, value in options.items():
             if not isinstance(value, str):
                 raise ConfigError.bad(key, value, "text, like every option of Spark")
+            same = self._left.setdefault(_plain(key), (key.lower(), value))
+            if same != (key.lower(), value):
+                raise ConfigError(f"{key}: expected it only once, but {same[0]} is the same option")
 
     def _take(self, key: str) -> str | None:
         self._known.append(key)
-        value = self._left.pop(key, "").strip()
-        return value or None
+        _, value = self._left.pop(_plain(key), (key, ""))
+        return value.strip() or None
 
     def text(self, key: str) -> str | None:
         """Return a text; None if it is absent or blank."""
@@ -48,7 +78,7 @@ class OptionReader:
 
     def text_or_none(self, key: str, default: str) -> str | None:
         """Return a text; *default* if it is absent, None if it is blank or ``none``."""
-        given = key in self._left
+        given = _plain(key) in self._left
         value = self._take(key)
         if value is None:
             return None if given else default
@@ -91,27 +121,52 @@ class OptionReader:
             raise ConfigError.bad(key, value, accepted)
         return number
 
-    def with_prefix(self, prefix: str) -> dict[str, str]:
-        """Return the options whose keys start with *prefix*, by their keys without it."""
+    def with_prefix(self, prefix: str, names: Iterable[str]) -> dict[str, str]:
+        """Return the options whose keys start with *prefix*, by their *names* after it.
+
+        Raises:
+            ConfigError: an option has the prefix, but none of the names.
+        """
         self._known.append(f"{prefix}<name>")
-        keys = [key for key in self._left if key.startswith(prefix)]
-        return {key.removeprefix(prefix): self._left.pop(key).strip() for key in keys}
+        known = {_plain(name): name for name in names}
+        found = {}
+        start = _plain(prefix)
+        for plain in [each for each in self._left if each.startswith(start)]:
+            name = known.get(plain.removeprefix(start))
+            key, value = self._left.pop(plain)
+            if name is None:
+                accepted = [f"{prefix}{each}" for each in known.values()]
+                raise ConfigError(unknown_name("option", key, accepted))
+            found[name] = value.strip()
+        return found
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
         """Refuse options that other sinks have, and say why; names ending in a dot are prefixes."""
-        for key in self._left:
+        for plain, (key, _) in self._left.items():
             for name, why in reasons.items():
-                if key == name or (name.endswith(".") and key.startswith(name)):
+                known = _plain(name)
+                if plain == known or (name.endswith(".") and plain.startswith(known)):
                     raise ConfigError(f"{key}: expected no such option: {why}")
 
     def finish(self) -> None:
         """Refuse options that nobody has read; show no values, as one may be a misspelt secret."""
         if path := self._left.get("path"):  # of `save`, `start` and `load`
             accepted = "no path: use the options topic and subscription"
-            raise ConfigError.bad("path", path, accepted)
-        unknown = sorted(self._left.keys() - SPARK_OPTIONS)
+            raise ConfigError.bad("path", path[1], accepted)
+        unknown = sorted(
+            key for plain, (key, _) in self._left.items() if plain not in SPARK_OPTIONS
+        )
         if unknown:
             raise ConfigError(unknown_name("option", unknown[0], self._known))
+
+
+def _plain(key: str) -> str:
+    """Return what is the same for all ways to write the name of an option."""
+    name = key.lower()
+    if name.startswith(_CLIENT_OF_PULSAR_SPARK):
+        name = name.removeprefix("pulsar.")
+    plain = name.replace(".", "").replace("_", "")
+    return _plain(_ALIASES[plain]) if plain in _ALIASES else plain
 
 
 def unknown_name(what: str, name: str, accepted: Iterable[str]) -> str:

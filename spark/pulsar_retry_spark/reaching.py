@@ -47,13 +47,14 @@ def reach(
 ) -> None:
     """Check that the cluster can be reached. Takes milliseconds, and at most 10 seconds.
 
-    If only the workers have the token, nothing is checked here.
+    Nothing is checked here if only the workers have the token, or with OAuth2 or a client's
+    certificate.
 
     Raises:
         PulsarFailuresError: of type *kind*, with the slug ``CONNECT_ERROR``: no broker answers at
             any of the hosts, or it refuses the token. The text names the URL and the cause.
     """
-    if connection in _reached:
+    if connection in _reached or connection.oauth2 or connection.certificate_file:
         return
     endpoint, validate = _Endpoint(connection), connection.validate_hostname
     give_up_at = time.monotonic() + PATIENCE

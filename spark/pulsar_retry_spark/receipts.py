@@ -17,17 +17,21 @@ class Receipts:
     """Counts the rows of a task that wait for receipts, and the receipts that have come.
 
     pulsar-client puts receipts in the queue on its own thread; everything else runs in the task's
-    thread.
+    thread. With the extension module, its `Receipts` take the place of the queue.
 
     Attributes:
+        module: The extension module; None if rows are sent in Python.
+        native: Its `Receipts`, if there is a module.
         pending: Rows without a receipt.
         acked: Rows with a receipt.
         duplicates: Rows in `acked` that the broker had stored before and did not store again.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, module: Any = None) -> None:
         """Start with no rows; *timeout* is how many seconds to wait for any next receipt."""
         self._timeout = timeout
+        self.module = module
+        self.native: Any = None if module is None else module.Receipts()
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.pending = 0
         self.acked = 0
@@ -51,6 +55,29 @@ class Receipts:
 
         return receipt
 
+    def letters(self) -> Any:
+        """Return a new list for messages; with the extension module, its `Letters`."""
+        return [] if self.module is None else self.module.Letters()
+
+    def send(self, raw: Any, messages: Any, topic: str, *, each: bool = False) -> None:
+        """Send *messages* with a raw producer.
+
+        They are one batch with one receipt; with the extension module, *each* may have its own.
+        """
+        if self.module is not None:
+            messages.send(raw, self.native, topic, each)
+            return
+        receipt, send = self.of_batch(topic, len(messages)), raw.send_async
+        last = messages.pop()
+        for message in messages:
+            send(message, None)
+        send(last, receipt)
+
+    def count(self, rows: int) -> None:
+        """Count rows whose receipt came another way."""
+        self.pending -= rows
+        self.acked += rows
+
     def wait(self, pending: int = 0) -> None:
         """Wait until at most *pending* rows have no receipt.
 
@@ -58,33 +85,51 @@ class Receipts:
             PulsarFailuresError: a row was refused, or no receipt came within the time-out.
         """
         while self.pending > pending:
+            if self.native is not None:
+                self._take_many(self.pending - pending)
+                continue
             try:
                 receipt = self._queue.get(timeout=self._timeout)
             except Empty:
-                raise PulsarFailuresError(
-                    "TIMEOUT", f"{self.pending} rows have had no receipt for {self._timeout:g} s"
-                ) from None
+                raise self._timed_out() from None
             self._take(receipt)
+
+    def _timed_out(self) -> PulsarFailuresError:
+        return PulsarFailuresError(
+            "TIMEOUT", f"{self.pending} rows have had no receipt for {self._timeout:g} s"
+        )
+
+    def _take_many(self, wanted: int) -> None:
+        rows, duplicates, failures = self.native.take(wanted, round(self._timeout * 1000))
+        self.count(rows)
+        self.duplicates += duplicates
+        for topic, refused_rows, result in failures:
+            raise _failure(topic, refused_rows, _pulsar.Result(result))
+        if rows < wanted:
+            raise self._timed_out()
 
     def _take(self, receipt: Any) -> None:
         if receipt == _OK:
-            self.pending -= 1
-            self.acked += 1
+            self.count(1)
             return
         if not isinstance(receipt, tuple):
             raise refused(receipt.name, "a row")
         topic, rows, result, message_id = receipt
-        if result != _OK:
-            raise refused(result.name, f"{rows} rows for {topic}")
-        if max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
-            # Only the last row of a batch asks for a receipt, which has to cover the whole batch.
-            raise PulsarFailuresError(
-                "BATCH_BROKEN", f"{rows} rows for {topic} were not sent in one batch"
-            )
-        self.pending -= rows
-        self.acked += rows
+        # Only the last row of a batch asks for a receipt, which has to cover the whole batch.
+        if result != _OK or max(message_id.batch_index(), 0) != rows - 1:  # -1 without a batch
+            raise _failure(topic, rows, result)
+        self.count(rows)
         if message_id.ledger_id() < 0:
             self.duplicates += rows
+
+
+def _failure(topic: str, rows: int, result: Any) -> PulsarFailuresError:
+    """Return the error for rows with a receipt that is not as expected."""
+    if result != _OK:
+        return refused(result.name, f"{rows} rows for {topic}")
+    return PulsarFailuresError(
+        "BATCH_BROKEN", f"{rows} rows for {topic} were not sent in one batch"
+    )
 
 
 def refused(result: str, what: str) -> PulsarFailuresError:

@@ -125,6 +125,7 @@ def manifest(
         "max_message_bytes": options.max_message_bytes,
         "oversize": options.oversize,
         "extra": options.extra,
+        "value.schema": None if options.schema is None else options.schema.digest,
         "rows": rows,
     }
 

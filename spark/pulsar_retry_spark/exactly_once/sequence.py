@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.schemas.registry import TopicSchema
 
 #: How many rows a task may write in one micro-batch.
 _ROWS = 1 << 32
@@ -72,9 +73,10 @@ class Numbering:
         self.number += 1
         return self.number
 
-    def name(self, how: str, partitions: int) -> str:
-        """Return the name of a producer for a topic with *partitions* partitions."""
-        return f"{self.prefix}-t{partitions}-{how}"
+    def name(self, how: str, partitions: int, schema: TopicSchema | None = None) -> str:
+        """Return the name of a producer of *schema* for a topic with *partitions* partitions."""
+        name = f"{self.prefix}-t{partitions}-{how}"
+        return name if schema is None else f"{name}-s{schema.digest}"
 
 
 @attrs.define

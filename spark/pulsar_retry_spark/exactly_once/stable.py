@@ -11,6 +11,7 @@ from pulsar_retry_spark.exactly_once.last_batch import check_rows
 from pulsar_retry_spark.exactly_once.manifest import claimed
 from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.session import query_id
 
 
 def in_stable_order(
@@ -52,11 +53,8 @@ def in_stable_order(
 
 def _query_of(rows: DataFrame) -> str:
     """Return the id of the streaming query that runs in this thread."""
-    context = getattr(
-        rows.sparkSession, "sparkContext", None
-    )  # Spark Connect raises a RuntimeError
-    query: str | None = context and context.getLocalProperty("sql.streaming.queryId")
-    if not query:
+    query = query_id(rows.sparkSession)
+    if query is None:
         raise PulsarFailuresError(
             "NO_QUERY_ID", "this Spark does not report the id of the streaming query"
         )

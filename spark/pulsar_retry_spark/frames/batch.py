@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -17,6 +17,8 @@ from pulsar_retry.wire.properties import (
     FAILURE_REASON,
     FAILURE_RULE,
     FAILURE_STAGE,
+    REAL_TOPIC,
+    origin_message_id,
 )
 from pulsar_retry_spark.frames import decoding
 from pulsar_retry_spark.frames.columns import KAFKA, Columns
@@ -32,7 +34,7 @@ Origin = tuple[str | None, str | None, str | None]
 Wait = tuple[int | None, int | None]
 
 #: The columns that become properties without a change.
-_TEXTS = {
+TEXTS = {
     "reason": FAILURE_REASON,
     "error": FAILURE_ERROR,
     "details": FAILURE_MESSAGE,
@@ -54,6 +56,8 @@ class Frame:
         ordering_keys: The ordering keys, as bytes.
         headers: The rows' own properties.
         origins: Topic, message id and source (JSON) of each row; None without such columns.
+        identities: The same as a part of the ids that show duplicates: with the message ids that
+            `decoding.identities` returns.
         dedupe_ids: The ids that show duplicates.
         waits: Milliseconds of delay, and the delivery time (ms since 1970); None without such
             columns.
@@ -72,6 +76,7 @@ class Frame:
     ordering_keys: Iterable[bytes | None]
     headers: Iterable[dict[str, str] | None]
     origins: Iterable[Origin | None]
+    identities: Iterable[Origin | None]
     dedupe_ids: Iterable[str | None]
     waits: Iterable[Wait | None]
     event_times: Iterable[int | None]
@@ -81,26 +86,35 @@ class Frame:
     letters: Iterable[str | None]
 
 
-def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
+def read_frame(
+    batch: pa.RecordBatch,
+    columns: Columns,
+    extra: str,
+    encode: Callable[[pa.Array], pa.Array] = decoding.binaries,
+) -> Frame:
     """Decode the columns of *batch*.
 
     Args:
         batch: The rows.
         columns: Which column is which.
         extra: What happens to further columns: "properties" or "json".
+        encode: Returns the bytes of payloads that are structs.
     """
     read = _Reader(batch, columns)
-    properties = {name: read.texts(ours) for ours, name in _TEXTS.items() if read.has(ours)}
+    properties = {name: read.texts(ours) for ours, name in TEXTS.items() if read.has(ours)}
     reasons = properties.get(FAILURE_REASON, read.nulls)
-    properties |= read.further(extra)
-    payloads = read.binaries("payload")
+    properties |= {name: column.to_pylist() for name, column in read.further(extra).items()}
+    payloads = read.binaries("payload", encode)
     topics = read.strings("target_topic")
-    origins: Iterable[Origin | None] = read.nulls
+    origins: list[Origin | None] = read.nulls
+    identities = origins
     if read.has("origin_topic", "origin_message_id", "source") or columns.kafkas:
         topic = read.strings("origin_topic")
         message_id = read.strings("origin_message_id", decoding.message_ids)
         source = read.kafkas() if columns.kafkas else read.strings("source", decoding.json_texts)
-        origins = zip(topic, message_id, source, strict=True)
+        origins = list(zip(topic, message_id, source, strict=True))
+        ids = read.values("origin_message_id", lambda each: decoding.identities(each).to_pylist())
+        identities = list(zip(topic, ids, source, strict=True))
     letters: Iterable[str | None] = read.nulls
     if columns.read_back:
         letters = map(_letter, read.strings("topic"), read.strings("message_id"))
@@ -123,6 +137,7 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
         ordering_keys=read.binaries("ordering_key"),
         headers=read.values("headers", decoding.headers),
         origins=origins,
+        identities=identities,
         dedupe_ids=read.strings("dedupe_id"),
         waits=waits,
         event_times=read.values("event_time", decoding.millis),
@@ -133,8 +148,120 @@ def read_frame(batch: pa.RecordBatch, columns: Columns, extra: str) -> Frame:
     )
 
 
+@attrs.frozen
+class ArrowFrame:
+    """Usual rows as Arrow columns, all of large types: what `Frame` has for any rows.
+
+    Attributes:
+        count: The number of rows.
+        properties: The texts that become properties without a change, by property.
+        decisions: For each row, the values that decide where it goes; one for all if all are equal.
+        payload: The payloads, as bytes.
+        key: The keys; None without such a column.
+        ordering_key: The ordering keys, as bytes; None without such a column.
+        origin: Topic, message id and source (JSON) of each row; None for a missing column.
+        identities: The message ids as a part of the ids that show duplicates; None without such a
+            column.
+        dedupe_id: The ids that show duplicates; None without such a column.
+        event_time: Milliseconds since 1970; None without such a column.
+        sizes: Bytes of each row's payload, keys and texts.
+        payload_sizes: Bytes of each row's payload.
+    """
+
+    count: int
+    properties: dict[str, pa.Array]
+    decisions: list[Decision]
+    payload: pa.Array
+    key: pa.Array | None
+    ordering_key: pa.Array | None
+    origin: tuple[pa.Array | None, pa.Array | None, pa.Array | None]
+    identities: pa.Array | None
+    dedupe_id: pa.Array | None
+    event_time: pa.Array | None
+    sizes: list[int]
+    payload_sizes: list[int]
+
+    def reasons(self, rows: Sequence[int]) -> dict[str | None, int]:
+        """Return the number of these *rows* for each reason."""
+        column = self.properties.get(FAILURE_REASON)
+        if column is None:
+            return {None: len(rows)}
+        if len(rows) < self.count:
+            column = column.take(pa.array(rows, pa.int64()))
+        return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+
+
+def read_arrow(batch: pa.RecordBatch, columns: Columns, extra: str) -> ArrowFrame | None:
+    """Decode the columns of *batch* as `read_frame` does.
+
+    Returns:
+        None if the rows are not usual: they were read back, or have headers or waits of their own.
+    """
+    known = columns.known
+    if columns.read_back or "delay_ms" in known or "not_before" in known:
+        return None
+    if "headers" in known and batch.column(known["headers"]).null_count < batch.num_rows:
+        return None
+    read = _Reader(batch, columns)
+    texts = {name: read.array(ours, decoding.texts) for ours, name in TEXTS.items()}
+    properties = {name: each for name, each in texts.items() if each is not None}
+    properties |= read.further(extra)
+    payload = read.array("payload", decoding.binaries)
+    deciding = {
+        "action": read.array("action"),
+        "retryable": read.column("retryable"),
+        "attempt": read.column("attempt"),
+        "target_topic": read.array("target_topic"),
+    }
+    source = read.kafkas_json() if columns.kafkas else read.array("source", decoding.json_texts)
+    message_id = read.column("origin_message_id")
+    event_time = read.column("event_time")
+    if event_time is not None:
+        event_time = pa.array(decoding.millis(event_time), pa.int64())
+    return ArrowFrame(
+        count=batch.num_rows,
+        properties=properties,
+        decisions=_decisions(list(deciding.values()), batch.num_rows),
+        payload=payload,
+        key=read.array("key", decoding.keys),
+        ordering_key=read.array("ordering_key", decoding.binaries),
+        origin=(
+            read.array("origin_topic"),
+            read.array("origin_message_id", decoding.message_ids),
+            source,
+        ),
+        identities=None if message_id is None else decoding.identities(message_id),
+        dedupe_id=read.array("dedupe_id"),
+        event_time=event_time,
+        sizes=read.sizes.to_pylist(),
+        payload_sizes=decoding.lengths(payload).to_pylist(),
+    )
+
+
+def _decisions(columns: list[pa.Array | None], rows: int) -> list[Decision]:
+    """Return the decision of each row; one for all if all are equal."""
+    if all(each is None or len(each.unique()) == 1 for each in columns):
+        rows = 1
+    lists = [[None] * rows if each is None else each[:rows].to_pylist() for each in columns]
+    return list(zip(*lists, strict=True))
+
+
 def _letter(topic: str | None, message_id: str | None) -> str | None:
     return f"{topic} {message_id}" if topic and message_id else None
+
+
+def own_origin(origin: Origin, headers: Mapping[str, str], of_source: Container[str]) -> Origin:
+    """Return the origin of a row, without what its headers know better.
+
+    A row's *headers* win over the columns that a source has added (*of_source*): if the row was a
+    letter, its headers know the message that the letter was made from.
+    """
+    topic, message_id, source = origin
+    if "origin_topic" in of_source and REAL_TOPIC in headers:
+        topic = None
+    if "origin_message_id" in of_source and origin_message_id(headers) is not None:
+        message_id = None
+    return topic, message_id, source
 
 
 class _Reader:
@@ -149,6 +276,18 @@ class _Reader:
     def has(self, *names: str) -> bool:
         """Return whether the frame has one of these columns."""
         return not self._columns.known.keys().isdisjoint(names)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Return a column unchanged; None if there is none."""
+        at = self._columns.known.get(name)
+        return None if at is None else self._batch.column(at)
+
+    def array(
+        self, name: str, decode: Callable[[pa.Array], pa.Array] = decoding.strings
+    ) -> pa.Array | None:
+        """Return a column of texts or bytes, decoded; its bytes are counted."""
+        column = self.column(name)
+        return None if column is None else self._counted(decode(column))
 
     def values(self, name: str, decode: Callable[[pa.Array], list[Any]]) -> list[Any]:
         """Return a column as a list."""
@@ -169,31 +308,45 @@ class _Reader:
         """Return a column that becomes a property."""
         return self.strings(name, decoding.texts)
 
-    def binaries(self, name: str) -> list[bytes | None]:
-        """Return a column of bytes, unchanged; its bytes are counted."""
-        return self.values(name, lambda column: self._measured(decoding.binaries(column)))
+    def binaries(
+        self, name: str, encode: Callable[[pa.Array], pa.Array] = decoding.binaries
+    ) -> list[bytes | None]:
+        """Return a column of bytes, unchanged, or of structs, encoded; its bytes are counted."""
+
+        def decode(column: pa.Array) -> list[Any]:
+            is_struct = pa.types.is_struct(column.type)
+            return self._measured((encode if is_struct else decoding.binaries)(column))
+
+        return self.values(name, decode)
 
     def kafkas(self) -> list[str | None]:
         """Return Kafka's coordinates as the JSON of a struct."""
+        return self.kafkas_json().to_pylist()  # type: ignore[no-any-return]
+
+    def kafkas_json(self) -> pa.Array:
+        """Return Kafka's coordinates as the JSON of a struct."""
         columns = [self._batch.column(self._columns.known[name]) for name in KAFKA]
         structs = pa.StructArray.from_arrays(columns, list(KAFKA))
-        return self._measured(decoding.json_texts(structs))
+        return self._counted(decoding.json_texts(structs))
 
-    def further(self, form: str) -> dict[str, list[str | None]]:
+    def further(self, form: str) -> dict[str, pa.Array]:
         """Return the further columns as properties: one for each, or all in one as JSON."""
         columns = {name: self._batch.column(at) for name, at in self._columns.extra.items()}
         if not columns:
             return {}
         if form == "properties":
             return {
-                name: self._measured(decoding.plain_texts(column))
+                name: self._counted(decoding.plain_texts(column))
                 for name, column in columns.items()
             }
         lists = [json_values(column) for column in columns.values()]
         rows = zip(*lists, strict=True)
         texts = [to_json(dict(zip(columns, row, strict=True))) for row in rows]
-        return {FAILURE_EXTRA: self._measured(pa.array(texts, pa.large_string()))}
+        return {FAILURE_EXTRA: self._counted(pa.array(texts, pa.large_string()))}
 
     def _measured(self, column: pa.Array) -> list[Any]:
+        return self._counted(column).to_pylist()  # type: ignore[no-any-return]
+
+    def _counted(self, column: pa.Array) -> pa.Array:
         self.sizes = pc.add(self.sizes, decoding.lengths(column))
-        return column.to_pylist()  # type: ignore[no-any-return]
+        return column

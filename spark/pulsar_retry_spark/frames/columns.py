@@ -17,12 +17,14 @@ Only ``payload`` is required. For any other column, a null is the same as no suc
 | delay_ms, not_before | integer, timestamp | when a retried row comes (``not_before`` wins) |
 | event_time | timestamp, integer | when the event happened (an integer is ms since 1970) |
 | origin_topic, origin_message_id | string | the topic and message that the row came from |
-| source | struct | its origin in files, tables and other systems |
+| source | struct, string | its origin in files, tables and other systems; a string is JSON |
 | headers | map of string, Kafka's array | the message's properties |
 | dedupe_id | string | equal for equal rows |
+| schema_version | integer | with ``topic``: the schema of a row that the source has read |
 
 Columns that a source has added say where the row came from, and never where it goes: Kafka's
 `topic`, `partition` and `offset`, pulsar-spark's `__topic` and `__messageId`, any other `topic`.
+Nor are the columns written that a quarantine table has beside those of its rows.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "event_time": (*_TIME, "bigint"),
     "origin_topic": _TEXT,
     "origin_message_id": ("string", "binary"),  # pulsar-spark reads it as bytes
-    "source": ("struct",),
+    "source": ("struct", "string"),  # a quarantine table has it as JSON
     # Spark's Kafka source has the second type.
     "headers": ("map<string,string>", "array<struct<key:string,value:binary>>"),
     "dedupe_id": _TEXT,
@@ -74,10 +76,18 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "message_id": _TEXT,
     "publish_time": _TIME,
     "topic": _TEXT,
+    "schema_version": ("bigint",),
 }
 
 #: Rows that have all of these were read by this package's source. One alone is a user's column.
 READ_BACK = frozenset({"kind", "message_id", "publish_time"})
+
+#: These, too, only the source adds: the second two only if it decodes payloads.
+_SCHEMA_VERSION = "schema_version"
+_DECODED = ("value", "value_error")
+
+#: Rows that have all of these were read from a quarantine table.
+QUARANTINED = frozenset({"quarantined_at", "quarantine_writer", "quarantine_batch"})
 
 #: Rows that have all of these were read from Kafka.
 KAFKA = ("topic", "partition", "offset")
@@ -97,6 +107,9 @@ ALIASES = {
 
 #: Columns that sources add: an explicit column wins over them, and so does a header.
 _OF_SOURCES = frozenset({"__topic", "__messageid", "topic", "timestamp"})
+
+#: The columns of the rows of a quarantine table.
+_OF_TABLES = COLUMNS.keys() - READ_BACK - {"topic", _SCHEMA_VERSION}
 
 #: Not written, because a letter has no property for the first publish time.
 IGNORED = frozenset({"__publishtime"})
@@ -120,17 +133,24 @@ class Columns:
         extra: By the frame's name, the position of each further column.
         ignored: The names of columns that are not written.
         of_source: The columns in `known` that a source has added; the row's headers win over them.
+        quarantined: Whether the rows were read from a quarantine table.
     """
 
     known: Mapping[str, int]
     extra: Mapping[str, int]
     ignored: tuple[str, ...] = ()
     of_source: frozenset[str] = frozenset()
+    quarantined: bool = False
 
     @property
     def read_back(self) -> bool:
-        """Whether this package's source read the rows; `topic` is then the topic they came from."""
-        return self.known.keys() >= READ_BACK
+        """Whether the rows were written before: they were read by this package, or from a table."""
+        return self.quarantined or self.known.keys() >= READ_BACK
+
+    @property
+    def has_schemas(self) -> bool:
+        """Whether rows name the versions of the schemas that they were written with."""
+        return self.read_back and _SCHEMA_VERSION in self.known
 
     @property
     def has_targets(self) -> bool:
@@ -148,7 +168,8 @@ class Columns:
 
         Args:
             names: The names of the frame's columns.
-            extra: Whether further columns are allowed.
+            extra: Whether further columns are allowed. Those of a quarantine table are ignored if
+                they are not.
 
         Raises:
             ConfigError: a column is unknown, two columns are the same, or there is no payload.
@@ -159,13 +180,15 @@ class Columns:
         of_source: set[str] = set()
         names = list(names)
         present = {name.lower() for name in names}
+        if present >= QUARANTINED:
+            return cls._of_table(names, extra=extra)
         read_back = present >= READ_BACK
         accepted = {**COLUMNS, **_KAFKAS} if present >= {*KAFKA} and not read_back else COLUMNS
         for position, name in enumerate(names):
             ours = _ours(name.lower(), present, read_back=read_back)
             if ours is None or (name.lower() in _OF_SOURCES and ours in present - {name.lower()}):
                 ignored.append(name)
-            elif ours in READ_BACK and not read_back:
+            elif ours in {*READ_BACK, _SCHEMA_VERSION} and not read_back:
                 if not extra:
                     raise ConfigError(_lone_column_text(name))
                 further[name] = position
@@ -180,11 +203,27 @@ class Columns:
             else:
                 hint = "; extra=properties or extra=json accepts further columns"
                 raise ConfigError(unknown_name("column", name, (*COLUMNS, *ALIASES)) + hint)
-        if "payload" not in known:
-            raise ConfigError(
-                "no column 'payload': expected one of type binary or string (or a column 'value')"
-            )
+        _check_payload(known)
         return cls(known, further, tuple(ignored), frozenset(of_source))
+
+    @classmethod
+    def _of_table(cls, names: list[str], *, extra: bool) -> Columns:
+        """Find the columns of a quarantine table, whose other columns may have any name."""
+        places = {name: position for position, name in enumerate(names)}
+        ours = {name: at for name, at in places.items() if name.lower() in _OF_TABLES}
+        others = {name: places[name] for name in names if name not in ours}
+        own = {name: at for name, at in others.items() if name.lower() not in QUARANTINED}
+        known = {name.lower(): at for name, at in ours.items()}
+        _check_payload(known)
+        further, ignored = (own, ()) if extra else ({}, tuple(own))
+        return cls(known, further, ignored, quarantined=True)
+
+
+def _check_payload(known: Container[str]) -> None:
+    if "payload" not in known:
+        raise ConfigError(
+            "no column 'payload': expected one of type binary or string (or a column 'value')"
+        )
 
 
 def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
@@ -195,6 +234,8 @@ def _ours(name: str, present: Container[str], *, read_back: bool) -> str | None:
     kafkas = not read_back and all(each in present for each in KAFKA)
     if name in IGNORED or (kafkas and name == "timestamptype"):
         return None
+    if read_back and name in _DECODED and (name != "value" or "payload" in present):
+        return None  # the payload has what was decoded
     if kafkas and name == "timestamp":
         return "event_time"
     if name == "topic" and not (kafkas or read_back):
@@ -237,16 +278,26 @@ def _lone_column_text(name: str) -> str:
     )
 
 
-def check_schema(schema: Any, options: SinkOptions) -> Columns:
+def check_schema(schema: Any, options: SinkOptions | None) -> Columns:
     """Check a frame's schema, a `pyspark.sql.types.StructType`, on the driver.
+
+    Args:
+        schema: The schema.
+        options: The options; None if no row is sent.
 
     Raises:
         ConfigError: a column is unknown, missing, of a wrong type, or contradicts the options.
     """
     fields: list[_Field] = list(schema.fields)
-    columns = Columns.of((each.name for each in fields), extra=options.extra != "error")
+    extra = options is not None and options.extra != "error"
+    columns = Columns.of((each.name for each in fields), extra=extra)
     for ours, position in columns.known.items():
-        _check_type(fields[position], COLUMNS.get(ours) or _KAFKAS[ours])
+        accepted = COLUMNS.get(ours) or _KAFKAS[ours]
+        if ours == "payload" and options is not None and options.by_topic_schema:
+            accepted = (*accepted, "struct")
+        _check_type(fields[position], accepted)
+    if options is None:
+        return columns
     if options.extra == "properties":
         for position in columns.extra.values():
             _check_extra(fields[position])

@@ -17,6 +17,9 @@ from pulsar_retry_spark.frames.json_values import json_values, text_or_base64, t
 #: The most characters of a text in a message.
 MAX_TEXT = 4096
 
+#: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
+_LAST_TIME = 253_402_300_799_999
+
 
 def strings(column: pa.Array) -> pa.Array:
     """Return texts, with replacement characters for bytes that are not UTF-8.
@@ -106,6 +109,14 @@ def message_ids(column: pa.Array) -> pa.Array:
     return pa.array([_message_id(each) for each in column.to_pylist()], pa.large_string())
 
 
+def identities(column: pa.Array) -> pa.Array:
+    """Return message ids as a part of the ids that show duplicates: in SQL's form, which is hex."""
+    if not _is_binary(column.type):
+        return strings(column)
+    ids = [None if each is None else each.hex().upper() for each in column.to_pylist()]
+    return pa.array(ids, pa.large_string())
+
+
 def _message_id(raw: bytes | None) -> str | None:
     if not raw:
         return None
@@ -128,6 +139,17 @@ def millis(column: pa.Array) -> list[int | None]:
         micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
         return [None if each is None else each // 1000 for each in micros]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def valid_time(milliseconds: int) -> int | None:
+    """Return a time; None if there is none, which is 0 in pulsar-client, or if it is invalid."""
+    return milliseconds if 0 < milliseconds <= _LAST_TIME else None
+
+
+def valid_times(milliseconds: pa.Array) -> pa.Array:
+    """Do the same as `valid_time` for a column."""
+    valid = pc.and_(pc.greater(milliseconds, 0), pc.less_equal(milliseconds, _LAST_TIME))
+    return pc.if_else(valid, milliseconds, None)
 
 
 def headers(column: pa.Array) -> list[dict[str, str] | None]:
@@ -162,7 +184,9 @@ def _properties(pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[str, str]:
 
 
 def json_texts(column: pa.Array) -> pa.Array:
-    """Return structs as JSON, without null fields."""
+    """Return structs as JSON, without null fields; texts are JSON already."""
+    if not pa.types.is_struct(column.type):
+        return strings(column)
     texts = [None if each is None else to_json(each) for each in json_values(column)]
     return pa.array(texts, pa.large_string())
 

@@ -5,15 +5,27 @@ On Spark Connect, there is no plan to ask.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeGuard
 
 from pyspark import StorageLevel
+from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import DataFrame
+
+from pulsar_retry.errors import ConfigError
+
+_CAN_CHOOSE = "storageLevel" in inspect.signature(DataFrame.localCheckpoint).parameters
 
 #: The frames that were kept inside `freeing_kept_rows`; None outside of it.
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("_kept", default=None)
+
+
+def is_frame(value: object) -> TypeGuard[DataFrame]:
+    """Return whether *value* is a frame. Spark Connect 3.5 has a class of its own for them."""
+    return hasattr(value, "mapInArrow")
 
 
 def is_deterministic(df: DataFrame) -> bool:
@@ -41,14 +53,33 @@ def hides_metadata(df: DataFrame) -> bool:
     return df.isStreaming or "InMemoryRelation" not in execution.withCachedData().toString()
 
 
+def rows_of(df: DataFrame) -> int | None:
+    """Return the number of rows of *df*; None on Spark Connect.
+
+    `DataFrame.count` and aggregates also plan, compile and run a shuffle, which takes longer than
+    to count rows that are kept.
+    """
+    plan = getattr(df.select(), "_jdf", None)  # a row with no columns is read the quickest
+    return None if plan is None else int(plan.queryExecution().toRdd().count())
+
+
 def keep_rows(df: DataFrame) -> DataFrame:
     """Run *df* once, and return its rows, which are kept on the executors' disks.
 
     They are freed when Spark's garbage collection finds no reference to the frame, or at the end of
     `freeing_kept_rows`.
+
+    Raises:
+        ConfigError: this Spark can't keep rows.
     """
-    # On disks only: in memory, the rows would compete with the job's own data and caches.
-    kept = df.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY)
+    # On disks only: in memory, the rows would compete with the job's own data and caches. Spark 3.5
+    # has no such choice, and keeps in memory what fits there.
+    where = {"storageLevel": StorageLevel.DISK_ONLY} if _CAN_CHOOSE else {}
+    try:
+        kept = df.localCheckpoint(eager=True, **where)
+    except PySparkNotImplementedError:
+        accepted = "False, because Spark Connect keeps no rows before Spark 4.0"
+        raise ConfigError.bad("once", True, accepted) from None  # noqa: FBT003 - the value
     frames = _kept.get()
     if frames is not None:
         frames.append(kept)

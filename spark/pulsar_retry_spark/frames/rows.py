@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -13,7 +15,6 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
-    VariantType,
 )
 
 from pulsar_retry.errors import ConfigError
@@ -52,6 +53,15 @@ _CONSTANTS = frozenset({"action", "reason", "stage", "topic"})
 #: Columns that these arguments name are data of the row, so they stay in its JSON.
 _DATA = frozenset({"event_time", "key", "ordering_key"})
 
+#: The arguments whose default is the column of a frame that was read from Kafka.
+_FROM_KAFKA = {"payload": "value", "key": "key", "headers": "headers"}
+
+#: The form of a payload that the sink encodes.
+_STRUCT = "struct"
+
+#: From this similarity on, a *reason* that is not the name of a column may be a misspelt one.
+_MISSPELT = 0.8
+
 
 def failures(
     df: DataFrame,
@@ -76,6 +86,7 @@ def failures(
     origin_message_id: Column | str | None = None,
     source: Column | str | None = None,
     dedupe_id: Column | str | None = None,
+    payload_as: Literal["json", "struct"] = "json",
 ) -> DataFrame:
     """Turn each row of *df* into a row that the sink can write.
 
@@ -94,12 +105,14 @@ def failures(
             `condition` or `name` is the reason, all of them are the *rule*, and the structs are the
             *details*.
         payload: The payload of the message, binary or text. A struct, array, map or variant becomes
-            JSON. Default: `_corrupt_record` where the reader has filled it, else the row as JSON,
-            without the columns that other arguments name (the columns of *key*, *ordering_key* and
-            *event_time* are kept). The fields have the order of *df*, nulls are included, and
-            times are in UTC with microseconds, whatever the settings of the session. `from_json`
-            with the schema of *df* reverses it.
-        key: The message's key, of the same types as *payload*.
+            JSON. Default: the binary `value` of a Kafka frame; `_corrupt_record` where the reader
+            has filled it; else the row as JSON, without the columns that other arguments name (the
+            columns of *key*, *ordering_key* and *event_time* are kept). Columns that you have added
+            to judge the row are part of it: drop them before, or pass a struct of the columns to
+            keep. The fields have the order of *df*, nulls are included, and times are in UTC with
+            microseconds, whatever the settings of the session. `from_json` with the schema of *df*
+            reverses it.
+        key: The message's key, of the same types as *payload*. Default: `key` of a Kafka frame.
         ordering_key: The message's ordering key, of the same types. A Key_Shared subscription
             prefers it to the key.
         rule: The rules that the row broke: a text or an array of texts.
@@ -115,7 +128,8 @@ def failures(
         topic: The topic to write to, instead of the subscription's topics. It becomes the column
             `target_topic`, because the column `topic` of a frame is the topic of the row's origin.
         event_time: When the event happened: a timestamp, or milliseconds since 1970.
-        headers: Properties of the message: a map of texts, or the headers of a Kafka row.
+        headers: Properties of the message: a map of texts, or the headers of a Kafka row. Default:
+            `headers` of a Kafka frame.
         origin_topic: The topic that the row came from. Default: pulsar-spark's `__topic`, if *df*
             has it.
         origin_message_id: The id of the row's message there, `ledger:entry:partition[:batch]`.
@@ -126,10 +140,16 @@ def failures(
         dedupe_id: A text that is equal for equal rows in each run of the job. Default: a hash of
             the row's origin, payload (unless *origin_message_id* is known), key, reason and stage.
             Equal rows of one file have equal ids, too.
+        payload_as: What a payload of columns becomes: `json`, or `struct` for a sink that encodes
+            it by the schema of the topic, with the option ``value.schema=topic``.
 
     Raises:
-        ConfigError: a text does not name a column, or *reason* has a type that can't be a reason.
+        ConfigError: *payload_as* is neither, or the rows have a `_corrupt_record`, which can only
+            be JSON; a text does not name a column; *reason* is neither a column nor a constant
+            unlike all names of columns, or has a type that can't be a reason.
     """
+    if payload_as not in ("json", _STRUCT):
+        raise ConfigError.bad("payload_as", payload_as, "'json' or 'struct'")
     given: dict[str, Column | str | float | None] = {
         "payload": payload,
         "key": key,
@@ -151,15 +171,15 @@ def failures(
         "headers": headers,
         "dedupe_id": dedupe_id,
     }
-    if isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason):
-        for name in ("rule", "details"):  # which `split` adds, too
-            given[name] = name if given[name] is None and _has(df, name) else given[name]
+    for name, column in _defaults(df, reason, payload).items():
+        given[name] = column if given[name] is None and _has(df, column) else given[name]
     columns = {name: _column(df, name, each) for name, each in given.items() if each is not None}
     kinds = {field.name: field.dataType for field in _select(df, columns).schema}
     columns |= _reason(reason, columns, kinds["reason"])
-    if payload is None:
-        columns["payload"] = _row(df, [each for name, each in given.items() if name not in _DATA])
-    else:
+    if "payload" not in columns:
+        named = [each for name, each in given.items() if name not in _DATA]
+        columns["payload"] = _row(df, named, payload_as)
+    elif not (payload_as == _STRUCT and isinstance(kinds["payload"], StructType)):
         columns["payload"] = _message(columns["payload"], kinds["payload"])
     for name in ("key", "ordering_key"):
         if name in columns:
@@ -172,6 +192,15 @@ def failures(
     if where is not None:
         columns["source"] = where
     return with_dedupe_id(_select(df, columns))
+
+
+def _defaults(df: DataFrame, reason: Column | str, payload: Column | str | None) -> dict[str, str]:
+    """Return the columns of *df* that are the defaults of arguments, if *df* has them."""
+    split = isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason)
+    defaults = {"rule": "rule", "details": "details"} if split else {}
+    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
+    is_message = _is_from_kafka(df) and kinds.get("value") == "binary"
+    return defaults | (_FROM_KAFKA if payload is None and is_message else {})
 
 
 def _has(df: DataFrame, name: str) -> bool:
@@ -192,9 +221,19 @@ def _column(df: DataFrame, argument: str, value: Column | str | float) -> Column
         return _named(value)
     if _has(df, value.partition(".")[0]):  # a field of a struct
         return F.col(value)
+    if argument == "reason" and (like := _similar(df, value)):
+        accepted = (
+            f"a name: did you mean the column {like}? A constant may also be F.lit({value!r})"
+        )
+        raise ConfigError.bad(argument, value, accepted)
     if argument in _CONSTANTS and value != argument:
         return F.lit(value)
     raise ConfigError.bad(argument, value, f"a Column, or one of {', '.join(df.columns)}")
+
+
+def _similar(df: DataFrame, name: str) -> str | None:
+    """Return the column whose name is most similar to *name*, if it is similar enough."""
+    return next(iter(difflib.get_close_matches(name, df.columns, 1, _MISSPELT)), None)
 
 
 def _named(name: str) -> Column:
@@ -223,13 +262,14 @@ def _reason(
 
 def _message(column: Column, kind: DataType) -> Column:
     """Return *column* as a payload or key: binary and text unchanged, structured types as JSON."""
-    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+    is_variant = kind.typeName() == "variant"  # Spark 3.5 has no such type
+    if is_variant or isinstance(kind, ArrayType | MapType | StructType):
         return F.to_json(column, _JSON)
     return column if isinstance(kind, BinaryType) else column.cast("string")
 
 
-def _row(df: DataFrame, named: Iterable[object]) -> Column:
-    """Return the row as JSON without the *named* columns, or what the reader could not read."""
+def _row(df: DataFrame, named: Iterable[object], form: str) -> Column:
+    """Return the row without the *named* columns, or what the reader could not read."""
     left_out = {each.lower() for each in named if isinstance(each, str)}
     left_out = (left_out | {"_corrupt_record", "_metadata"}) - {"_rescued_data"}  # the last is data
     fields = [_named(name) for name in df.columns if name.lower() not in left_out]
@@ -237,6 +277,11 @@ def _row(df: DataFrame, named: Iterable[object]) -> Column:
         raise ConfigError.bad(
             "payload", None, "a column, because no other column is left for the payload"
         )
+    if form == _STRUCT:
+        if _has(df, "_corrupt_record"):
+            accepted = "'json', because a _corrupt_record is a text; or a payload"
+            raise ConfigError.bad("payload_as", form, accepted)
+        return F.struct(*fields)
     row = F.to_json(F.struct(*fields), _JSON)
     return F.coalesce(F.col("_corrupt_record"), row) if _has(df, "_corrupt_record") else row
 
@@ -249,10 +294,14 @@ def _source(df: DataFrame) -> Column | None:
         fields.append(F.col("_metadata.file_path").alias("file"))
     if "row_index" in metadata:  # Parquet's
         fields.append(F.col("_metadata.row_index").alias("position"))
-    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
-    if _KAFKA.items() <= kinds.items():
+    if _is_from_kafka(df):
         fields += [F.col(name) for name in KAFKA]
     return F.struct(*fields) if fields else None
+
+
+def _is_from_kafka(df: DataFrame) -> bool:
+    kinds = {field.name: field.dataType.simpleString() for field in df.schema}
+    return _KAFKA.items() <= kinds.items()
 
 
 def _metadata(df: DataFrame) -> list[str]:

@@ -47,6 +47,34 @@ class Lane(Protocol):
         """
         ...
 
+    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+        """Do the same for *rows* of *group*, with the extension module.
+
+        Raises:
+            PulsarFailuresError: as above.
+        """
+        ...
+
+
+class LaneRows(Protocol):
+    """Rows of one route in a frame, whose messages the extension module builds; see `columnar`.
+
+    Attributes:
+        sizes: The most bytes that each row of the frame takes on the wire.
+        payload_sizes: The bytes of each row's payload.
+    """
+
+    sizes: Sequence[int]
+    payload_sizes: Sequence[int]
+
+    def build(self, letters: Any, rows: Sequence[int]) -> None:
+        """Add the messages of *rows*, by their numbers in the frame, to *letters*."""
+        ...
+
+    def routed(self, row: int) -> str:
+        """Return the key by which a row gets to its partition."""
+        ...
+
 
 class BatchLane:
     """Sends messages to a topic, or a partition, in batches.
@@ -70,7 +98,8 @@ class BatchLane:
         self._max_messages = options.batching.messages
         self._max_payload = options.batching.size
         self._max_size = options.max_message_bytes
-        self._messages: list[Any] = []
+        self._messages: Any = receipts.letters()
+        self._rows = 0
         self._payload = 0
         self._size = 0
         self.sealed = True
@@ -87,20 +116,51 @@ class BatchLane:
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
         """Put *message* into the batch; send the batch when it is full."""
-        if self._messages:
-            if self._payload + payload_size > self._max_payload:
-                self.flush()
-            elif self._size + size > self._max_size:
-                # Properties count for the broker's limit, but not for pulsar-client's rules.
-                self.flush()
-                if not self.sealed:
-                    self.seal()
+        if self._has_no_room(size, payload_size):
+            self._end(payload_size)
         self._messages.append(message)
+        if self._is_full_with(size, payload_size):
+            self._send_full()
+
+    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+        """Put *rows* into batches; send each batch when it is full."""
+        sizes, payload_sizes, begin = group.sizes, group.payload_sizes, 0
+        for at, row in enumerate(rows):
+            size, payload_size = sizes[row], payload_sizes[row]
+            if self._has_no_room(size, payload_size):
+                group.build(self._messages, rows[begin:at])
+                begin = at
+                self._end(payload_size)
+            if self._is_full_with(size, payload_size):
+                group.build(self._messages, rows[begin : at + 1])
+                begin = at + 1
+                self._send_full()
+        group.build(self._messages, rows[begin:])
+
+    def _has_no_room(self, size: int, payload_size: int) -> bool:
+        """Return whether the batch has to end before a message."""
+        return self._rows > 0 and (
+            self._payload + payload_size > self._max_payload or self._size + size > self._max_size
+        )
+
+    def _end(self, payload_size: int) -> None:
+        """Send the batch, because the next message has no room in it."""
+        by_payload = self._payload + payload_size > self._max_payload
+        self.flush()
+        if not by_payload:
+            # Properties count for the broker's limit, but not for pulsar-client's rules.
+            self.seal()
+
+    def _is_full_with(self, size: int, payload_size: int) -> bool:
+        """Count a message; return whether the batch is full now."""
+        self._rows += 1
         self._size += size
         self._payload += payload_size
-        if len(self._messages) == self._max_messages or self._payload >= self._max_payload:
-            self.flush()
-            self.sealed = True
+        return self._rows == self._max_messages or self._payload >= self._max_payload
+
+    def _send_full(self) -> None:
+        self.flush()
+        self.sealed = True
 
     def flush(self) -> None:
         """Hand the batch to pulsar-client.
@@ -108,17 +168,13 @@ class BatchLane:
         Raises:
             PulsarFailuresError: an earlier message was refused, or receipts do not come.
         """
-        messages = self._messages
-        if not messages:
+        rows = self._rows
+        if not rows:
             return
-        rows = len(messages)
         self._reserve(rows, self._size)
-        send = self._raw.send_async
-        last = messages.pop()
-        for message in messages:
-            send(message, None)
-        send(last, self._receipts.of_batch(self._topic, rows))
-        self._messages, self._size, self._payload = [], 0, 0
+        self._receipts.send(self._raw, self._messages, self._topic)
+        self._messages = self._receipts.letters()
+        self._rows = self._size = self._payload = 0
         self.sealed = False
 
     def seal(self) -> None:
@@ -137,10 +193,20 @@ class BatchLane:
 class SingleLane:
     """Sends messages to a topic, or a partition, one by one: delayed ones, and chunked ones."""
 
-    def __init__(self, raw: Any, receipt: Callable[[Any, Any], None], reserve: Reserve) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        receipt: Callable[[Any, Any], None],
+        reserve: Reserve,
+        receipts: Receipts | None = None,
+        topic: str = "",
+    ) -> None:
+        """Make a lane to *topic*. With *receipts*, the extension module sends and counts."""
         self._raw = raw
         self._receipt = receipt
         self._reserve = reserve
+        self._receipts = receipts
+        self._topic = topic
         self._callback: Callable[[Any, Any], None] = self._first
 
     @staticmethod
@@ -151,8 +217,21 @@ class SingleLane:
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:  # noqa: ARG002 - the protocol's
         """Send *message*."""
         self._reserve(1, size)
+        if self._receipts is not None:
+            letters = self._receipts.letters()
+            letters.append(message)
+            self._receipts.send(self._raw, letters, self._topic, each=True)
+            return
         self._raw.send_async(message, self._callback)
         self._callback = self._receipt
+
+    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+        """Send *rows*."""
+        assert self._receipts is not None  # noqa: S101 - there are no groups without the module
+        self._reserve(len(rows), sum(group.sizes[row] for row in rows))
+        letters = self._receipts.letters()
+        group.build(letters, rows)
+        self._receipts.send(self._raw, letters, self._topic, each=True)
 
     def _first(self, result: Any, message_id: Any) -> None:
         """Pass on the first receipt, and keep the thread's Python state, which saves time."""
@@ -173,11 +252,23 @@ class PartitionedLane:
 
     def add(self, message: Any, size: int, payload_size: int, key: str) -> None:
         """Send *message* to the partition of its key."""
-        partition = partition_of(key, self._partitions)
+        lane = self._lane(partition_of(key, self._partitions))
+        lane.add(message, size, payload_size, key)
+
+    def add_rows(self, group: LaneRows, rows: Sequence[int]) -> None:
+        """Send *rows* to the partitions of their keys, in the order of the rows in each."""
+        parted: dict[str, list[int]] = {}
+        for row in rows:
+            partition = partition_of(group.routed(row), self._partitions)
+            parted.setdefault(partition, []).append(row)
+        for partition, theirs in parted.items():
+            self._lane(partition).add_rows(group, theirs)
+
+    def _lane(self, partition: str) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
             lane = self._lanes[partition] = self._open(partition)
-        lane.add(message, size, payload_size, key)
+        return lane
 
 
 def partition_of(key: str, partitions: Sequence[str]) -> str:

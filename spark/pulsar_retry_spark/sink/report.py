@@ -29,6 +29,7 @@ class TaskReport:
         by_topic: Rows by the full name of their topic.
         by_reason: Rows by reason; "" for rows without one.
         by_action: Rows by `retry` and `dead_letter`.
+        dead_by_reason: The rows of `by_reason` that were written as dead letters.
         oversize: Rows that were too big, and were truncated or sent in chunks.
         over_redriven: Rows that would have been brought back more often than `max_redrives`, and
             were written to the dead-letter topic instead.
@@ -44,6 +45,7 @@ class TaskReport:
     by_topic: Mapping[str, int] = attrs.Factory(dict)
     by_reason: Mapping[str, int] = attrs.Factory(dict)
     by_action: Mapping[str, int] = attrs.Factory(dict)
+    dead_by_reason: Mapping[str, int] = attrs.Factory(dict)
     oversize: int = 0
     over_redriven: int = 0
     seconds: float = 0.0
@@ -68,11 +70,14 @@ class Report:
         by_topic: Rows by the full name of their topic.
         by_reason: Rows by reason; "" for rows without one.
         by_action: Rows by `retry` and `dead_letter`.
+        dead_by_reason: The rows of `by_reason` that were written as dead letters.
         oversize: Rows that were too big, and were truncated or sent in chunks.
         over_redriven: Rows that would have been brought back more often than `max_redrives`, and
             were written to the dead-letter topic instead.
         duplicates: Rows in `rows` that the broker had stored before and did not store again
             (known only with delivery=effectively-once).
+        quarantined: Rows written to a table. If they were sent as well, they are those in `rows`;
+            otherwise `rows` is 0, and only `by_reason` counts them.
         partitions: The number of tasks.
         attempts: The number of attempts of all tasks. If it is above `partitions`, some rows may be
             stored twice, with equal `DEDUPE_ID`, unless delivery=effectively-once.
@@ -84,9 +89,11 @@ class Report:
     by_topic: Mapping[str, int] = attrs.Factory(dict)
     by_reason: Mapping[str, int] = attrs.Factory(dict)
     by_action: Mapping[str, int] = attrs.Factory(dict)
+    dead_by_reason: Mapping[str, int] = attrs.Factory(dict)
     oversize: int = 0
     over_redriven: int = 0
     duplicates: int = 0
+    quarantined: int = 0
     partitions: int = 0
     attempts: int = 0
     seconds: float = 0.0
@@ -101,6 +108,7 @@ class Report:
             by_topic=_sum(each.by_topic for each in tasks),
             by_reason=_sum(each.by_reason for each in tasks),
             by_action=_sum(each.by_action for each in tasks),
+            dead_by_reason=_sum(each.dead_by_reason for each in tasks),
             oversize=sum(each.oversize for each in tasks),
             over_redriven=sum(each.over_redriven for each in tasks),
             duplicates=sum(each.duplicates for each in tasks),

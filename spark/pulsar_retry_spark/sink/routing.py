@@ -6,9 +6,8 @@ property names. The row's own headers win over the properties in `Route.defaults
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import attrs
 import pyarrow as pa
@@ -22,10 +21,21 @@ from pulsar_retry.wire.names import TopicName, logical
 from pulsar_retry.wire.redrive import dedupe_id as redriven_id
 from pulsar_retry.wire.redrive import next_redrive
 from pulsar_retry_spark.errors import PulsarFailuresError
-from pulsar_retry_spark.frames.batch import Decision, Origin, Wait, read_frame
+from pulsar_retry_spark.frames.batch import (
+    ArrowFrame,
+    Decision,
+    Origin,
+    Wait,
+    own_origin,
+    read_arrow,
+    read_frame,
+)
 from pulsar_retry_spark.frames.columns import Columns
+from pulsar_retry_spark.frames.dedupe import identity
 from pulsar_retry_spark.options import SinkOptions, SinkTargets
+from pulsar_retry_spark.schemas.registry import TopicSchema
 from pulsar_retry_spark.sink.redriving import redriven
+from pulsar_retry_spark.sink.values import RowSchemas, Versions, no_version
 
 RETRY = "retry"
 DEAD_LETTER = "dead_letter"
@@ -35,8 +45,18 @@ _MAX_REASONS = 1000
 OTHER_REASONS = "(other)"
 
 #: topic, payload (None for a tombstone), key, properties, event time (ms, or None), delivery time
-#: (ms since 1970, or 0 for at once), the most bytes on the wire, ordering key.
-Row = tuple[str, bytes | None, str | None, dict[str, str], int | None, int, int, bytes | None]
+#: (ms since 1970, or 0 for at once), the most bytes on the wire, ordering key, schema.
+Row = tuple[
+    str,
+    bytes | None,
+    str | None,
+    dict[str, str],
+    int | None,
+    int,
+    int,
+    bytes | None,
+    TopicSchema | None,
+]
 
 #: The most bytes that a message and each of its properties take on the wire beside their contents.
 _MESSAGE_ROOM, _PROPERTY_ROOM = 64, 16
@@ -97,6 +117,7 @@ class Router:
         targets: Where rows go.
         routes: The routes, by the decisions that led to them.
         reasons: The number of rows for each reason.
+        retried: The same for the rows that are retried.
         oversize: The number of rows that were truncated, or are sent in chunks.
         over_redriven: The number of rows that were brought back `max_redrives` times already, and
             stay dead letters.
@@ -110,12 +131,16 @@ class Router:
         targets: SinkTargets,
         task: Mapping[str, str],
         clock: Callable[[], float],
+        *,
+        versions: Versions = no_version,
     ) -> None:
         """Make a router.
 
         *targets* are the targets of the options, with old-style names where such topics exist.
         *task* are the properties that describe this task. *clock* returns seconds since 1970.
+        *versions* looks the schemas up that rows were read with.
         """
+        self._schemas = RowSchemas(options, columns, versions)
         self._options = options
         self._columns = columns
         self.targets = targets
@@ -123,11 +148,54 @@ class Router:
         self._clock = clock
         self.routes: dict[Decision, Route] = {}
         self.reasons: Counter[str | None] = Counter()
+        self.retried: Counter[str | None] = Counter()
         self.oversize = 0
         self.over_redriven = 0
         self.payload_bytes = 0
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes that a row may take on the wire."""
+        return self._options.max_message_bytes
+
+    def usual(self, batch: pa.RecordBatch) -> ArrowFrame | None:
+        """Return the columns of *batch*; None if its rows have to be turned one by one."""
+        if self._schemas.are_used:
+            return None
+        return read_arrow(batch, self._columns, self._options.extra)
+
+    def count(self, reasons: Mapping[str | None, int], payload_bytes: int) -> None:
+        """Count the rows of a batch: the number for each reason, and the bytes of all payloads.
+
+        The number of reasons has a bound, in case each row has a different one.
+        """
+        self.payload_bytes += payload_bytes
+        for reason, rows in reasons.items():
+            known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
+            self.reasons[reason if known else OTHER_REASONS] += rows
+
+    def count_retried(self, reasons: Mapping[str | None, int]) -> None:
+        """Count rows that are retried: the number for each reason. `count` comes first."""
+        for reason, rows in reasons.items():
+            self.retried[reason if reason in self.reasons else OTHER_REASONS] += rows
+
+    def room(self, names: Iterable[str]) -> int:
+        """Return the most bytes that the names of a row's own properties take."""
+        return _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
+
+    def route(self, decision: Decision) -> Route:
+        """Return the route for a decision.
+
+        Raises:
+            PulsarFailuresError: the row's action or attempt is invalid, or it has no target topic.
+        """
+        return self.routes.get(decision) or self._decide(decision)
+
+    def now(self) -> int:
+        """Return the time in milliseconds since 1970."""
+        return int(self._clock() * 1000)
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[Row]:  # noqa: C901 - calls cost time here
         """Yield a message for each row, in the order of the rows.
 
         Raises:
@@ -135,12 +203,11 @@ class Router:
                 topic, it is too big, or it was brought back too often and there is no dead-letter
                 topic.
         """
-        frame = read_frame(batch, self._columns, self._options.extra)
-        self._count_reasons(frame.reasons)
-        self.payload_bytes += frame.payload_bytes
+        frame = read_frame(batch, self._columns, self._options.extra, self._schemas.encode)
+        self.count(Counter(frame.reasons), frame.payload_bytes)
         routes, names, limit = self.routes, frame.names, self._options.max_message_bytes
         read_back, of_source = self._columns.read_back, self._columns.of_source
-        room = _size_of(dict.fromkeys((*names, *_OWN_PROPERTIES), ""))
+        room = self.room(names)
         for (
             decision,
             payload,
@@ -148,12 +215,15 @@ class Router:
             texts,
             head,
             origin,
+            identified,
             dedupe_id,
             wait,
             event_time,
             size,
             ordering_key,
             letter,
+            reason,
+            schema,
         ) in zip(
             frame.decisions,
             frame.payloads,
@@ -161,12 +231,15 @@ class Router:
             frame.texts,
             frame.headers,
             frame.origins,
+            frame.identities,
             frame.dedupe_ids,
             frame.waits,
             frame.event_times,
             frame.sizes,
             frame.ordering_keys,
             frame.letters,
+            frame.reasons,
+            self._schemas.of(batch),
             strict=True,
         ):
             if head is not None and decision[2] is None:
@@ -175,6 +248,8 @@ class Router:
             if route.action == RETRY and (read_back or (head and wire.REDRIVE_COUNT in head)):
                 route, head, turn = self._redrive(decision, route, head or {}, letter)  # noqa: PLW2901
             route.rows += 1
+            if route.action == RETRY:
+                self.retried[reason if reason in self.reasons else OTHER_REASONS] += 1
             size += room + route.size  # noqa: PLW2901 - likewise
             if head:
                 properties = {**route.defaults, **head, **route.fixed}
@@ -186,7 +261,7 @@ class Router:
                     properties[name] = text
             if origin is not None:
                 _put_origin(properties, origin, of_source if head else (), head or {})
-            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, origin, properties)
+            properties[wire.DEDUPE_ID] = dedupe_id or identity(payload, key, identified, properties)
             if turn:  # a letter of this redrive is not a duplicate of an earlier letter
                 properties[wire.DEDUPE_ID] = redriven_id(properties, "", turn)
             due = 0 if wait is None and not route.delayed else self._due(route, wait, properties)
@@ -201,13 +276,8 @@ class Router:
                 due,
                 size,
                 ordering_key,
+                schema,
             )
-
-    def _count_reasons(self, reasons: list[str | None]) -> None:
-        """Count the reasons, with a bound in case each row has a different one."""
-        for reason, rows in Counter(reasons).items():
-            known = reason in self.reasons or len(self.reasons) < _MAX_REASONS
-            self.reasons[reason if known else OTHER_REASONS] += rows
 
     def _decide(self, decision: Decision) -> Route:
         """Return a new route: what a consumer would do with a message of that attempt."""
@@ -283,7 +353,7 @@ class Router:
                 properties[wire.DELAY] = "-1"
         if route.action != RETRY:
             return 0  # dead letters are never delayed
-        return due or (self._now() + delay if delay else 0)
+        return due or (self.now() + delay if delay else 0)
 
     def _own_wait(self, wait: Wait) -> tuple[int, int]:
         """Return the row's own delay in milliseconds, and its delivery time; 0 if it names no time.
@@ -293,15 +363,12 @@ class Router:
         """
         delay, not_before = wait
         if not_before is not None:
-            delay = max(0, not_before - self._now())
+            delay = max(0, not_before - self.now())
         assert delay is not None  # noqa: S101 - one of the two is there
         if not 0 <= delay <= _MAX_DELAY_MS:
             column = "delay_ms" if not_before is None else "not_before"
             raise _bad_row(column, wait[not_before is not None], f"0 to {MAX_DELAY:g} s")
         return delay, 0 if not_before is None else max(1, not_before)
-
-    def _now(self) -> int:
-        return int(self._clock() * 1000)
 
     def _redrive(
         self, decision: Decision, route: Route, headers: dict[str, str], letter: str | None
@@ -362,42 +429,14 @@ def _put_origin(
     of_source: Container[str],
     headers: Mapping[str, str],
 ) -> None:
-    """Add the origin of a row to its properties; the message id has two names there, as in Java.
-
-    A row's *headers* win over the columns that a source has added (*of_source*): if the row was a
-    letter, its headers know the message that the letter was made from.
-    """
-    topic, message_id, source = origin
-    if topic is not None and not ("origin_topic" in of_source and wire.REAL_TOPIC in headers):
+    """Add the origin of a row to its properties; the message id has two names there, as in Java."""
+    topic, message_id, source = own_origin(origin, headers, of_source)
+    if topic is not None:
         properties[wire.REAL_TOPIC] = logical(topic)
-    known = wire.origin_message_id(headers) if "origin_message_id" in of_source else None
-    if message_id is not None and known is None:
+    if message_id is not None:
         properties.update(wire.origin_id(message_id))
     if source is not None:
         properties[wire.FAILURE_SOURCE] = source
-
-
-def identity(
-    payload: bytes | None, key: str | None, origin: Origin | None, properties: Mapping[str, str]
-) -> str:
-    """Return an id that is the same for the same row in each run of any job.
-
-    It is made from the row's origin, its payload (unless the message id is known), key, reason and
-    stage. `identity.with_dedupe_id` computes the same id in SQL.
-    """
-    topic, message_id, source = origin or (None, None, None)
-    content = None if message_id or payload is None else hashlib.sha256(payload).hexdigest()
-    parts = (
-        topic,
-        message_id,
-        source,
-        content,
-        key,
-        properties.get(wire.FAILURE_REASON),
-        properties.get(wire.FAILURE_STAGE),
-    )
-    text = "\n".join([part or "" for part in parts])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _size_of(properties: Mapping[str, str]) -> int:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import _pulsar
 import pulsar
 from _pulsar import MessageBuilder
 
 from pulsar_retry.consumer.handoff.alone import Alone, RefusedError
+from pulsar_retry.native.loading import native_rows
 from pulsar_retry.wire.properties import DEDUPE_ID
 from pulsar_retry_spark.clients import CachedClient
 from pulsar_retry_spark.errors import PulsarFailuresError, slug_of
 from pulsar_retry_spark.exactly_once.sequence import Numbering
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import Receipts, refused
+from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.sink.columnar import RowGroup
 from pulsar_retry_spark.sink.lanes import (
     BATCHED,
     CHUNKED,
@@ -45,6 +47,10 @@ _REFUSED = (
     "namespace's delayed delivery policy, and maxMessageSize of the topic"
 )
 
+#: How many rows the extension module builds at once: in batches, and alone. They take at most this
+#: share of `_MAX_PENDING_BYTES`.
+_AT_ONCE, _AT_ONCE_ALONE, _SHARE = 1000, 250, 8
+
 #: How many lanes are sealed at the same time.
 _MAX_SEALING = 8
 
@@ -56,6 +62,9 @@ class Sender:
     a slow broker slows the task down. At most 64 MiB more wait for full batches, in all topics
     together. With delivery=effectively-once, one batch for each partition may wait instead, because
     batches have to end at the same rows in each run.
+
+    Attributes:
+        module: The extension module; None if rows are sent in Python.
     """
 
     def __init__(
@@ -77,8 +86,9 @@ class Sender:
         self._keepers = keepers or {}
         self._options = options
         self._numbering = numbering
-        self._receipts = Receipts(options.batching.timeout)
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self.module = native_rows().module
+        self._receipts = Receipts(options.batching.timeout, self.module)
+        self._lanes: dict[tuple[str, str, TopicSchema | None], Lane] = {}
         self._batches: list[BatchLane] = []
         self._named: list[Any] = []
         self._unconfirmed_bytes = 0
@@ -101,33 +111,56 @@ class Sender:
             PulsarFailuresError: a row was refused, or receipts do not come.
         """
         lanes, limit, numbering = self._lanes, self._options.max_message_bytes, self._numbering
-        for topic, payload, key, properties, event_time, due, size, ordering_key in rows:
-            builder = MessageBuilder()
-            if payload is None:
-                builder.set_null_value()
-            else:
-                builder.content(payload)
-            builder.properties(properties)
-            if key:
-                builder.partition_key(key)
-            if ordering_key:
-                builder.ordering_key(ordering_key)
-            if event_time:
-                builder.event_timestamp(event_time)
-            if due:
-                builder.deliver_at(due)
-            if numbering is not None:
-                builder.sequence_id(numbering.next())
+        for row in rows:
+            topic, payload, key, properties, _, due, size, _, schema = row
+            message = message_of(row, None if numbering is None else numbering.next())
             how = CHUNKED if size > limit else SINGLE if due else BATCHED
-            lane = lanes.get((topic, how)) or self._open(topic, how)
-            message = builder.build()
+            lane = lanes.get((topic, how, schema)) or self._open(topic, how, schema)
             self._batched_bytes += size
             routed = key or properties[DEDUPE_ID]
-            if due and numbering is None and self._sent_alone(topic, message, size, routed, due):
+            if (
+                due
+                and numbering is None
+                and self._sent_alone(topic, message, size, routed, due, schema=schema)
+            ):
                 continue
             lane.add(message, size, len(payload or b""), routed)
             if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
                 self._flush()
+
+    def has_proved(self, group: RowGroup) -> bool:
+        """Return whether the topic of *group* is known to accept its delay: see `_sent_alone`."""
+        return (
+            not group.delay
+            or self._numbering is not None
+            or group.delay <= self._client.proven.get(group.topic, 0.0)
+        )
+
+    def send_groups(self, groups: Sequence[RowGroup]) -> None:
+        """Send the rows of one frame, as `send` does, with the extension module.
+
+        They have no schema. Each group has to be one that `has_proved` accepts.
+
+        Raises:
+            PulsarFailuresError: a row was refused, or receipts do not come.
+        """
+        numbering = self._numbering
+        for group in groups:
+            how, most = (SINGLE, _AT_ONCE_ALONE) if group.delay else (BATCHED, _AT_ONCE)
+            lane = self._lanes.get((group.topic, how, None)) or self._open(group.topic, how, None)
+            fitting = _MAX_PENDING_BYTES // _SHARE // group.largest
+            step = max(1, min(most, self._options.batching.pending, fitting))
+            if numbering is not None:
+                group.number(numbering.number + 1)
+            for begin in range(0, len(group.rows), step):
+                rows = group.rows[begin : begin + step]
+                self._batched_bytes += sum([group.sizes[row] for row in rows])
+                group.begin()
+                lane.add_rows(group, rows)
+                if self._batched_bytes > _MAX_PENDING_BYTES and numbering is None:
+                    self._flush()
+        if numbering is not None:
+            numbering.number += sum(len(group.rows) for group in groups)
 
     def finish(self) -> None:
         """Send the rows that wait for a full batch, and wait until every row has its receipt.
@@ -149,7 +182,9 @@ class Sender:
         while self._named:
             self._named.pop().close_async(_ignore)
 
-    def _sent_alone(self, topic: str, message: Any, size: int, key: str, due: int) -> bool:
+    def _sent_alone(
+        self, topic: str, message: Any, size: int, key: str, due: int, *, schema: TopicSchema | None
+    ) -> bool:
         """Send a row alone if its delay is longer than any that *topic* has accepted so far.
 
         A broker refuses a delay that is too long by closing the connection, and pulsar-client then
@@ -176,7 +211,11 @@ class Sender:
             with Alone(
                 self._options.connection.open,
                 partition_of(key, names),
-                {"chunking_enabled": True, "compression_type": batching.compression_type},
+                {
+                    "chunking_enabled": True,
+                    "compression_type": batching.compression_type,
+                    **self._of_schema(schema),
+                },
                 is_reachable=is_reachable,
                 timeout=batching.timeout,
             ) as alone:
@@ -185,7 +224,7 @@ class Sender:
             raise PulsarFailuresError("REFUSED", _REFUSED.format(topic, delay)) from None
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {topic}") from None
-        self._receipts.of_row(_pulsar.Result.Ok, None)
+        self._receipts.count(1)
         client.proven[topic] = delay + _DELAY_TOLERANCE
         return True
 
@@ -216,8 +255,12 @@ class Sender:
             with ThreadPoolExecutor(min(len(lanes), _MAX_SEALING)) as sealers:
                 list(sealers.map(lambda lane: lane.seal(), lanes))
 
-    def _open(self, topic: str, how: str) -> Lane:
-        """Open the lane to a topic, on its first row."""
+    def _of_schema(self, schema: TopicSchema | None) -> dict[str, Any]:
+        """Return the argument of a producer for rows of *schema*."""
+        return {} if schema is None else {"schema": self._client.wire_schema(schema)}
+
+    def _open(self, topic: str, how: str, schema: TopicSchema | None) -> Lane:
+        """Open the lane to a topic, on its first row with *schema*."""
         if topic in self._keepers:
             self._keep(topic, self._keepers[topic])
         try:
@@ -227,13 +270,15 @@ class Sender:
         name = None
         if self._numbering is not None:
             self._check_claim(topic, len(names))
-            name = self._numbering.name(how, len(names))
+            name = self._numbering.name(how, len(names), schema)
         lane: Lane
         if names == [topic]:
-            lane = self._lane(topic, how, name)
+            lane = self._lane(topic, how, name, schema)
         else:
-            lane = PartitionedLane(names, lambda partition: self._lane(partition, how, name))
-        self._lanes[topic, how] = lane
+            lane = PartitionedLane(
+                names, lambda partition: self._lane(partition, how, name, schema)
+            )
+        self._lanes[topic, how, schema] = lane
         return lane
 
     def _keep(self, topic: str, subscription: str) -> None:
@@ -260,13 +305,14 @@ class Sender:
                 "needs a new sink.id",
             )
 
-    def _lane(self, topic: str, how: str, name: str | None) -> Lane:
+    def _lane(self, topic: str, how: str, name: str | None, schema: TopicSchema | None) -> Lane:
         """Open the lane to an unpartitioned topic, or to one partition."""
         batching = self._options.batching
         arguments: dict[str, Any] = {
             "compression_type": batching.compression_type,
             "max_pending_messages": 0,  # `_reserve` bounds them
             "send_timeout_millis": round(batching.timeout * 1000),
+            **self._of_schema(schema),
             **(BatchLane.arguments(batching) if how == BATCHED else SingleLane.arguments(how)),
         }
         try:
@@ -281,7 +327,35 @@ class Sender:
             return lane
         # The quicker callback `of_row` does not recognize duplicates.
         receipt = self._receipts.of_row if name is None else self._receipts.of_batch(topic, 1)
-        return SingleLane(raw, receipt, self._reserve)
+        receipts = None if self.module is None else self._receipts
+        return SingleLane(raw, receipt, self._reserve, receipts, topic)
+
+
+def message_of(row: Row, number: int | None) -> Any:
+    """Return the message of a row as pulsar-client's builder makes it.
+
+    Args:
+        row: The row.
+        number: Its number in its sequence, with delivery=effectively-once.
+    """
+    _, payload, key, properties, event_time, due, _, ordering_key, _ = row
+    builder = MessageBuilder()
+    if payload is None:
+        builder.set_null_value()
+    else:
+        builder.content(payload)
+    builder.properties(properties)
+    if key:
+        builder.partition_key(key)
+    if ordering_key:
+        builder.ordering_key(ordering_key)
+    if event_time:
+        builder.event_timestamp(event_time)
+    if due:
+        builder.deliver_at(due)
+    if number is not None:
+        builder.sequence_id(number)
+    return builder.build()
 
 
 def _ignore(_result: Any) -> None:

@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 
 import attrs
@@ -25,12 +25,17 @@ from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
+from pulsar_retry_spark.schemas.registry import TopicSchema, version_of
+from pulsar_retry_spark.sink.columnar import count, grouped
 from pulsar_retry_spark.sink.report import NO_REASON, Report, TaskReport
 from pulsar_retry_spark.sink.routing import Route, Router, Row
 from pulsar_retry_spark.sink.sender import Sender
 
 #: The schema of the rows that `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"
+
+#: How many rows are sent one by one where one of them has a delay longer than any before.
+_FEW = 100
 
 _log = logging.getLogger("pulsar_retry.spark")
 
@@ -72,7 +77,10 @@ def send_batches(
                 sender = Sender(client, options, numbering, keepers)
                 stack.enter_context(closing(sender))
                 pace = RowRate(options.rate_limit)
-            sender.send(pace.of(router.rows(batch)))
+            if options.rate_limit is None:
+                _send(router, sender, batch)
+            else:
+                sender.send(pace.of(router.rows(batch)))
         if router is None or sender is None:
             return TaskReport(task.partition, task.attempt)
         sender.finish()
@@ -85,12 +93,31 @@ def send_batches(
         duplicates=sender.duplicates,
         bytes=router.payload_bytes,
         by_topic=_counted(router, lambda route: route.topic),
-        by_reason={reason or NO_REASON: count for reason, count in router.reasons.items()},
+        by_reason=_named(router.reasons),
         by_action=_counted(router, lambda route: route.action),
+        dead_by_reason=_named(router.reasons - router.retried),
         oversize=router.oversize,
         over_redriven=router.over_redriven,
         seconds=time.monotonic() - started,
     )
+
+
+def _send(router: Router, sender: Sender, batch: pa.RecordBatch) -> None:
+    """Send the rows of *batch*, with the extension module if that is possible."""
+    while sender.module is not None:
+        groups = grouped(router, sender.module, batch)
+        if groups is None:
+            break
+        if all(map(sender.has_proved, groups)):
+            count(router, groups)
+            sender.send_groups(groups)
+            return
+        # Its first row is sent alone.
+        sender.send(router.rows(batch.slice(0, _FEW)))
+        batch = batch.slice(_FEW)
+        if not batch.num_rows:
+            return
+    sender.send(router.rows(batch))
 
 
 def arrow_sender(
@@ -104,15 +131,22 @@ def arrow_sender(
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         report = send_batches(batches, options)
-        yield pa.record_batch({"report": pa.array([report.to_json()], pa.string())})
+        yield pa.RecordBatch.from_pydict({"report": pa.array([report.to_json()], pa.string())})
 
     return send
 
 
-def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | None = None) -> Report:
+def conclude(
+    options: SinkOptions,
+    tasks: Iterable[TaskReport],
+    batch: int | None = None,
+    *,
+    quarantined: bool = False,
+) -> Report:
     """Sum up a job, or micro-batch *batch*, after all its tasks have succeeded, and report it.
 
-    The report is logged, and sent to `report.topic` if that is set.
+    The report is logged, and sent to `report.topic` if that is set. *quarantined* says whether the
+    rows were read from a table that they had been written to.
 
     Raises:
         PulsarFailuresError: a row has no receipt, or there are more rows than `max_failed_rows`.
@@ -120,6 +154,7 @@ def conclude(options: SinkOptions, tasks: Iterable[TaskReport], batch: int | Non
     """
     tasks = list(tasks)
     report = Report.total(tasks)
+    report = attrs.evolve(report, quarantined=report.rows) if quarantined else report
     _check_receipts(report.rows, sum(task.acked for task in tasks))
     _check_number(report.rows, options)
     summary = json.dumps({"batch": batch, **report.to_dict()})
@@ -165,7 +200,21 @@ def _router(client: CachedClient, options: SinkOptions, names: list[str], task: 
         except pulsar.PulsarException as error:
             raise refused(type(error).__name__, f"rows for {targets.topic}") from None
         targets = attrs.evolve(targets, retry=letters.retry, dead_letter=letters.dead_letter)
-    return Router(options, columns, targets, task.properties(), time.time)
+
+    def versions(topic: str, version: int) -> TopicSchema | None:
+        try:
+            return version_of(client.client, topic, version)
+        except pulsar.PulsarException as error:
+            raise refused(type(error).__name__, f"rows with the schema of {topic}") from None
+
+    return Router(options, columns, targets, task.properties(), time.time, versions=versions)
+
+
+def _named(reasons: Mapping[str | None, int]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for reason, rows in reasons.items():
+        counts[reason or NO_REASON] += rows
+    return dict(counts)
 
 
 def _counted(router: Router, of: Callable[[Route], str]) -> dict[str, int]:

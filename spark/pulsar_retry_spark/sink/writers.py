@@ -6,11 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
@@ -20,6 +16,7 @@ from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.reaching import reach
 from pulsar_retry_spark.sink.report import Report, TaskReport
 from pulsar_retry_spark.sink.sink import conclude, send_batches
+from pulsar_retry_spark.sink.values import with_topic_schema
 
 _log = logging.getLogger("pulsar_retry.spark")
 
@@ -45,7 +42,7 @@ def parsed_options(
         )
     reach(parsed.connection)
     warn_of(check_schema(schema, parsed), schema.names, parsed)
-    return parsed
+    return with_topic_schema(parsed, schema)
 
 
 class TaskDone(WriterCommitMessage):
@@ -78,15 +75,11 @@ class FailureWriter(DataSourceArrowWriter):
         _log_abort(messages, None)
 
 
-class FailureStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a stream's rows, micro-batch by micro-batch."""
+class MicroBatches:
+    """Ends the micro-batches of a stream; part of its writer."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send a task's rows."""
-        return TaskDone(send_batches(iterator, self._options))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Sum up the micro-batch after all of its tasks have succeeded."""

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import _pulsar
 import attrs
 import pulsar
 
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source.patience import has_message
 from pulsar_retry_spark.source.positions import END, MessagePosition
-from pulsar_retry_spark.source.topics import AT_ONCE
+from pulsar_retry_spark.source.reading import Piece, messages
+from pulsar_retry_spark.source.topics import AT_ONCE, Partition
 
 #: Milliseconds to wait for the last message; it may not come, as the last entry may be a chunk.
 _LAST_TIMEOUT_MS = 5_000
+
+#: Milliseconds by which clocks may differ.
+CLOCK_DIFFERENCE_MS = 60_000
+
+#: How many messages are fetched ahead in the search for the last complete message.
+_QUEUE = 1000
 
 #: Milliseconds to wait for the first message, which has to come.
 _FIRST_TIMEOUT_MS = 30_000
@@ -47,6 +57,34 @@ def held(client: pulsar.Client, names: Iterable[str]) -> dict[str, Extent]:
         return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
 
+def last_messages(
+    client: pulsar.Client, partitions: Iterable[Partition]
+) -> dict[str, MessagePosition]:
+    """Return the last complete message of each partition that has one.
+
+    Raises:
+        PulsarSourceError: there are messages, but none comes.
+        pulsar.PulsarException: the broker was not reached, or refuses.
+    """
+
+    def last(partition: Partition) -> MessagePosition | None:
+        found = _message(client, partition.name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
+        if found != END:
+            return found
+        # The last entry is a chunk: look for the last complete message that there is now.
+        until = round(time.time() * 1000) + CLOCK_DIFFERENCE_MS
+        whole = messages(client, Piece(partition, None, END, until=until, certain=False), _QUEUE)
+        last = next(iter(deque((position for position, _ in whole), maxlen=1)), None)
+        if last is None:
+            raise PulsarSourceError("TIMEOUT", f"{partition.name} has messages, but none comes")
+        return MessagePosition(*last)
+
+    partitions = list(partitions)
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        found = zip(partitions, threads.map(last, partitions), strict=True)
+        return {partition.name: each for partition, each in found if each is not None}
+
+
 def _extent(client: pulsar.Client, name: str) -> Extent | None:
     last = _message(client, name, pulsar.MessageId.latest, _LAST_TIMEOUT_MS)
     if last is None:
@@ -62,7 +100,7 @@ def _extent(client: pulsar.Client, name: str) -> Extent | None:
 
 
 def _message(
-    client: pulsar.Client, name: str, at: pulsar.MessageId, patience: int
+    client: pulsar.Client, name: str, at: _pulsar.MessageId, patience: int
 ) -> MessagePosition | None:
     """Return the message at one of the ends; None if there is none; `END` if it does not come."""
     reader = client.create_reader(name, at, start_message_id_inclusive=True, receiver_queue_size=1)

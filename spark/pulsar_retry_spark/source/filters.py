@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    LessThan,
-    LessThanOrEqual,
-)
 
 from pulsar_retry_spark.source.topics import Partition
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 #: Milliseconds by which publish times may be out of order. A publish time is the time of the
 #: producer's clock when the client got the message, so it is old if the message had to wait for its
 #: broker. Therefore that much more is read at both ends, and Spark filters each row again.
 SLACK = 15 * 60_000
+
+#: The conditions that are used, by the names of Spark's classes: Spark has them since 4.1.
+_EQUAL = frozenset({"EqualTo", "EqualNullSafe"})
+_FROM = _EQUAL | {"GreaterThan", "GreaterThanOrEqual"}
+_TO = _EQUAL | {"LessThan", "LessThanOrEqual"}
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -66,9 +64,10 @@ class Selection:
         return False
 
     def _take_values(self, column: str, condition: Filter, value: Any) -> bool:
-        if isinstance(condition, EqualTo | EqualNullSafe):
+        kind = type(condition).__name__
+        if kind in _EQUAL:
             values = {value}
-        elif isinstance(condition, In):
+        elif kind == "In":
             values = set(value)
         else:
             return False
@@ -76,9 +75,10 @@ class Selection:
         return True
 
     def _take_time(self, condition: Filter, moment: int) -> None:
-        if isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo | EqualNullSafe):
+        kind = type(condition).__name__
+        if kind in _FROM:
             self.since = max(self.since or 0, moment - SLACK)
-        if isinstance(condition, LessThan | LessThanOrEqual | EqualTo | EqualNullSafe):
+        if kind in _TO:
             latest = moment + SLACK
             self.until = latest if self.until is None else min(self.until, latest)
 

@@ -8,7 +8,7 @@ import attrs
 
 from pulsar_retry.consumer.old_names import old_names
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical
+from pulsar_retry.wire.names import LetterTopics, Naming, TopicName, logical, member_of
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.parsing import OptionReader
 
@@ -28,6 +28,9 @@ _OF_STREAMS = (
     "ack_on_restart",
     "discovery.seconds",
 )
+
+#: The option that asks for decoded payloads.
+_DECODE = "value.decode"
 
 #: The option that names the topic of each kind.
 _OPTION = {RETRY: "retry.topic", DEAD_LETTER: "dead_letter.topic"}
@@ -71,6 +74,9 @@ class SourceOptions:
             read.
         discovery: Seconds between two checks of a stream for new topics and partitions.
         queue: How many messages a reader may fetch ahead.
+        decode: Whether payloads are decoded by their schemas.
+        fail_fast: Whether a payload that can't be decoded fails the query.
+        origin: The topic whose letters these are; None if the options do not name it.
     """
 
     connection: ClusterConnection
@@ -82,6 +88,25 @@ class SourceOptions:
     max_rows: int | None = None
     ack_on_restart: bool = True
     discovery: float = 30.0
+    decode: bool = False
+    fail_fast: bool = False
+    origin: str | None = None
+
+    @staticmethod
+    def decodes(options: Mapping[str, str]) -> bool:
+        """Return whether the options ask for decoded payloads; other options are not checked.
+
+        Raises:
+            ConfigError: the option for that is invalid.
+        """
+        return OptionReader(options).flag(_DECODE, default=False)
+
+    @property
+    def schemas_of(self) -> list[str]:
+        """The topics whose latest schema may be that of the payloads, the best one first."""
+        letters = sorted(self.topics, key=lambda each: each.kind)  # dead letters first
+        names = [self.origin, *[name for each in letters for name in (each.old_name, each.name)]]
+        return [name for name in names if name is not None]
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -95,6 +120,10 @@ class SourceOptions:
         connection, topics = ClusterConnection.parse(reader), _topics(reader)
         if not streaming:
             _refuse_those_of_streams(reader)
+        if not reader.flag("include_headers", default=True):
+            raise ConfigError.bad(
+                "include_headers", "false", "true: rows always have their headers"
+            )
         parsed = cls(
             connection=connection,
             topics=topics,
@@ -105,6 +134,9 @@ class SourceOptions:
             max_rows=reader.integer("max_rows_per_batch", minimum=1),
             ack_on_restart=reader.flag("ack_on_restart", default=True),
             discovery=_discovery(reader),
+            decode=reader.flag(_DECODE, default=False),
+            fail_fast=reader.choice("mode", "permissive", ("permissive", "failfast")) == "failfast",
+            origin=_name(OptionReader(options), "topic"),
         )
         reader.finish()
         return parsed
@@ -128,7 +160,7 @@ class SourceOptions:
 def _refuse_those_of_streams(reader: OptionReader) -> None:
     for name in _OF_STREAMS:
         value = reader.text(name)
-        if value is not None:
+        if value is not None and (name, value) != ("starting", "earliest"):
             accepted = (
                 "no value in spark.read, which reads all messages: the option is for readStream"
             )
@@ -145,7 +177,7 @@ def _discovery(reader: OptionReader) -> float:
 
 def _topics(reader: OptionReader) -> tuple[SourceTopic, ...]:
     topic, subscription = _name(reader, "topic"), reader.text("subscription")
-    naming = Naming.of(reader.text("naming") or Naming.PULSAR)
+    naming = member_of(Naming, "naming", reader.text("naming") or Naming.PULSAR)
     given = {kind: _name(reader, option) for kind, option in _OPTION.items()}
     kind = reader.choice("kind", "both", ("both", *given))
     wanted = [each for each in given if kind in ("both", each)]

@@ -6,14 +6,19 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import _pulsar
 import attrs
 import pulsar
 import pyarrow as pa
 
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.native.loading import native_rows
 from pulsar_retry.wire.properties import message_id_text
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.connection import ClusterConnection
 from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.schemas.decoding import VALUE, VALUE_ERROR, Decoder, Decoding
+from pulsar_retry_spark.schemas.registry import version_of
 from pulsar_retry_spark.source.patience import (
     BROKER_IS_AWAY,
     PATIENCE,
@@ -22,12 +27,19 @@ from pulsar_retry_spark.source.patience import (
     refusals_of,
 )
 from pulsar_retry_spark.source.positions import MessagePosition
-from pulsar_retry_spark.source.rows import RowBuffer
+from pulsar_retry_spark.source.rows import PROPERTIES, Block, RowBuffer
 from pulsar_retry_spark.source.topics import Partition
 
 #: A record batch is full at this many rows, or at this many bytes of payload.
 _BATCH_ROWS = 5_000
 _BATCH_BYTES = 8 << 20
+
+#: The greatest number in the extension module.
+_LAST_NUMBER = 2**63 - 1
+
+#: The statuses of the extension module's `Reading`, and results of pulsar-client.
+_WAITING, _FULL, _TOO_LATE, _FIRST_IS_MISSING = 1, 0, 4, 5
+_OK, _TIMEOUT = int(_pulsar.Result.Ok), int(_pulsar.Result.Timeout)
 
 #: Entries before the start that are read again: the chunks of one message may lie on both sides of
 #: the start, with other messages in between, and a reader needs the first chunk to get the message.
@@ -68,27 +80,97 @@ class Piece:
 
 
 def read_batches(
-    connection: ClusterConnection, piece: Piece, schema: pa.Schema, queue: int
+    connection: ClusterConnection,
+    piece: Piece,
+    schema: pa.Schema,
+    queue: int,
+    decoding: Decoding | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read *piece* as record batches of *schema*, a part of the columns of `rows.SCHEMA`.
+    """Read *piece* as record batches of *schema*.
+
+    Args:
+        connection: The cluster.
+        piece: What to read.
+        schema: A part of the columns of `rows.SCHEMA`, and of those that *decoding* adds.
+        queue: How many messages the reader may fetch ahead.
+        decoding: How payloads are decoded; None if they are not.
 
     Raises:
-        PulsarSourceError: messages are missing or do not come, or the broker refuses.
+        PulsarSourceError: messages are missing or do not come, one can't be decoded and the query
+            is to fail then, this worker has no fastavro, or the broker refuses.
     """
     constants = {"kind": piece.partition.kind, "topic": piece.partition.topic}
-    rows = RowBuffer(schema, constants)
+    module = native_rows().module
+    with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
+        decoder = None
+        if decoding is not None and not {VALUE, VALUE_ERROR}.isdisjoint(schema.names):
+            decoder = _decoder(decoding, cached.client, piece.partition.topic)
+        if module is None:
+            rows = RowBuffer(schema, constants, decoder)
+            yield from _one_by_one(cached.client, piece, queue, rows)
+            return
+        for taken in _many(module, cached.client, piece, queue):
+            yield Block(taken, schema, constants, decoder).take()
+
+
+def _one_by_one(
+    client: pulsar.Client, piece: Piece, queue: int, rows: RowBuffer
+) -> Iterator[pa.RecordBatch]:
+    """Read *piece* in Python."""
     number = piece.partition.number
     count = size = 0
-    with refusals_of(f"{piece.partition.name} could not be read"), lease(connection) as cached:
-        for position, raw in messages(cached.client, piece, queue):
-            rows.add(raw, _id_text(position, number, raw))
-            count += 1
-            size += raw.length()
-            if count == _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield rows.take()
-                count = size = 0
-        if count:
+    for position, raw in messages(client, piece, queue):
+        rows.add(raw, _id_text(position, number, raw))
+        count += 1
+        size += raw.length()
+        if count == _BATCH_ROWS or size >= _BATCH_BYTES:
             yield rows.take()
+            count = size = 0
+    if count:
+        yield rows.take()
+
+
+def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Iterator[Any]:
+    """Read *piece* with the extension module, as `_between` does; yield what `Block` needs."""
+    first, until = piece.first if piece.whole else None, piece.until
+    after, number = piece.after and tuple(piece.after), piece.partition.number
+    until = -1 if until is None else until
+    end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
+    reading = module.Reading(number, after, first, end, until, PROPERTIES)
+    reader = patiently(lambda: _open(client, piece, queue))
+    raw = reader._reader  # noqa: SLF001 - as in `messages`
+    try:
+        status = _WAITING
+        while status == _WAITING:
+            status, result = reading.read(raw, _BATCH_ROWS, _BATCH_BYTES, _READ_TIMEOUT_MS)
+            if result == _TIMEOUT:
+                message = _awaited(raw, piece)
+                if message is None:
+                    break
+                status = reading.add(message)
+            elif result != _OK:
+                raise getattr(_pulsar, _pulsar.Result(result).name, pulsar.PulsarException)
+            if status == _FULL:
+                yield reading.take()
+                status = _WAITING
+    finally:
+        reader.close()
+    if status == _FIRST_IS_MISSING and first is not None:
+        raise _deleted(piece, first)
+    if status != _TOO_LATE:
+        _check_end(piece, reading.position())
+    if reading.rows():
+        yield reading.take()
+
+
+def _decoder(decoding: Decoding, client: pulsar.Client, topic: str) -> Decoder:
+    """Return a decoder of messages of *topic*, which asks the broker for their schemas."""
+    try:
+        return Decoder(
+            decoding, lambda version: patiently(lambda: version_of(client, topic, version))
+        )
+    except ConfigError as error:  # the driver has found no error
+        raise PulsarSourceError("NO_FASTAVRO", f"on this worker, {error}") from None
 
 
 def _id_text(position: tuple[int, int, int], number: int, raw: Any) -> str:
@@ -116,7 +198,7 @@ def messages(
 
 
 def _open(client: pulsar.Client, piece: Piece, queue: int) -> pulsar.Reader:
-    start = pulsar.MessageId.earliest
+    start: pulsar.MessageId | _pulsar.MessageId = pulsar.MessageId.earliest
     if piece.after is not None:
         back = piece.after.back(LOOK_BACK)
         start = pulsar.MessageId(-1, back.ledger, back.entry, -1)
@@ -160,9 +242,14 @@ def _between(reader: Any, piece: Piece) -> Iterator[tuple[tuple[int, int, int], 
         if after is None or position > after:
             after = position
             yield position, raw
+    _check_end(piece, position)
+
+
+def _check_end(piece: Piece, position: tuple[int, int, int] | None) -> None:
+    """Check that reading ended at the end of *piece*, if it has to; *position* is the last one."""
     # If the piece starts at a time, there may be no message from then on.
-    if piece.whole and position != end and (piece.since is None or position is not None):
-        raise _deleted(piece, end)
+    if piece.whole and position != piece.end and (piece.since is None or position is not None):
+        raise _deleted(piece, piece.end)
 
 
 def _deleted(piece: Piece, position: MessagePosition) -> PulsarSourceError:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pulsar_retry.wire.properties import (
     DEDUPE_ID,
@@ -32,7 +33,9 @@ from pulsar_retry.wire.properties import (
     delay_ms_of,
     origin_message_id,
 )
-from pulsar_retry_spark.frames.decoding import split_rules
+from pulsar_retry_spark.errors import PulsarSourceError
+from pulsar_retry_spark.frames.decoding import keys, split_rules, valid_time, valid_times
+from pulsar_retry_spark.schemas.decoding import VALUE, VALUE_ERROR, Decoder, UndecodableError
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -69,6 +72,7 @@ SCHEMA = pa.schema(
         "source": pa.struct(_SOURCE),
         "dedupe_id": pa.string(),
         "headers": pa.map_(pa.string(), pa.string()),
+        "schema_version": pa.int64(),
         "action": pa.string(),
         "target_topic": pa.string(),
         "retryable": pa.bool_(),
@@ -78,9 +82,6 @@ SCHEMA = pa.schema(
 
 #: Columns that only the sink uses: null in every row, so that SQL can set them.
 _FOR_WRITING = frozenset({"action", "target_topic", "retryable", "not_before"})
-
-#: The last millisecond of the year 9999: a later time is invalid, and Python can't represent it.
-_LAST_TIME = 253_402_300_799_999
 
 #: Counts and delays have few distinct values, so a cache saves time.
 _count_of = functools.lru_cache(1024)(count_of)
@@ -94,6 +95,7 @@ _FIELDS = (
     "message_id",
     "publish_time",
     "event_time",
+    "schema_version",
     "attempt",
     "reason",
     "error",
@@ -107,6 +109,30 @@ _FIELDS = (
     "dedupe_id",
 )
 
+#: The columns that are a property's text unchanged.
+_TEXTS = {
+    "reason": FAILURE_REASON,
+    "error": FAILURE_ERROR,
+    "details": FAILURE_MESSAGE,
+    "stage": FAILURE_STAGE,
+    "origin_topic": REAL_TOPIC,
+    "dedupe_id": DEDUPE_ID,
+}
+
+#: The properties that have a column.
+PROPERTIES = (
+    *_TEXTS.values(),
+    RECONSUMETIMES,
+    DELAY_TIME,
+    FAILURE_RULE,
+    FAILURE_SOURCE,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_MESSAGE_ID_OLD,
+)
+
+#: The columns that a decoder needs.
+_DECODED = ("payload", "schema_version", "message_id")
+
 _UNREADABLE = (None,) * (len(_FIELDS) - _FIELDS.index("attempt"))
 
 
@@ -117,13 +143,17 @@ class RowBuffer:
     Python's garbage collector tracks, because it would visit all of them again and again.
 
     Args:
-        schema: The wanted columns, a part of `SCHEMA`.
+        schema: The wanted columns, a part of `SCHEMA` and of what the decoder adds.
         constants: The values of the columns that are the same in all rows.
+        decoder: Decodes the payloads; None if no such column is wanted.
     """
 
-    def __init__(self, schema: pa.Schema, constants: Mapping[str, str]) -> None:
+    def __init__(
+        self, schema: pa.Schema, constants: Mapping[str, str], decoder: Decoder | None = None
+    ) -> None:
         self._schema = schema
         self._constants = constants
+        self._decoder = decoder
         self._rows: list[tuple[Any, ...]] = []
         self._names: list[str] = []
         self._values: list[str] = []
@@ -151,21 +181,29 @@ class RowBuffer:
                 _key(raw),
                 _ordering_key(raw),
                 message_id,
-                _time(raw.publish_timestamp()),
-                _time(raw.event_timestamp()),
+                valid_time(raw.publish_timestamp()),
+                valid_time(raw.event_timestamp()),
+                version if (version := raw.int_schema_version()) >= 0 else None,
                 *decoded,
             )
         )
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows, of which there must be at least one, and start an empty batch."""
-        columns = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
+        """Return the rows, of which there must be at least one, and start an empty batch.
+
+        Raises:
+            PulsarSourceError: a payload can't be decoded, and the query is to fail then.
+            pulsar.PulsarException: the schema of a message can't be looked up.
+        """
+        columns: dict[str, Any] = dict(zip(_FIELDS, zip(*self._rows, strict=True), strict=True))
+        if self._decoder is not None:
+            columns |= _decoded(self._decoder, columns, self._constants["topic"])
         arrays = [self._array(field, columns) for field in self._schema]
         for each in (self._rows, self._names, self._values, self._offsets):
             each.clear()
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _array(self, field: pa.Field, columns: Mapping[str, Sequence[Any]]) -> pa.Array:
+    def _array(self, field: pa.Field, columns: Mapping[str, Any]) -> pa.Array:
         if field.name in self._constants:
             return pa.repeat(pa.scalar(self._constants[field.name], field.type), len(self._rows))
         if field.name in _FOR_WRITING:
@@ -173,10 +211,185 @@ class RowBuffer:
         if field.name == "headers":
             offsets = pa.array([*self._offsets, len(self._names)], pa.int32())
             texts = (pa.array(each, pa.string()) for each in (self._names, self._values))
-            return pa.MapArray.from_arrays(offsets, *texts, field.type)
+            return pa.MapArray.from_arrays(offsets, *texts)
+        if isinstance(columns[field.name], pa.Array):
+            return columns[field.name]
         if field.type == _TIME:
             return pa.array(columns[field.name], pa.timestamp("ms", tz="UTC")).cast(_TIME)
         return pa.array(columns[field.name], field.type)
+
+
+class Block:
+    """Rows that the extension module has read, as buffers of Arrow columns.
+
+    Gives the same record batches as `RowBuffer`, whose rules are the reference.
+
+    Args:
+        taken: What `Reading.take` has returned, for the properties `PROPERTIES`.
+        schema: The wanted columns, a part of `SCHEMA` and of what the decoder adds.
+        constants: The values of the columns that are the same in all rows.
+        decoder: Decodes the payloads; None if no such column is wanted.
+    """
+
+    def __init__(
+        self,
+        taken: Any,
+        schema: pa.Schema,
+        constants: Mapping[str, str],
+        decoder: Decoder | None = None,
+    ) -> None:
+        rows, payload, key, ordering_key, ids, published, happened, versions, *rest = taken
+        wanted, names, values, places, readable = rest
+        self._rows: int = rows
+        self._schema = schema
+        self._constants = constants
+        self._decoder = decoder
+        self._columns = {
+            "payload": _texts(pa.binary(), rows, payload),
+            "key": keys(_texts(pa.binary(), rows, key)).cast(pa.string()),
+            "ordering_key": _texts(pa.binary(), rows, ordering_key),
+            "message_id": _texts(pa.string(), rows, ids),
+            "publish_time": _times(published, rows),
+            "event_time": _times(happened, rows),
+            "schema_version": _known(_numbers(versions, rows)),
+        }
+        self._texts = {
+            name: _texts(pa.string(), rows, each)
+            for name, each in zip(PROPERTIES, wanted, strict=True)
+        }
+        offsets = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(places)])
+        if 0 in readable:
+            starts = zip(offsets.to_pylist(), (*readable, 1), strict=True)
+            offsets = pa.array([at if ok else None for at, ok in starts], pa.int32())
+        count = offsets[-1].as_py()
+        pairs = (_texts(pa.string(), count, each) for each in (names, values))
+        self._headers = pa.MapArray.from_arrays(offsets, *pairs)
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows.
+
+        Raises:
+            PulsarSourceError: a payload can't be decoded, and the query is to fail then.
+            pulsar.PulsarException: the schema of a message can't be looked up.
+        """
+        try:
+            properties = self._properties()
+        except _OddError:
+            properties = self._properties_one_by_one()
+        columns = self._columns | properties
+        if self._decoder is not None:
+            lists = {name: columns[name].to_pylist() for name in _DECODED}
+            columns |= _decoded(self._decoder, lists, self._constants["topic"])
+        arrays = []
+        for field in self._schema:
+            if field.name in self._constants:
+                constant = pa.scalar(self._constants[field.name], field.type)
+                arrays.append(pa.repeat(constant, self._rows))
+            elif field.name in _FOR_WRITING:
+                arrays.append(pa.nulls(self._rows, field.type))
+            else:
+                arrays.append(columns[field.name])
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _properties(self) -> dict[str, pa.Array]:
+        """Decode the properties column by column, each distinct value once.
+
+        Raises:
+            _OddError: a value is not valid for its column, so it stays among the headers.
+        """
+        texts = self._texts
+        ids = texts[ORIGIN_MESSAGE_ID]
+        if ids.null_count or pc.any(pc.equal(ids, "")).as_py():
+            newer = pc.if_else(pc.equal(ids, ""), None, ids)
+            ids = pc.coalesce(newer, texts[ORIGIN_MESSAGE_ID_OLD])
+        if pc.any(pc.starts_with(ids, "(")).as_py():  # pulsar-client's own form
+            ids = _distinct(ids, _origin_of, pa.string())
+        rules = SCHEMA.field("rule").type
+        return {
+            **{column: texts[name] for column, name in _TEXTS.items()},
+            "attempt": _distinct(texts[RECONSUMETIMES], _count_of, pa.int32()),
+            "delay_ms": _distinct(texts[DELAY_TIME], _delay_ms_of, pa.int64()),
+            "source": _distinct(texts[FAILURE_SOURCE], _source, pa.struct(_SOURCE)),
+            "rule": _distinct(texts[FAILURE_RULE], split_rules, rules),
+            "origin_message_id": ids,
+            "headers": self._headers,
+        }
+
+    def _properties_one_by_one(self) -> dict[str, pa.Array]:
+        """Decode the properties row by row, and leave what is not valid among the headers."""
+        texts = [each.to_pylist() for each in self._texts.values()]
+        rows: list[tuple[Any, ...]] = []
+        headers: list[list[tuple[str, str]] | None] = []
+        for pairs, *values in zip(self._headers.to_pylist(), *texts, strict=True):
+            if pairs is None:
+                rows.append(_UNREADABLE)
+                headers.append(None)
+                continue
+            known = {n: v for n, v in zip(PROPERTIES, values, strict=True) if v is not None}
+            left = dict(sorted((known | dict(pairs)).items(), key=_wire_order))
+            rows.append(decode(left))
+            headers.append(list(left.items()))
+        columns = zip(_FIELDS[-len(_UNREADABLE) :], zip(*rows, strict=True), strict=True)
+        decoded = {name: pa.array(each, SCHEMA.field(name).type) for name, each in columns}
+        return decoded | {"headers": pa.array(headers, SCHEMA.field("headers").type)}
+
+
+def _decoded(decoder: Decoder, columns: Mapping[str, Sequence[Any]], topic: str) -> dict[str, Any]:
+    """Return the columns of decoded payloads; *columns* has lists of the columns `_DECODED`."""
+    try:
+        found = decoder.columns(columns["payload"], columns["schema_version"])
+    except UndecodableError as error:
+        where = f"{topic} {columns['message_id'][error.row]}"
+        raise PulsarSourceError("UNDECODABLE", f"the message {where} {error}") from None
+    return dict(zip((VALUE, VALUE_ERROR), found, strict=True))
+
+
+class _OddError(Exception):
+    """A property's value is not valid for its column."""
+
+
+def _wire_order(item: tuple[str, str]) -> bytes:
+    return item[0].encode()
+
+
+def _origin_of(text: str) -> str:
+    return origin_message_id({ORIGIN_MESSAGE_ID: text}) or text
+
+
+def _texts(kind: pa.DataType, rows: int, parts: tuple[int, bytes, bytes, bytes]) -> pa.Array:
+    """Return the column of *parts*: the number of nulls, validity, offsets and data."""
+    nulls, *buffers = parts
+    validity, offsets, data = map(pa.py_buffer, buffers)
+    return pa.Array.from_buffers(kind, rows, [validity if nulls else None, offsets, data], nulls)
+
+
+def _numbers(raw: bytes, rows: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(raw)])
+
+
+def _known(versions: pa.Array) -> pa.Array:
+    """Return the versions of schemas; null for messages without one."""
+    return pc.if_else(pc.greater_equal(versions, 0), versions, None)
+
+
+def _times(raw: bytes, rows: int) -> pa.Array:
+    """Return times in milliseconds as a column."""
+    return valid_times(_numbers(raw, rows)).cast(pa.timestamp("ms", tz="UTC")).cast(_TIME)
+
+
+def _distinct(texts: pa.Array, decode: Callable[[str], Any], kind: pa.DataType) -> pa.Array:
+    """Decode each distinct text once.
+
+    Raises:
+        _OddError: one can't be decoded.
+    """
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    coded = texts.dictionary_encode()
+    values = [decode(each) for each in coded.dictionary.to_pylist()]
+    if None in values:
+        raise _OddError
+    return pa.array(values, kind).take(coded.indices)
 
 
 def decode(properties: dict[str, str]) -> tuple[Any, ...]:
@@ -224,11 +437,6 @@ def _ordering_key(raw: Any) -> bytes | None:
         return raw.ordering_key().encode() or None
     except UnicodeDecodeError as error:
         return error.object
-
-
-def _time(milliseconds: int) -> int | None:
-    """Return a time; None if there is none, which is 0 in pulsar-client, or if it is invalid."""
-    return milliseconds if 0 < milliseconds <= _LAST_TIME else None
 
 
 def _source(text: str | None) -> dict[str, Any] | None:

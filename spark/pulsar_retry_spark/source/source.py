@@ -1,4 +1,4 @@
-"""`spark.read.format("pulsar-failures")`: the present content of retry and dead-letter topics.
+"""`spark.read.format("pulsar-failures")` and `spark.readStream`: what Spark calls to read rows.
 
 `datasource.py` imports this module when something is read. `rows.SCHEMA` has the columns.
 """
@@ -6,76 +6,55 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pulsar_retry.errors import ConfigError
-from pulsar_retry_spark.clients import lease
-from pulsar_retry_spark.errors import PulsarSourceError
-from pulsar_retry_spark.parsing import unknown_name
-from pulsar_retry_spark.reaching import reach
-from pulsar_retry_spark.source.extent import Extent, held
-from pulsar_retry_spark.source.filters import Selection
+from pulsar_retry_spark.schemas.decoding import Decoding
+from pulsar_retry_spark.source.batch import BatchQuery, columns_of
 from pulsar_retry_spark.source.options import SourceOptions
-from pulsar_retry_spark.source.patience import refusals_of
-from pulsar_retry_spark.source.positions import END
-from pulsar_retry_spark.source.reading import Piece, read_batches
-from pulsar_retry_spark.source.rows import SCHEMA
-from pulsar_retry_spark.source.stream import FailureStreamReader
-from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if_none
 
-#: Milliseconds by which clocks may differ.
-_CLOCK_DIFFERENCE_MS = 60_000
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 #: The module that Spark runs if it will ask the reader about filters.
 _PUSHDOWN_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def schema() -> StructType:
-    """Return the schema of the rows."""
-    return from_arrow_schema(SCHEMA)
-
-
-def batch_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceReader:
+def batch_reader(
+    options: Mapping[str, str], wanted: StructType, decoding: Decoding | None = None
+) -> DataSourceReader:
     """Return the reader of a batch query.
 
     Args:
         options: The options as the user gave them.
-        wanted: `schema()`, or the part of it that the user has chosen with
+        wanted: `batch.schema(decoding)`, or the part of it that the user has chosen with
             `DataFrameReader.schema`.
+        decoding: How payloads are decoded; None if they are not.
 
     Raises:
         ConfigError: an option or the schema is invalid.
     """
-    parsed, columns = SourceOptions.parse(options, streaming=False), _columns(wanted)
-    return (PushingReader if _is_pushing() else FailureReader)(parsed, columns)
+    query = BatchQuery.parse(options, wanted, decoding)
+    return (PushingReader if _is_pushing() else FailureReader)(query)
 
 
-def stream_reader(options: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
+def stream_reader(
+    options: Mapping[str, str], wanted: StructType, decoding: Decoding | None = None
+) -> DataSourceStreamReader:
     """Return the reader of a streaming query; arguments and errors are those of `batch_reader`."""
-    return FailureStreamReader(SourceOptions.parse(options, streaming=True), _columns(wanted))
+    parsed = SourceOptions.parse(options, streaming=True)
+    columns = columns_of(wanted, decoding)
+    try:
+        from pulsar_retry_spark.source.limited import LimitedStreamReader  # noqa: PLC0415
+    except ImportError:  # Spark 4.0 or 4.1
+        from pulsar_retry_spark.source.unlimited import UnlimitedStreamReader  # noqa: PLC0415
 
-
-def _columns(wanted: StructType) -> pa.Schema:
-    """Return *wanted* as an Arrow schema.
-
-    Raises:
-        ConfigError: it has a column that the source does not have, or one of another type.
-    """
-    known = schema()
-    for field in wanted:
-        if field.name not in known.names:
-            raise ConfigError(unknown_name("column", field.name, known.names))
-        kind = known[field.name].dataType
-        if field.dataType != kind or not field.nullable:
-            given = field.dataType.simpleString() + ("" if field.nullable else " not null")
-            raise ConfigError(f"column {field.name!r} is {given}: expected {kind.simpleString()}")
-    return pa.schema([SCHEMA.field(name) for name in wanted.names])
+        return UnlimitedStreamReader(parsed, columns, decoding)
+    return LimitedStreamReader(parsed, columns, decoding)
 
 
 def _is_pushing() -> bool:
@@ -92,52 +71,18 @@ def _is_pushing() -> bool:
 class FailureReader(DataSourceReader):
     """Reads the messages that exist when the query is planned."""
 
-    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
-        self._options = options
-        self._columns = columns
-        self._selection = Selection()
+    def __init__(self, query: BatchQuery) -> None:
+        self._query = query
 
     def partitions(self) -> list[InputPartition]:
-        """Find the topics and their ends; return one task for each of their partitions.
-
-        Raises:
-            PulsarSourceError: the broker was not reached, or refuses.
-        """
-        options = self._options
-        reach(options.connection, PulsarSourceError)
-        connection = quiet(options.connection)
-        with refusals_of("the topics could not be looked up"), lease(connection) as cached:
-            found = existing(cached.client, options.topics)
-            warn_if_none(found, options.topics)
-            partitions = {each.name: each for each in filter(self._selection.has, found)}
-            extents = held(cached.client, partitions)
-        return [
-            InputPartition(self._piece(partitions[name], each)) for name, each in extents.items()
-        ]
-
-    def _piece(self, partition: Partition, extent: Extent) -> Piece:
-        since, until = self._selection.since, self._selection.until
-        certain = extent.last != END
-        if not certain:  # only the time bounds the query
-            now = round(time.time() * 1000) + _CLOCK_DIFFERENCE_MS
-            until = now if until is None else min(now, until)
-        return Piece(
-            partition,
-            None,
-            extent.last,
-            first=extent.first if since is None else None,
-            since=since,
-            until=until,
-            certain=certain,
-            whole=self._options.fail_on_data_loss and certain,
-        )
+        """Return one task for each partition of a topic; see `BatchQuery.pieces`."""
+        return [InputPartition(each) for each in self._query.pieces()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition, in a worker."""
         if partition.value is None:  # Spark's partition for a query with nothing to read
             return iter(())
-        options = self._options
-        return read_batches(options.connection, partition.value, self._columns, options.queue)
+        return self._query.read(partition.value)
 
 
 class PushingReader(FailureReader):
@@ -145,4 +90,4 @@ class PushingReader(FailureReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
         """Use the filters on topic, kind and publish time."""
-        return iter(list(self._selection.take(filters)))
+        return iter(list(self._query.selection.take(filters)))

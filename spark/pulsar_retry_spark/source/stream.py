@@ -3,6 +3,8 @@
 An offset has the last message read of each partition: ``{"<partition>": "ledger:entry:batch"}``.
 The driver plans with message ids only. Workers read with readers, which leave nothing behind on the
 broker. What a checkpoint says was processed is acknowledged on a durable subscription.
+
+How Spark asks for the end of a micro-batch depends on its release: see `limited` and `unlimited`.
 """
 
 from __future__ import annotations
@@ -15,16 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from pulsar_retry_spark.clients import lease
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.reaching import reach
+from pulsar_retry_spark.schemas.decoding import Decoding
 from pulsar_retry_spark.source.options import SourceOptions
 from pulsar_retry_spark.source.patience import patiently, refusals_of
 from pulsar_retry_spark.source.positions import LATEST, MessagePosition, from_offset, to_offset
@@ -35,20 +32,24 @@ from pulsar_retry_spark.source.topics import Partition, existing, quiet, warn_if
 #: Seconds between two checks for new messages while there are none: Spark asks 80 times a second.
 _POLL = 0.2
 
-_NOT_PLANNED = "no micro-batch was planned"
+NOT_PLANNED = "no micro-batch was planned"
 
 Positions = dict[str, MessagePosition]
 
 
-class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FailureStreamReader(DataSourceStreamReader):
     """Plans on the driver, in a process that belongs to the query, and reads in workers.
 
-    The values set in `__init__` are sent to the workers; the connections of the driver are not.
+    A subclass has `latestOffset`. The values set in `__init__` are sent to the workers; the
+    connections of the driver are not.
     """
 
-    def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
+    def __init__(
+        self, options: SourceOptions, columns: pa.Schema, decoding: Decoding | None = None
+    ) -> None:
         self._options = options
         self._columns = columns
+        self._decoding = decoding
         self._available_now = False
         self._finished = False
         self._planner: Planner | None = None
@@ -62,17 +63,12 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the offset before anything is read. It has to be the same after a crash."""
         return {}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of a micro-batch that the options set."""
-        rows = self._options.max_rows
-        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+    def ends(self, start: dict[str, str], most: int | None) -> dict[str, str]:
+        """Return where the micro-batch from *start* ends; *start* if there is nothing to read.
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read only up to the end of the topics at the next call of `latestOffset`."""
-        self._available_now = True
-
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802 - Spark's name
-        """Return where the next micro-batch ends; *start* if there is nothing to read.
+        Args:
+            start: Where the micro-batch starts.
+            most: How many rows it may have; None for no limit.
 
         Raises:
             PulsarSourceError: another query has the subscription, data is lost, or the broker was
@@ -80,39 +76,41 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._finished or (self._idle[0] == start and time.monotonic() < self._idle[1]):
             return start
-        with refusals_of(_NOT_PLANNED):
+        with refusals_of(NOT_PLANNED):
             # This does not wait for the broker: a wrong service.url is not a broker that restarts.
             self._planner_from(start)
-            return patiently(lambda: self._latest_offset(start, limit))
+            return patiently(lambda: self._ends(start, most))
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """Return one task for each partition that has something to read.
 
         Raises:
-            PulsarSourceError: for the same reasons as `latestOffset`.
+            PulsarSourceError: for the same reasons as `ends`.
         """
         if self._planner is None and not self._finished:
-            with refusals_of(_NOT_PLANNED):
+            with refusals_of(NOT_PLANNED):
                 self._planner_from(start)  # the batch is repeated: keep the broker from deleting it
-        if LATEST.items() <= end.items() and not LATEST.items() <= start.items():
+        if not start and LATEST.items() <= end.items():
             return []  # messages older than the stream are left out
         befores, ends = from_offset(start), from_offset(end)
         return [
             InputPartition(self._piece(name, befores.get(name), last))
             for name, last in ends.items()
-            if last != befores.get(name)
+            if name not in befores or last > befores[name]
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part of one partition, in a worker."""
         options = self._options
-        return read_batches(options.connection, partition.value, self._columns, options.queue)
+        return read_batches(
+            options.connection, partition.value, self._columns, options.queue, self._decoding
+        )
 
     def commit(self, end: dict[str, str]) -> None:
         """Acknowledge everything that the checkpoint covers.
 
         Raises:
-            PulsarSourceError: for the same reasons as `latestOffset`.
+            PulsarSourceError: for the same reasons as `ends`.
         """
         if not self._finished:
             with refusals_of("nothing was acknowledged"):
@@ -123,15 +121,15 @@ class FailureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close what is open. Spark does not call this method; it ends the process."""
         self._finish()
 
-    def _latest_offset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+    def _ends(self, start: dict[str, str], most: int | None) -> dict[str, str]:
         planner = self._planner_from(start)
         if not start and self._options.starting == "latest":
             return to_offset(planner.last_entries(), LATEST)
         positions = from_offset(start)
         planner.discover(positions)
         ends = planner.ends(positions)
-        if isinstance(limit, ReadMaxRows):
-            ends = planner.limited(positions, ends, limit.max_rows)
+        if most is not None:
+            ends = planner.limited(positions, ends, most)
         if self._available_now:
             # Spark commits the last micro-batch to its checkpoint without a call of `commit`, but
             # its next call starts there. (Spark refuses this trigger if checkpoints lag behind.)

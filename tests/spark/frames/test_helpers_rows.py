@@ -274,6 +274,42 @@ def test_kafkas_coordinates_are_the_source(spark):
     assert datetime(2024, 1, 1, tzinfo=UTC) == row.event_time.replace(tzinfo=UTC)
 
 
+def test_a_row_of_kafka_is_its_message(spark):
+    """Its value, key and headers are taken without being named."""
+    frame = spark.sql(
+        """
+        select X'6b' as key, X'76' as value, 't' as topic, 1 as partition, 2L as offset,
+               array(named_struct('key', 'a', 'value', X'62')) as headers
+        """
+    )
+
+    row = failures(frame, reason="late").first()
+
+    assert (b"k", b"v") == (bytes(row.key), bytes(row.payload))
+    assert [("a", b"b")] == [(each.key, bytes(each.value)) for each in row.headers]
+
+
+def test_a_parsed_row_of_kafka_is_a_row(spark):
+    """Its own `value` is a column like others, so nothing is missing in the payload."""
+    frame = spark.sql(
+        "select 't' as topic, 1 as partition, 2L as offset, 'tea' as value, 3 as price, 'k' as key"
+    )
+
+    row = failures(frame, reason="late").first()
+
+    assert {"value": "tea", "price": 3, "key": "k"}.items() <= json.loads(row.payload).items()
+    assert "key" not in row
+
+
+def test_a_reason_like_a_columns_name_is_refused(orders):
+    """It is probably misspelt; other texts are constants."""
+    frame = orders.withColumn("why", F.lit("late"))
+    with pytest.raises(ConfigError, match=r"reason='whyy': .*did you mean the column why"):
+        failures(frame, reason="whyy")
+    assert "timeout" == failures(frame, reason="timeout").first().reason
+    assert "whyy" == failures(frame, reason=F.lit("whyy")).first().reason
+
+
 def test_pulsar_sparks_columns_are_the_origin(spark):
     """They are taken along as they are: the sink reads them."""
     frame = spark.sql("select X'76' as value, 't' as __topic, X'00' as __messageId")

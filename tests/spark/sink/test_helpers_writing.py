@@ -49,8 +49,8 @@ def failed(spark):
 
 
 def caches(spark):
-    """Return how many frames Spark keeps."""
-    return spark.sparkContext._jsc.getPersistentRDDs().size()
+    """Return the ids of what Spark keeps; its garbage collector frees some at any time."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
 def topics(admin, topic):
@@ -157,7 +157,7 @@ def test_too_many_rows_are_not_written(spark, failed, options, admin, topic, lim
 
     assert "TOO_MANY_ROWS" == error.value.slug
     assert [] == topics(admin, topic)
-    assert before == caches(spark)
+    assert caches(spark) <= before
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_as_many_rows_as_may_fail_are_written(spark, failed, options, limit):
 
     assert 30 == write_failures(failed, options | more, **limit).rows
 
-    assert before == caches(spark)
+    assert caches(spark) <= before
 
 
 def test_the_users_cache_stays(spark, failed, options):

@@ -15,9 +15,8 @@ import pulsar_retry as pr
 from pulsar_retry_spark import register
 from pulsar_retry_spark.errors import PulsarSourceError
 from pulsar_retry_spark.source import filters as source_filters
-from pulsar_retry_spark.source.options import SourceOptions
-from pulsar_retry_spark.source.rows import SCHEMA
-from pulsar_retry_spark.source.source import PushingReader, batch_reader, schema
+from pulsar_retry_spark.source.batch import BatchQuery, schema
+from pulsar_retry_spark.source.source import PushingReader, batch_reader
 from support.reading import SOON, SUBSCRIPTION, eventually, read_all
 from support.spark.sourcing import forget, frame, payloads
 
@@ -396,7 +395,7 @@ def test_times_bound_what_is_read(letters, monkeypatch):
         eventually(lambda sent=sent: time.time_ns() - sent > 2_000_000)
 
     def read(*conditions):
-        reader = PushingReader(SourceOptions.parse(letters.options, streaming=False), SCHEMA)
+        reader = PushingReader(BatchQuery.parse(letters.options, schema()))
         assert list(conditions) == list(reader.pushFilters(list(conditions)))
         return [
             row for each in reader.partitions() for b in reader.read(each) for row in b.to_pylist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import traceback
 
 import pulsar
@@ -162,3 +163,50 @@ def test_errors_say_nothing_of_the_token(tmp_path):
         text = "".join(traceback.format_exception(error))
     assert "holds no token" in text
     assert SECRET not in text
+
+
+OAUTH2 = {
+    "auth__oauth2__issuer_url": "https://issuer.example",
+    "auth__oauth2__private_key": "/secrets/client.json",
+}
+CERTIFICATE = {"tls__certificate_file": "/secrets/client.pem", "tls__key_file": "/secrets/key.pem"}
+
+
+def test_parameters_of_oauth2():
+    """They are those of pulsar-client; the secret stays in its file."""
+    parsed = connect(**OAUTH2, auth__oauth2__audience="pulsar").oauth2
+    assert {
+        "issuer_url": "https://issuer.example",
+        "private_key": "/secrets/client.json",
+        "audience": "pulsar",
+    } == dict(parsed)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (OAUTH2 | {"auth__token_env": "TOKEN"}, "at most one of auth.token_env, auth.oauth2"),
+        (OAUTH2 | CERTIFICATE, "at most one of auth.oauth2"),
+        ({"auth__oauth2__issuer_url": "https://issuer.example"}, "auth.oauth2.private_key"),
+        ({"auth__oauth2__scope": "all"}, "auth.oauth2.issuer_url"),
+        ({"tls__certificate_file": "client.pem"}, "tls.key_file=None: expected a file"),
+        ({"tls__key_file": "key.pem"}, "tls.certificate_file=None: expected a file"),
+    ],
+)
+def test_half_an_identity_is_refused(options, text):
+    """Or two of them."""
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        connect(**options)
+
+
+def test_a_secret_in_an_option_of_oauth2_is_refused():
+    """And not shown: plans contain options."""
+    key = f"data:application/json;base64,{SECRET}"
+    with pytest.raises(ConfigError, match="expected a file") as caught:
+        connect(**OAUTH2 | {"auth__oauth2__private_key": key})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_certificate_is_used():
+    """A client can be opened with it; the broker checks it when the client connects."""
+    connect(**CERTIFICATE, service__url="pulsar+ssl://localhost:6651").open().close()

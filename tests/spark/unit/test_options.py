@@ -10,6 +10,7 @@ from pulsar_retry import ConfigError, Exponential
 from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.source.options import SourceOptions
 
 URL = "pulsar://localhost:6650"
 BASE = {"service.url": URL, "topic": "orders", "subscription": "billing"}
@@ -209,3 +210,67 @@ def test_a_topic_without_a_known_subscriber_gets_none():
     )
 
     assert {"persistent://public/default/d": "k"} == parsed.targets.keepers("k")
+
+
+@pytest.mark.parametrize("name", ["max_failed_rows", "max.failed.rows", "maxFailedRows"])
+def test_names_may_have_dots_underscores_or_capitals(name):
+    """Nobody has to remember which one an option has."""
+    assert 7 == SinkOptions.parse(BASE | {name: "7"}).max_failed_rows
+
+
+def test_an_option_is_given_once():
+    """Two names of one option are a mistake."""
+    with pytest.raises(
+        ConfigError, match=r"max.failed.rows: expected it only once, but max_failed"
+    ):
+        SinkOptions.parse(BASE | {"max_failed_rows": "7", "max.failed.rows": "8"})
+
+
+def source(*, streaming: bool = True, **options: str) -> SourceOptions:
+    """Parse options of the source."""
+    return SourceOptions.parse(BASE | options, streaming=streaming)
+
+
+def test_names_of_other_sources():
+    """Those of Spark's Kafka source and of pulsar-spark."""
+    parsed = source(
+        startingOffsets="latest",
+        failOnDataLoss="false",
+        maxOffsetsPerTrigger="10",
+        predefinedSubscription="mine",
+        includeHeaders="true",
+        **{"pulsar.client.connectionTimeoutMs": "1000"},
+    )
+    assert ("latest", False, 10) == (parsed.starting, parsed.fail_on_data_loss, parsed.max_rows)
+    assert "mine" == parsed.subscription
+    assert (("connection_timeout_ms", 1000),) == parsed.connection.arguments
+
+
+def test_subscribe_is_the_topic():
+    """As in Spark's Kafka source."""
+    options = {"service.url": URL, "subscribe": "orders", "subscription": "billing"}
+    assert SourceOptions.parse(options, streaming=False) == source(streaming=False)
+
+
+def test_a_batch_starts_at_the_earliest_anyway():
+    """So saying it is no mistake; another start is."""
+    assert source(streaming=False, startingOffsets="earliest") == source(streaming=False)
+    with pytest.raises(ConfigError, match="starting='latest'"):
+        source(streaming=False, startingOffsets="latest")
+
+
+def test_headers_cannot_be_left_out():
+    """A user who wants that is told."""
+    with pytest.raises(ConfigError, match="include_headers='false': expected true"):
+        source(includeHeaders="false")
+
+
+def test_a_schema_is_that_of_a_topic():
+    """Which has to be named; by default there is none."""
+    assert not parse().by_topic_schema
+    assert parse(value__schema="topic").by_topic_schema
+    with pytest.raises(ConfigError, match=r"value\.schema='avro': expected one of none, topic"):
+        parse(value__schema="avro")
+    named = {"service.url": URL, "retry.topic": "r", "dead_letter.topic": "d"}
+    with pytest.raises(ConfigError, match="topic=None: expected the topic with the schema"):
+        SinkOptions.parse({**named, "value.schema": "topic"})

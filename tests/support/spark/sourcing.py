@@ -13,8 +13,7 @@ import pulsar
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pulsar_retry.wire.properties import message_id_text
-from pulsar_retry_spark import register
-from pulsar_retry_spark.source.source import schema, stream_reader
+from pulsar_retry_spark.source.batch import schema
 from support.reading import SUBSCRIPTION, eventually
 
 
@@ -96,9 +95,15 @@ def forget(admin: Any, letters: Letters, *payloads: bytes) -> None:
 
 def frame(spark: SparkSession, options: Mapping[str, str], **more: str) -> DataFrame:
     """Return the rows of a batch query; `__` in the name of an option stands for a dot."""
-    register(spark)
+    _register(spark)
     dotted = {name.replace("__", "."): value for name, value in more.items()}
     return spark.read.format("pulsar-failures").options(**options, **dotted).load()
+
+
+def _register(spark: SparkSession) -> None:
+    from pulsar_retry_spark import register  # noqa: PLC0415 - Spark 3.5 has no data sources
+
+    register(spark)
 
 
 def payloads(rows: list[Row]) -> list[bytes]:
@@ -116,6 +121,8 @@ class Micro:
     def __init__(
         self, options: Mapping[str, str], offset: Mapping[str, str] | None = None, **more: str
     ) -> None:
+        from pulsar_retry_spark.source.source import stream_reader  # noqa: PLC0415 - as above
+
         dotted = {name.replace("__", "."): value for name, value in more.items()}
         self.reader = stream_reader({**options, **dotted}, schema())
         # Spark keeps offsets as JSON.
@@ -172,7 +179,7 @@ class Query:
 
     def start(self, *, available_now: bool = False, **more: str) -> Any:
         """Start the query; `__` in the name of an option stands for a dot."""
-        register(self.spark)
+        _register(self.spark)
         dotted = {name.replace("__", "."): value for name, value in more.items()}
         rows = self.spark.readStream.format("pulsar-failures").options(**self.options, **dotted)
         writer = rows.load().writeStream.foreachBatch(self._take)

@@ -55,7 +55,7 @@ class Family:
                 self._look()
 
     def _look(self) -> None:
-        for pid in _tree(self._pid):
+        for pid in tree(self._pid):
             with suppress(OSError):  # it has ended
                 ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -68,9 +68,10 @@ class Family:
                     self.largest = max(self.largest, pages * _PAGE)
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
+    """Yield a process and its descendants."""
     yield pid
     for task in Path(f"/proc/{pid}/task").glob("*"):
         with suppress(OSError):
             for child in (task / "children").read_text().split():
-                yield from _tree(int(child))
+                yield from tree(int(child))

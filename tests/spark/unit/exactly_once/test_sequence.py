@@ -13,6 +13,7 @@ from pulsar_retry_spark.exactly_once.manifest import manifest
 from pulsar_retry_spark.exactly_once.sequence import Numbering, OrderCheck
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.options import Claim, SinkOptions
+from pulsar_retry_spark.schemas.registry import TopicSchema
 
 BASE = {
     "service.url": "pulsar://localhost",
@@ -157,3 +158,12 @@ def test_whatever_changes_numbers_or_batches_is_in_the_manifest(change):
 def test_the_rest_may_change(change):
     """It decides how fast rows are sent, and not how."""
     assert manifest(options(), {}, None) == manifest(options(**change), {}, None)
+
+
+def test_each_schema_has_producers_of_its_own():
+    """A producer has one schema; and a new schema makes other bytes, so it needs a new id."""
+    schema, other = TopicSchema("AVRO", "{}"), TopicSchema("AVRO", "[]")
+    named = numbering(Task())
+    assert 3 == len({named.name("batched", 1, each) for each in (None, schema, other)})
+    first = attrs.evolve(options(), schema=schema)
+    assert manifest(options(), {}, None) != manifest(first, {}, None)

@@ -131,7 +131,7 @@ def test_kafkas_names_alone_are_unknown(column):
         ("payload int", "column 'payload' is int: expected binary or string"),
         ("payload string, attempt string", "column 'attempt' is string: expected tinyint or"),
         ("payload string, event_time date", "column 'event_time' is date: expected timestamp or"),
-        ("payload string, source string", "column 'source' is string: expected struct"),
+        ("payload string, source int", "column 'source' is int: expected struct or string"),
         ("payload string, headers map<string,int>", "column 'headers' is map<string,int>"),
         ("payload string, rule array<int>", "column 'rule' is array<int>: expected string or"),
     ],
@@ -234,3 +234,39 @@ def test_what_was_read_back_names_no_target():
     assert columns.read_back
     assert not columns.has_targets
     assert check("payload binary, target_topic string").has_targets
+
+
+def test_the_version_of_a_schema_is_that_of_a_row_that_was_read():
+    """Alone it is a column of a user's own."""
+    names = ["payload", "topic", "kind", "message_id", "publish_time", "schema_version"]
+    assert Columns.of(names, extra=False).has_schemas
+    assert not Columns.of(names[:-1], extra=False).has_schemas
+    with pytest.raises(ConfigError, match="unknown column 'schema_version'"):
+        Columns.of(["payload", "schema_version"], extra=False)
+    assert {"schema_version": 1} == Columns.of(["payload", "schema_version"], extra=True).extra
+
+
+def test_what_was_decoded_is_not_written_beside_its_bytes():
+    """Without them, it is the payload; elsewhere, it is Kafka's name for it."""
+    names = ["payload", "value", "value_error", "kind", "message_id", "publish_time"]
+    assert ("value", "value_error") == Columns.of(names, extra=False).ignored
+    assert 0 == Columns.of(names[1:], extra=False).known["payload"]
+    with pytest.raises(ConfigError, match="expected only one column for payload"):
+        Columns.of(["payload", "value"], extra=False)
+    with pytest.raises(ConfigError, match="unknown column 'value_error'"):
+        Columns.of(["payload", "value_error"], extra=False)
+
+
+def test_a_struct_is_a_payload_if_there_is_a_schema():
+    """That encodes it."""
+    check("payload struct<a:int>", value__schema="topic")
+    with pytest.raises(ConfigError, match="column 'payload' is struct<a:int>: expected binary or"):
+        check("payload struct<a:int>")
+
+
+def test_a_table_has_no_versions_of_schemas() -> None:
+    """A column of the user's may have that name, and any type."""
+    names = ["payload", "schema_version", "quarantined_at", "quarantine_writer", "quarantine_batch"]
+    columns = Columns.of(names, extra=False)
+    assert not columns.has_schemas
+    assert ("schema_version",) == columns.ignored

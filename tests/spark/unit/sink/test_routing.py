@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
+import attrs
 import pulsar
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.task import Task
 from pulsar_retry_spark.frames.columns import Columns
 from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.schemas.registry import TopicSchema
 from pulsar_retry_spark.sink.routing import OTHER_REASONS, Router, Row
 
 BASE = {"service.url": "pulsar://localhost", "topic": "orders", "subscription": "billing"}
@@ -721,6 +724,7 @@ def test_what_is_counted():
     under_test = router(batch.schema.names)
     list(under_test.rows(batch))
     assert {"x": 2, None: 1} == under_test.reasons
+    assert {"x": 1, None: 1} == under_test.retried
     assert 3 == under_test.payload_bytes
     assert [(RETRY, "retry", 2), (DEAD, "dead_letter", 1)] == [
         (each.topic, each.action, each.rows) for each in under_test.routes.values()
@@ -734,3 +738,61 @@ def test_reasons_that_never_repeat_do_not_fill_the_memory():
     list(under_test.rows(batch))
     assert 1001 == len(under_test.reasons)
     assert 4000 == under_test.reasons[OTHER_REASONS]
+    assert under_test.reasons == under_test.retried
+
+
+READ_SCHEMAS = [TopicSchema("AVRO", "0"), TopicSchema("AVRO", "1")]
+LATEST = TopicSchema(
+    "JSON", json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
+)
+
+
+def schemas_of(columns: dict[str, Any]) -> list[Row]:
+    """Return the messages for rows of a sink that knows the topic's latest schema."""
+    batch = pa.record_batch(columns)
+    parsed = attrs.evolve(SinkOptions.parse(BASE), schema=LATEST)
+    found = Columns.of(batch.schema.names, extra=False)
+    versions = {(DEAD, 0): READ_SCHEMAS[0], (DEAD, 1): READ_SCHEMAS[1]}
+    lookup = Router(
+        parsed, found, parsed.targets, TASK, lambda: NOW, versions=lambda *key: versions.get(key)
+    )
+    return list(lookup.rows(batch))
+
+
+def read_back(payload: pa.Array, versions: list[int | None]) -> dict[str, Any]:
+    """Return rows that the source has read, with the versions of their schemas."""
+    columns = {
+        name: pa.concat_arrays([value if isinstance(value, pa.Array) else pa.array([value])] * 2)
+        for name, value in READ_BACK.items()
+    }
+    return columns | {"payload": payload, "schema_version": pa.array(versions, pa.int64())}
+
+
+def test_rows_keep_the_schema_that_they_were_read_with():
+    """Others have the topic's."""
+    rows = schemas_of(read_back(pa.array([b"a", b"b"]), [1, None]))
+    assert [(b"a", READ_SCHEMAS[1]), (b"b", LATEST)] == [(row[1], row[8]) for row in rows]
+    assert [LATEST] == [row[8] for row in schemas_of({"payload": pa.array([b"a"])})]
+    assert one()[8] is None
+
+
+def test_structs_are_encoded_by_the_latest_schema():
+    """Whatever they were read with."""
+    payload = pa.array([{"id": 1}, None], pa.struct({"id": pa.int32()}))
+    rows = schemas_of(read_back(payload, [0, 1]))
+    assert [(b'{"id":1}', LATEST), (None, LATEST)] == [(row[1], row[8]) for row in rows]
+    assert rows[0][6] - rows[1][6] == len(b'{"id":1}')
+
+
+def test_a_worker_without_fastavro_is_an_error(monkeypatch):
+    """It is not where the driver has found it."""
+    monkeypatch.setattr("pulsar_retry_spark.schemas.registry.find_spec", lambda _: None)
+    monkeypatch.setitem(globals(), "LATEST", TopicSchema("AVRO", LATEST.definition))
+    with pytest.raises(PulsarFailuresError, match=r"NO_FASTAVRO\] on this worker, value\.schema: "):
+        schemas_of({"payload": pa.array([{"id": 1}])})
+
+
+def test_a_schema_that_is_gone_is_an_error():
+    """With a way out."""
+    with pytest.raises(PulsarFailuresError, match=r"NO_SCHEMA\] .*leave the column schema_version"):
+        schemas_of(read_back(pa.array([b"a", b"b"]), [7, 0]))

@@ -40,6 +40,11 @@ def test_too_many_rows_in_all():
     assert 10 == conclude(options(max_failed_rows="10"), tasks).rows
 
 
+def test_rows_without_a_reason_are_counted_together():
+    """Null and the empty text: neither replaces the other."""
+    assert {"": 3, "x": 1} == sink._named({None: 1, "": 2, "x": 1})
+
+
 @pytest.fixture
 def clock(monkeypatch):
     """Give a clock that only sleeping moves."""

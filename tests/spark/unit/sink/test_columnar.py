@@ -1,0 +1,300 @@
+"""Rows that the extension module turns into messages, compared with those that Python makes."""
+
+from __future__ import annotations
+
+from array import array
+from datetime import UTC, datetime
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from _pulsar import MessageBuilder
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pulsar_retry.native.loading import native_rows
+from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.frames.columns import Columns
+from pulsar_retry_spark.options import SinkOptions
+from pulsar_retry_spark.receipts import Receipts
+from pulsar_retry_spark.schemas.registry import TopicSchema
+from pulsar_retry_spark.sink.columnar import count, grouped
+from pulsar_retry_spark.sink.lanes import BatchLane, PartitionedLane
+from pulsar_retry_spark.sink.routing import Router, Row
+from pulsar_retry_spark.sink.sender import message_of
+
+NOW = 1_700_000_000.0
+BASE = {"service.url": "pulsar://h:6650", "topic": "t", "subscription": "s", "delay": "60"}
+TASK = {"FAILURE_TASK": "{}", "FAILURE_TIME": "now"}
+MODULE = native_rows().module
+
+pytestmark = pytest.mark.skipif(MODULE is None, reason="rows are sent in Python here")
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+MAYBE = st.none() | TEXT
+TIME = st.none() | st.datetimes(datetime(1960, 1, 1), datetime(2100, 1, 1))  # noqa: DTZ001 - UTC
+
+#: Values for each column, and its type.
+COLUMNS: dict[str, tuple[Any, pa.DataType]] = {
+    "key": (MAYBE, pa.string()),
+    "ordering_key": (st.none() | st.binary(max_size=4), pa.binary()),
+    "action": (st.sampled_from([None, "retry", "dead_letter"]), pa.string()),
+    "retryable": (st.sampled_from([None, True, False]), pa.bool_()),
+    "attempt": (st.sampled_from([None, 0, 1, 2, 40]), pa.int32()),
+    "target_topic": (st.sampled_from([None, "other"]), pa.string()),
+    "reason": (MAYBE, pa.string()),
+    "error": (MAYBE, pa.large_string()),
+    "stage": (MAYBE, pa.string()),
+    "rule": (st.none() | st.lists(TEXT, max_size=3), pa.list_(pa.string())),
+    "origin_topic": (st.sampled_from([None, "t", "t-partition-3"]), pa.string()),
+    "origin_message_id": (st.sampled_from([None, "1:2:-1"]), pa.string()),
+    "source": (st.none() | st.builds(dict, file=TEXT), pa.struct({"file": pa.string()})),
+    "dedupe_id": (MAYBE, pa.string()),
+    "event_time": (TIME, pa.timestamp("us", tz="UTC")),
+    "shop": (st.none() | st.integers(0, 9), pa.int64()),
+    "headers": (st.none(), pa.map_(pa.string(), pa.string())),
+}
+
+
+@st.composite
+def batches(draw: Any) -> pa.RecordBatch:
+    """Return rows with some of the columns; the batch may be a slice of another."""
+    rows = draw(st.integers(1, 6))
+    names = draw(st.lists(st.sampled_from(sorted(COLUMNS)), unique=True))
+    kind = draw(st.sampled_from([pa.binary(), pa.large_binary()]))
+    payloads = st.lists(st.none() | st.binary(max_size=9), min_size=rows, max_size=rows)
+    arrays = {"payload": pa.array(draw(payloads), kind)}
+    for name in names:
+        values, kind = COLUMNS[name]
+        arrays[name] = pa.array(draw(st.lists(values, min_size=rows, max_size=rows)), kind)
+    return pa.RecordBatch.from_pydict(arrays).slice(draw(st.integers(0, rows - 1)))
+
+
+def router(batch: pa.RecordBatch, **options: str) -> Router:
+    """Return a router for the columns of *batch*."""
+    parsed = SinkOptions.parse(BASE | options)
+    columns = Columns.of(batch.schema.names, extra=parsed.extra != "error")
+    return Router(parsed, columns, parsed.targets, TASK, lambda: NOW)
+
+
+def built(row: Row) -> Any:
+    """Return what a row has after Python has built its message."""
+    letters = MODULE.Letters()
+    letters.append(message_of(row, None))
+    return letters.first()
+
+
+@given(batches(), st.sampled_from(["properties", "json"]))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_the_messages_are_those_of_python(batch, extra):
+    """Topic, size, delivery time and the whole message, and what is counted."""
+    slow, quick = router(batch, extra=extra), router(batch, extra=extra)
+    wanted = list(slow.rows(batch))
+    groups = grouped(quick, MODULE, batch)
+    assert groups is not None
+    count(quick, groups)
+    assert (slow.reasons, slow.retried) == (quick.reasons, quick.retried)
+    assert slow.payload_bytes == quick.payload_bytes
+    assert {each: route.rows for each, route in slow.routes.items()} == {
+        each: route.rows for each, route in quick.routes.items()
+    }
+    assert list(range(batch.num_rows)) == sorted(row for group in groups for row in group.rows)
+    lanes = [(group.topic, group.delay > 0) for group in groups]
+    assert len(lanes) == len(set(lanes))  # so that rows of one lane keep their order
+    for group in groups:
+        assert list(group.rows) == sorted(group.rows)
+        group.begin()
+        for number in group.rows:
+            row = wanted[number]
+            letters = MODULE.Letters()
+            group.build(letters, [number])
+            assert built(row) == letters.first()
+            routed = row[2] or row[3]["DEDUPE_ID"]
+            assert (row[0], row[5], row[6]) == (group.topic, group.due(number), group.sizes[number])
+            assert (len(row[1] or b""), routed) == (
+                group.payload_sizes[number],
+                group.routed(number),
+            )
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"headers": pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))},
+        {"delay_ms": pa.array([5])},
+        {"not_before": pa.array([datetime(2030, 1, 1, tzinfo=UTC)])},
+        {"payload": pa.array([b"x" * 20_000])},
+    ],
+    ids=["headers", "delay", "not-before", "too-big"],
+)
+def test_other_rows_are_left_to_python(columns):
+    """Whatever is not usual."""
+    batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"])} | columns)
+    assert grouped(router(batch, max_message_bytes="10000"), MODULE, batch) is None
+
+
+def test_rows_with_a_schema_are_left_to_python():
+    """Each has a producer with its schema."""
+    batch = pa.RecordBatch.from_pydict({"payload": pa.array([b"x"])})
+    options = attrs.evolve(SinkOptions.parse(BASE), schema=TopicSchema("STRING", ""))
+    columns = Columns.of(batch.schema.names, extra=True)
+    under_test = Router(options, columns, options.targets, TASK, lambda: NOW)
+    assert grouped(under_test, MODULE, batch) is None
+
+
+def test_many_topics_are_left_to_python():
+    """Each route costs time for the whole frame."""
+    topics = [f"t{number}" for number in range(17)]
+    batch = pa.RecordBatch.from_pydict({"payload": [b"x"] * 17, "target_topic": topics})
+    assert grouped(router(batch), MODULE, batch) is None
+
+
+def test_a_row_that_is_not_valid():
+    """It is refused as by `Router.rows`."""
+    batch = pa.RecordBatch.from_pydict({"payload": [b"x"], "action": ["drop"]})
+    with pytest.raises(PulsarFailuresError, match="BAD_ROW"):
+        grouped(router(batch), MODULE, batch)
+
+
+# -- lanes -----------------------------------------------------------------------------------------
+
+
+class Letters(list):
+    """Stands for the extension module's; a letter is the number of its row."""
+
+    sent: list[list[int]] = []  # noqa: RUF012 - of all
+
+    def send(self, _raw: Any, _receipts: Any, _topic: str, each: bool) -> None:
+        assert not each
+        Letters.sent.append(list(self))
+        self.clear()
+
+
+class Module:
+    """Stands for the extension module."""
+
+    Letters = Letters
+    Receipts = object
+
+
+class Raw:
+    """A producer that only flushes."""
+
+    def flush(self) -> None:
+        """Have nothing to send."""
+
+
+class Group:
+    """Rows that need no messages."""
+
+    def __init__(self, sizes: list[int], payload_sizes: list[int]) -> None:
+        self.sizes, self.payload_sizes = sizes, payload_sizes
+
+    def build(self, letters: Any, rows: Any) -> None:
+        letters.extend(rows)
+
+    def routed(self, row: int) -> str:
+        return str(row % 7)
+
+
+def sent_with(add: Any, messages: int) -> list[list[int]]:
+    """Return the batches of a lane after *add* has added to it."""
+    Letters.sent = []
+    options = {"batch.messages": str(messages), "batch.bytes": "2000", "max_message_bytes": "10000"}
+    receipts = Receipts(1.0, Module)
+
+    def lane(_name: str = "") -> BatchLane:
+        lanes.append(
+            BatchLane("t", Raw(), SinkOptions.parse(BASE | options), receipts, lambda *_: None)
+        )
+        return lanes[-1]
+
+    lanes: list[BatchLane] = []
+    add(lane)
+    for each in lanes:
+        each.flush()
+    return Letters.sent
+
+
+rows = st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 6000)), min_size=1, max_size=60)
+
+
+@given(rows, st.integers(1, 8), st.integers(1, 9), st.booleans())
+def test_batches_end_at_the_same_rows(rows, messages, step, partitioned):
+    """Whether rows come one by one or many at once; otherwise, numbers of rows would be wrong."""
+    sizes = [payload + rest for payload, rest in rows]
+    group = Group(sizes, [payload for payload, _ in rows])
+
+    def to(lane: Any) -> Any:
+        return PartitionedLane(["p0", "p1", "p2"], lane) if partitioned else lane()
+
+    def one_by_one(lane: Any) -> None:
+        under_test = to(lane)
+        for row, size in enumerate(sizes):
+            under_test.add(row, size, group.payload_sizes[row], group.routed(row))
+
+    def many(lane: Any) -> None:
+        under_test = to(lane)
+        for begin in range(0, len(rows), step):
+            under_test.add_rows(group, range(len(rows))[begin : begin + step])
+
+    one, other = sent_with(one_by_one, messages), sent_with(many, messages)
+    assert sorted(one) == sorted(other)
+    assert partitioned or one == other
+
+
+def test_receipts_of_the_module():
+    """They are counted, and those that refuse raise the usual errors."""
+    letters, receipts = MODULE.Letters(), Receipts(0.05, MODULE)
+    from _pulsar import Producer  # noqa: PLC0415 - one that is not connected
+
+    receipts.pending = 2
+    for each in (False, True):
+        for _ in range(2):
+            letters.append(MessageBuilder().content(b"x").build())
+        letters.send(Producer(), receipts.native, "t", each)
+        rows = 1 if each else 2
+        with pytest.raises(
+            PulsarFailuresError,
+            match=rf"PRODUCER_NOT_INITIALIZED\] {rows} rows for t could not be written",
+        ):
+            receipts.wait()
+    with pytest.raises(PulsarFailuresError, match=r"TIMEOUT\] 2 rows have had no receipt for 0.05"):
+        receipts.wait()
+    assert 0 == len(letters)
+
+
+def test_rows_that_do_not_exist():
+    """They raise an error, and do not crash."""
+    offsets = array("q", (0, 1)).tobytes()
+    text = (0, None, offsets, b"x")
+    columns = MODULE.Columns(1, (text, None, None, None, None, text))
+    letters = MODULE.Letters()
+    for wrong in (1, -1):
+        with pytest.raises(IndexError):
+            letters.extend(columns, array("q", (wrong,)), (), 0, 0)
+    for plan in ((("a", 4),), (("a", 9),)):
+        with pytest.raises(ValueError, match="no such column"):
+            letters.extend(columns, array("q", (0,)), plan, 0, 0)
+    with pytest.raises(TypeError):
+        letters.extend(columns, array("q", (0,)), (("a", None),), 0, 0)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        (0, None, array("q", (0, 2)).tobytes(), b"x"),
+        (0, None, array("q", (-1, 1)).tobytes(), b"x"),
+        (0, None, array("q", (1, 0)).tobytes(), b"x"),
+        (0, None, array("q", (0,)).tobytes(), b"x"),
+        (7, None, array("q", (0, 1)).tobytes(), b"x"),
+        (-1, None, array("q", (0, 1)).tobytes(), b"x"),
+        (0, b"", array("q", (0, 1)).tobytes(), b"x"),
+        (0, None, None, b"x" * 8),
+    ],
+)
+def test_buffers_that_do_not_fit(column):
+    """They are refused, because they come from outside."""
+    with pytest.raises(ValueError, match="do not fit"):
+        MODULE.Columns(1, (column, None, None, None, None))

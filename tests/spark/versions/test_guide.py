@@ -1,0 +1,87 @@
+"""The guide, docs/spark.md, runs as one program; on Spark 3.5 without the blocks for Spark 4."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from pulsar_retry_spark import read_failures
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
+
+SPARK = int(pyspark.__version__.split(".")[0])
+
+# PySpark's own: old releases use distutils, and leave sockets to the garbage collection.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
+#: How a block begins that does not run on Spark 3.5.
+MARK = "# Spark 4\n"
+
+
+def test_only_marked_blocks_need_spark_4():
+    """They have the format by name, which Spark 3.5 lacks; the others have not."""
+    for each in BLOCKS:
+        assert each.startswith(MARK) == ('format("pulsar-failures")' in each)
+
+
+@pytest.mark.long
+@pytest.mark.feature("the programs of the guide")
+def test_the_guide_runs(spark, broker, tmp_path, monkeypatch):
+    """From top to bottom; addresses, the folder and the topic are the test's."""
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / "1.json").write_text(
+        """
+        {"id": 1, "amount": "9.90", "currency": "EUR"}
+        {"id": 2, "amount": "ten", "currency": "EUR"}
+        {"id": 3, "amount": "-1", "currency": "EUR"}
+        {"id": 4, "amount": "5", "currency": "XXX"}
+        """.replace("        ", "").strip()
+    )
+    monkeypatch.setattr("builtins.print", lambda *_: None)
+    code = "".join(each for each in BLOCKS if SPARK >= 4 or not each.startswith(MARK))
+    for name, real in {
+        "pulsar://localhost:6650": broker.service_url,
+        "http://localhost:8080": broker.admin_url,
+        '"orders"': repr(f"orders-{uuid.uuid4().hex}"),
+        "/data": str(tmp_path),
+    }.items():
+        assert name in code
+        code = code.replace(name, real)
+    names = {"spark": spark, "__name__": "documentation"}
+
+    exec(compile(code, "documentation", "exec"), names)  # noqa: S102
+
+    letters = names["letters"].collect()
+    assert {row.reason for row in letters} == {
+        "CAST_INVALID_INPUT",
+        "amount-positive",
+        "currency-known",
+    }
+    assert len({row.dedupe_id for row in letters}) == len(letters), "a row was written twice"
+
+    def written(settings):
+        rows = read_failures(spark, settings).collect()
+        return Counter((row.kind, row.reason) for row in rows)
+
+    three = {
+        ("dead_letter", "CAST_INVALID_INPUT"): 1,
+        ("dead_letter", "amount-positive"): 1,
+        ("retry", "currency-known"): 1,
+    }
+    brought_back = {("retry", "amount-positive"): 1}
+    if SPARK >= 4:
+        brought_back[("retry", "CAST_INVALID_INPUT")] = 1
+        assert three == written(names["shipping"])
+    assert {("retry", "currency-known"): 1} == written(names["returns"])
+    assert three | brought_back == written(names["options"])
