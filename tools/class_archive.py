@@ -18,8 +18,10 @@ from pathlib import Path
 import pulsar
 
 from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.jars import lock
+from pulsar_retry.standalone.jars.releases import find_release
 
-LOCK = Path(__file__).parents[1] / "pulsar_retry" / "standalone" / "jars" / "jars.lock"
+LOCK = Path(lock.__file__).with_name(find_release().lock_name)
 
 #: Seconds for the broker's start, and for its end, when the archive is written.
 PATIENCE = 300

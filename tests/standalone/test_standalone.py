@@ -22,8 +22,11 @@ from typing import Any
 import pulsar
 import pytest
 
+from pulsar_retry.admin import AdminClient
 from pulsar_retry.errors import ConfigError, StandaloneError
+from pulsar_retry.replay import Cluster
 from pulsar_retry.standalone import Standalone
+from pulsar_retry.standalone.jars.releases import RELEASES, Release
 
 pytestmark = pytest.mark.broker
 
@@ -286,6 +289,20 @@ def test_broker_is_out_of_the_terminals_reach(own_broker: Standalone) -> None:
     assert os.getsid(own_broker.pid) != os.getsid(0)
 
 
+@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
+def test_each_release_runs(release: Release) -> None:
+    """A broker is of the wanted release, and delivers messages, also after a crash."""
+    with Standalone(version=release.version, fast_start=True) as broker:
+        with AdminClient(Cluster(broker.service_url, admin_url=broker.admin_url)) as admin:
+            assert admin.broker_version() == release.full
+        with client_of(broker) as client:
+            assert round_trip(client, "before") == b"hello"
+        broker.kill()
+        broker.restart()
+        with client_of(broker) as client:
+            assert round_trip(client, "before") == b"hello"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -301,6 +318,7 @@ def test_broker_is_out_of_the_terminals_reach(own_broker: Standalone) -> None:
         ({"settings": {"a": "x\ny"}}, r"settings\['a'\]='x\\ny': expected a string in one line"),
         ({"settings": {"a": None}}, r"settings\['a'\]=None: expected a string"),
         ({"settings": {"webServicePort": 1}}, r"argument 'web_port'"),
+        ({"version": "5.0"}, r"version='5.0': expected '4.0' or '4.2'"),
         ({"java_options": "-Xlog"}, r"java_options='-Xlog': expected a list of options"),
         ({"java_options": ["Xlog"]}, r"each beginning with '-'"),
         ({"data_dir": __file__}, r"data_dir=.*: expected a new or empty folder"),

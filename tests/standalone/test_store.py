@@ -170,7 +170,7 @@ def test_wrong_checksum_is_final(repository: Repository, cache: Path) -> None:
     jar = repository.add(CONTENT)
     repository.files[f"/{jar.path}"] = b"x" * jar.size
     store = store_of(repository, cache)
-    with pytest.raises(StandaloneError, match=r"SHA-256 is .*, jars\.lock says"):
+    with pytest.raises(StandaloneError, match=r"SHA-256 is .*, the lock file says"):
         store.ensure([jar])
     assert not store.path(jar).exists()
     assert part_of(store, jar).stat().st_size == 0
@@ -180,7 +180,7 @@ def test_other_size_is_refused_before_it_is_read(repository: Repository, cache: 
     """A log-in page of a proxy is told by its length."""
     jar = repository.add(CONTENT)
     repository.files[f"/{jar.path}"] = b"<html>log in</html>"
-    with pytest.raises(StandaloneError, match=r"offers 19 bytes, jars\.lock says 300000"):
+    with pytest.raises(StandaloneError, match=r"offers 19 bytes, the lock file says 300000"):
         store_of(repository, cache).ensure([jar])
 
 

@@ -143,7 +143,7 @@ def _check_length(download: Download, start: int, response: http.client.HTTPResp
     if announced.isdecimal() and start + int(announced) != download.size:
         raise _error(
             download,
-            f"the server offers {start + int(announced)} bytes, jars.lock says {download.size}",
+            f"the server offers {start + int(announced)} bytes, the lock file says {download.size}",
             "the mirror or a proxy does not serve the same file as Maven Central",
         )
 
@@ -161,7 +161,7 @@ def _check_content(download: Download, file: BufferedRandom, *, resumed: bool) -
         raise _TransientError(f"the resumed file has SHA-256 {found}, not {download.sha256}")
     raise _error(
         download,
-        f"SHA-256 is {found}, jars.lock says {download.sha256}",
+        f"SHA-256 is {found}, the lock file says {download.sha256}",
         "the mirror or a proxy does not serve the same file as Maven Central",
     )
 

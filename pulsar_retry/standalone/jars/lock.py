@@ -1,8 +1,9 @@
-"""The lock file: the jars of the standalone Pulsar, with their exact sizes and checksums.
+"""The lock files: the jars of the standalone Pulsar, with their exact sizes and checksums.
 
-`python tools/lock_jars.py` makes `jars.lock` from `pom.xml` (this needs Maven). Each line describes
-one jar: coordinates, platform, size in bytes, SHA-256. The path of a jar is not in it, because it
-follows from the coordinates by the layout of Maven repositories.
+`python tools/lock_jars.py` makes a file for each release, such as `jars-4.2.lock`, from `pom.xml`
+(this needs Maven). Each line describes one jar: coordinates, platform, size in bytes, SHA-256. The
+path of a jar is not in it, because it follows from the coordinates by the layout of Maven
+repositories.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import PurePosixPath
 import attrs
 
 from pulsar_retry.errors import StandaloneError
+from pulsar_retry.standalone.jars.releases import Release, find_release
 
 __all__ = ["Jar", "current_platform", "format_lock", "jars_for", "load_lock", "parse_lock"]
 
@@ -81,15 +83,16 @@ def parse_lock(text: str) -> Iterator[Jar]:
             continue
         fields = line.split()
         if len(fields) != _FIELDS or not fields[2].isdecimal():
-            raise StandaloneError(f"jars.lock, line {number}: cannot read {line!r}")
+            raise StandaloneError(f"lock file, line {number}: cannot read {line!r}")
         coordinates, target, size, sha256 = fields
         yield Jar(coordinates, target, int(size), sha256)
 
 
-def format_lock(jars: Iterable[Jar], pom_sha256: str) -> str:
+def format_lock(jars: Iterable[Jar], release: Release, pom_sha256: str) -> str:
     """Return the text of a lock file, sorted so that a new version gives a small diff."""
     header = (
-        "# The jars of the standalone Pulsar: coordinates, platform, size in bytes, SHA-256.\n"
+        f"# The jars of the standalone Pulsar {release.version}: "
+        "coordinates, platform, size in bytes, SHA-256.\n"
         "# Made by `python tools/lock_jars.py`; change pom.xml, not this file.\n"
         f"# pom.xml {pom_sha256}\n"
     )
@@ -97,17 +100,22 @@ def format_lock(jars: Iterable[Jar], pom_sha256: str) -> str:
     return header + "".join(lines)
 
 
-def load_lock() -> list[Jar]:
-    """Return every jar of the packaged lock file, for all platforms."""
-    text = resources.files(__package__).joinpath("jars.lock").read_text(encoding="ascii")
+def load_lock(release: Release) -> list[Jar]:
+    """Return every jar of *release*, for all platforms."""
+    text = resources.files(__package__).joinpath(release.lock_name).read_text(encoding="ascii")
     return list(parse_lock(text))
 
 
-def jars_for(target: str | None = None) -> list[Jar]:
-    """Return the jars that *target* needs; None means this machine.
+def jars_for(release: Release | None = None, target: str | None = None) -> list[Jar]:
+    """Return the jars that *release* needs on the platform *target*.
+
+    Args:
+        release: None means that of `find_release`.
+        target: A platform, as from `current_platform`; None means this machine's.
 
     Raises:
+        ConfigError: The environment names a release that does not exist.
         StandaloneError: This machine's platform is not supported.
     """
     wanted = target or current_platform()
-    return [jar for jar in load_lock() if jar.runs_on(wanted)]
+    return [jar for jar in load_lock(release or find_release()) if jar.runs_on(wanted)]

