@@ -75,7 +75,14 @@ with local_session() as spark:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a wheel of the tree, without leaving anything in it."""
     folder = tmp_path_factory.mktemp("wheel")
-    files = ("LICENSE", "README.md", "pyproject.toml", "pytest_pulsar_retry.py", "setup.cfg", "setup.py")
+    files = (
+        "LICENSE",
+        "README.md",
+        "pyproject.toml",
+        "pytest_pulsar_retry.py",
+        "setup.cfg",
+        "setup.py",
+    )
     for name in files:
         shutil.copy(ROOT / name, folder)
     for name in ("pulsar_retry", "spark", "typings"):
