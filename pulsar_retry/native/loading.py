@@ -216,7 +216,7 @@ def _test_reading(module: Any) -> None:
     builder = _pulsar.MessageBuilder().content(b"payload").partition_key("key").ordering_key("o")
     message = builder.event_timestamp(7).properties(_ROW).build()
     ledger_end = (2**62, 0, 0)
-    reading = module.Reading(3, None, None, ledger_end, -1, ("b", "missing"))
+    reading = module.Reading(3, None, None, ledger_end, -1, ("b", "missing"), 2, 100)
     reading.add(message)
     rows, payload, key, ordering_key, _ids, _published, times, versions, *rest = reading.take()
     _wanted, names, values, _places, readable = rest
@@ -239,4 +239,6 @@ def _passes_in_a_process(test: str) -> bool:
         env={**os.environ, VARIABLE: "0"},  # the self-test itself does not look at it
         check=False,
     )
+    if done.returncode != 0:
+        _log.debug("the self-test has failed: %s", done.stderr.decode(errors="replace").strip())
     return done.returncode == 0

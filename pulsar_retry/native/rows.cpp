@@ -17,6 +17,7 @@
 #include <condition_variable>
 #include <limits>
 #include <mutex>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -502,12 +503,15 @@ PyObject* letters_first(PyObject* object, PyObject*) {
 
 // A growing column of texts or bytes, in Arrow's layout with 32-bit offsets.
 struct Texts {
+    static constexpr std::size_t MOST_BYTES = INT32_MAX;
+
     std::vector<std::int32_t> offsets{0};
     std::string data;
     std::vector<std::uint8_t> validity;
     std::int64_t nulls = 0;
 
     void add(const void* bytes, std::size_t size, bool is_null = false) {
+        if (size > MOST_BYTES - data.size()) throw std::length_error("a block has too many bytes");
         std::size_t row = offsets.size() - 1;
         if ((row & 7) == 0) validity.push_back(0);
         if (is_null)
@@ -551,7 +555,8 @@ struct Piece {
     bool has_after = false, has_first = false, has_position = false, is_busy = false;
     Position after, first, end, position;
     std::int64_t until = -1;
-    std::vector<std::string> wanted;  // sorted
+    std::int64_t most_rows = 0, most_bytes = 0;  // of a block
+    std::vector<std::string> wanted;             // sorted
     std::vector<std::size_t> order;   // of the wanted properties, as they were given
     std::unique_ptr<Block> block;
 
@@ -575,7 +580,7 @@ struct Piece {
             has_after = true;
             add(message, id);
         }
-        return position == end ? AT_END : WAITING;
+        return position == end ? AT_END : is_full() ? FULL : WAITING;
     }
 
     void add(const Message& message, const MessageId& id) {
@@ -629,8 +634,8 @@ struct Piece {
         while (next < wanted.size()) to.wanted[next++].add_null();
     }
 
-    bool is_full(std::int64_t rows, std::int64_t bytes) const {
-        return block->rows >= rows || std::int64_t(block->payload_bytes) >= bytes ||
+    bool is_full() const {
+        return block->rows >= most_rows || std::int64_t(block->payload_bytes) >= most_bytes ||
                block->property_bytes >= MOST_PROPERTY_BYTES;
     }
 };
@@ -653,17 +658,19 @@ bool read_position(PyObject* object, bool& given, Position& position) {
     return true;
 }
 
-// Reading(number, after, first, end, until, wanted)
+// Reading(number, after, first, end, until, wanted, rows, bytes); the last two limit a block
 PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-    long long number, until;
+    long long number, until, rows, bytes;
     PyObject *after, *first, *end, *wanted;
-    if (!PyArg_ParseTuple(arguments, "LOOOLO!", &number, &after, &first, &end, &until,
-                          &PyTuple_Type, &wanted))
+    if (!PyArg_ParseTuple(arguments, "LOOOLO!LL", &number, &after, &first, &end, &until,
+                          &PyTuple_Type, &wanted, &rows, &bytes))
         return nullptr;
     return guarded([=]() -> PyObject* {
         auto piece = std::make_unique<Piece>();
         piece->number = std::to_string(number);
         piece->until = until;
+        piece->most_rows = rows;
+        piece->most_bytes = bytes;
         bool has_end;
         if (!read_position(after, piece->has_after, piece->after) ||
             !read_position(first, piece->has_first, piece->first) ||
@@ -684,13 +691,12 @@ PyObject* reading_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     });
 }
 
-// read(reader, rows, bytes, timeout_ms) -> (status, result). The result is not Ok if the status is
+// read(reader, timeout_ms) -> (status, result). The result is not Ok if the status is
 // `WAITING` because no message has come for that time.
 PyObject* reading_read(PyObject* object, PyObject* arguments) {
     PyObject* source;
-    long long rows, bytes;
     int timeout;
-    if (!PyArg_ParseTuple(arguments, "OLLi", &source, &rows, &bytes, &timeout)) return nullptr;
+    if (!PyArg_ParseTuple(arguments, "Oi", &source, &timeout)) return nullptr;
     auto* piece = reinterpret_cast<Reading*>(object)->inner;
     auto* reader = static_cast<Reader*>(pointer_of(source, reader_type, READER));
     if (reader == nullptr) return nullptr;
@@ -707,7 +713,6 @@ PyObject* reading_read(PyObject* object, PyObject* arguments) {
                 result = library.read_next(reader, message, timeout);
                 if (result != ResultOk) return;
                 status = piece->take(message);
-                if (status == WAITING && piece->is_full(rows, bytes)) status = FULL;
             }
         });
         if (!done) return nullptr;
@@ -849,7 +854,7 @@ PyType_Spec letters_spec = {"pulsar_retry.native._rows.Letters", sizeof(Letters)
 
 PyMethodDef reading_methods[] = {
     {"read", reading_read, METH_VARARGS,
-     "read(reader, rows, bytes, timeout_ms): receive messages; return why it has ended."},
+     "read(reader, timeout_ms): receive messages; return why it has ended."},
     {"add", reading_add, METH_O, "Take a message that was received; return a status."},
     {"take", reading_take, METH_NOARGS, "Return the buffers of what was read, and start anew."},
     {"rows", reading_rows, METH_NOARGS, "Return how many rows `take` would return."},
@@ -860,7 +865,8 @@ PyType_Slot reading_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Reading>)},
     {Py_tp_methods, reading_methods},
     {Py_tp_doc,
-     const_cast<char*>("Reading(number, after, first, end, until, wanted): a part of a partition.")},
+     const_cast<char*>("Reading(number, after, first, end, until, wanted, rows, bytes): a part of a "
+                       "partition, in blocks of at most so many rows and bytes of payload.")},
     {}};
 PyType_Spec reading_spec = {"pulsar_retry.native._rows.Reading", sizeof(Reading), 0,
                             Py_TPFLAGS_DEFAULT, reading_slots};

@@ -159,7 +159,8 @@ def _workers(spark: SparkSession) -> Iterator[Finding]:
         yield Finding(check, "error", f"Python does not run on the workers: {_gist(error)}", remedy)
         return
     for machine in machines:
-        text = f"{machine.host}: Python {machine.python}, {_shown(machine)}"
+        facts = [f"Python {machine.python}", _shown(machine), machine.rows]
+        text = f"{machine.host}: {', '.join(filter(None, facts))}"
         missing = [name for name, version in machine.versions.items() if version is None]
         if missing:
             remedy = f"install {' and '.join(missing)} in the Python that PYSPARK_PYTHON names"

@@ -29,11 +29,13 @@ class Machine:
         host: The name of its machine.
         python: Its version, such as 3.11.7.
         versions: The version of each distribution that is needed; None if it is missing.
+        rows: Whether rows are sent and read in C++ there, or why not; "" if the package is missing.
     """
 
     host: str
     python: str
     versions: dict[str, str | None]
+    rows: str = ""
 
 
 @attrs.frozen
@@ -124,7 +126,7 @@ def _inspection() -> Callable[[object], str]:
     """Return a function that describes the Python interpreter that runs it, as JSON.
 
     A nested function is pickled by its code, other functions by their names. This one has to run
-    where our package may be missing, so it uses only the standard library.
+    where our package may be missing.
     """
 
     def inspect(_: object) -> str:
@@ -138,8 +140,20 @@ def _inspection() -> Callable[[object], str]:
                 versions[distribution] = version(distribution)
             except PackageNotFoundError:
                 versions[distribution] = None
+        try:
+            from pulsar_retry.native.loading import native_rows  # noqa: PLC0415
+
+            why = native_rows().why
+            rows = f"rows in Python ({why})" if why else "rows in C++"
+        except Exception:  # noqa: BLE001 - missing or broken: `versions`, or the first row, says it
+            rows = ""
         return json.dumps(
-            {"host": platform.node(), "python": platform.python_version(), "versions": versions}
+            {
+                "host": platform.node(),
+                "python": platform.python_version(),
+                "versions": versions,
+                "rows": rows,
+            }
         )
 
     return inspect

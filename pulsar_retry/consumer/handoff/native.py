@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +71,12 @@ class NativeOutcomes:
     def _take(self) -> None:
         take, ended = self._outcomes.take, self._ended
         while True:
-            succeeded, failed = take(_IDLE_MS, _FEW, _PAUSE_EACH, _PAUSE)
+            try:
+                succeeded, failed = take(_IDLE_MS, _FEW, _PAUSE_EACH, _PAUSE)
+            except Exception:  # noqa: BLE001 - no memory, perhaps; letters fail by their time-outs
+                _log.exception("outcomes of letters could not be taken")
+                time.sleep(_IDLE_MS / 1000)
+                succeeded, failed = [], []
             if succeeded:
                 _guarded(ended, succeeded)
             for flight, is_out, result in failed:

@@ -34,7 +34,7 @@ from pulsar_retry_spark.sink.sender import Sender
 #: The schema of the rows that `arrow_sender`'s function yields: one row for each task.
 REPORT_SCHEMA = "report string"
 
-#: How many rows are sent one by one where one of them has a delay longer than any before.
+#: How many rows are sent one by one at first where one of them has a delay longer than any before.
 _FEW = 100
 
 _log = logging.getLogger("pulsar_retry.spark")
@@ -104,6 +104,7 @@ def send_batches(
 
 def _send(router: Router, sender: Sender, batch: pa.RecordBatch) -> None:
     """Send the rows of *batch*, with the extension module if that is possible."""
+    few = _FEW
     while sender.module is not None:
         groups = grouped(router, sender.module, batch)
         if groups is None:
@@ -112,9 +113,10 @@ def _send(router: Router, sender: Sender, batch: pa.RecordBatch) -> None:
             count(router, groups)
             sender.send_groups(groups)
             return
-        # Its first row is sent alone.
-        sender.send(router.rows(batch.slice(0, _FEW)))
-        batch = batch.slice(_FEW)
+        # The first row with such a delay is sent alone. It may be far from here, and each pass
+        # groups all rows: so there must be few passes.
+        sender.send(router.rows(batch.slice(0, few)))
+        batch, few = batch.slice(few), 2 * few
         if not batch.num_rows:
             return
     sender.send(router.rows(batch))

@@ -136,13 +136,14 @@ def _many(module: Any, client: pulsar.Client, piece: Piece, queue: int) -> Itera
     after, number = piece.after and tuple(piece.after), piece.partition.number
     until = -1 if until is None else until
     end = tuple(min(each, _LAST_NUMBER) for each in piece.end)  # `END` is greater
-    reading = module.Reading(number, after, first, end, until, PROPERTIES)
+    limits = (_BATCH_ROWS, _BATCH_BYTES)
+    reading = module.Reading(number, after, first, end, until, PROPERTIES, *limits)
     reader = patiently(lambda: _open(client, piece, queue))
     raw = reader._reader  # noqa: SLF001 - as in `messages`
     try:
         status = _WAITING
         while status == _WAITING:
-            status, result = reading.read(raw, _BATCH_ROWS, _BATCH_BYTES, _READ_TIMEOUT_MS)
+            status, result = reading.read(raw, _READ_TIMEOUT_MS)
             if result == _TIMEOUT:
                 message = _awaited(raw, piece)
                 if message is None:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 import pulsar_retry as pr
+from pulsar_retry.native.loading import native_rows
 from pulsar_retry_spark import checks as module
 from pulsar_retry_spark import doctor, register
 from support.reading import SUBSCRIPTION
@@ -65,7 +66,10 @@ def test_a_session_that_is_ready(spark):
         "secrets": ["ok"],
         "workers": ["ok"],
     } == levels(findings)
-    assert f"pulsar-retry {pr.__version__}" in only(findings, "workers").text
+    text = only(findings, "workers").text
+    assert f"pulsar-retry {pr.__version__}" in text
+    why = native_rows().why
+    assert text.endswith(f", rows in Python ({why})" if why else ", rows in C++")
     assert "→ spark.conf.set" in str(only(findings, "filters"))
 
 

@@ -15,6 +15,7 @@ from pulsar_retry_spark.source.rows import PROPERTIES, SCHEMA, Block, RowBuffer
 CONSTANTS = {"topic": "persistent://public/default/t-s-DLQ", "kind": "dead_letter"}
 MODULE = native_rows().module
 END = (2**62, 0, 0)
+MANY = (1_000, 1 << 30)  # rows and bytes of a block
 
 pytestmark = pytest.mark.skipif(MODULE is None, reason="rows are read in Python here")
 
@@ -51,7 +52,7 @@ def both(raw):
     """Return the record batches of a message, by Python and by the module."""
     buffer = RowBuffer(SCHEMA, CONSTANTS)
     buffer.add(raw, "-1:-1:-1")
-    reading = MODULE.Reading(-1, None, None, END, -1, PROPERTIES)
+    reading = MODULE.Reading(-1, None, None, END, -1, PROPERTIES, *MANY)
     assert 1 == reading.add(raw)
     assert 1 == reading.rows()
     return buffer.take(), Block(reading.take(), SCHEMA, CONSTANTS).take()
@@ -86,7 +87,7 @@ def test_the_rest_of_a_message(raw):
 
 def test_a_block_begins_anew():
     """Each has its own rows."""
-    reading = MODULE.Reading(0, None, None, END, -1, PROPERTIES)
+    reading = MODULE.Reading(0, None, None, END, -1, PROPERTIES, *MANY)
     reading.add(message({"a": "1"}))
     assert 1 == reading.take()[0]
     assert (0, (-1, -1, -1)) == (reading.rows(), reading.position())
@@ -102,6 +103,14 @@ def test_where_reading_ends():
         (before, END, -1, 5),
         (at, END, 0, 1),
     ]:
-        assert status == MODULE.Reading(0, None, first, end, until, ()).add(raw)
-    again = MODULE.Reading(0, at, None, END, -1, ())
+        assert status == MODULE.Reading(0, None, first, end, until, (), *MANY).add(raw)
+    again = MODULE.Reading(0, at, None, END, -1, (), *MANY)
     assert (1, 0) == (again.add(raw), again.rows())  # it was read before
+
+
+@pytest.mark.parametrize("limits", [(1, 1 << 30), (1_000, 6)])
+def test_a_block_is_limited_however_its_messages_come(limits):
+    """Rows and bytes of a message that was waited for count as those of the others."""
+    reading = MODULE.Reading(0, None, None, END, -1, (), *limits)
+    assert 0 == reading.add(message({}, b"x" * 6))
+    assert 1 == reading.take()[0]
