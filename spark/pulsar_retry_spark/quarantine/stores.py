@@ -13,7 +13,8 @@ There are two kinds of tables:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 import attrs
 from pyspark.errors import AnalysisException
@@ -65,7 +66,11 @@ class FolderStore:
         """Overwrite the folder of the batch."""
         folder = self._folder(batch)
         timed = rows.withColumn(WRITTEN, F.current_timestamp())
-        timed.write.format(self.format).mode("overwrite").save(folder)
+        found = hadoop_path(self.spark, folder)
+        if found is not None and found[1].exists(found[0]):
+            self._replace(timed, *found)
+        else:
+            timed.write.format(self.format).mode("overwrite").save(folder)
         if self.name is not None:
             self.spark.sql(f"ALTER TABLE {self.name} ADD IF NOT EXISTS {_partition(batch)}")
             self.spark.catalog.refreshTable(self.name)
@@ -78,6 +83,25 @@ class FolderStore:
         if (found := hadoop_path(self.spark, self._folder(batch))) is not None:
             path, files = found
             files.delete(path, True)  # noqa: FBT003 - Java's: and what is in it
+
+    def _replace(self, rows: DataFrame, path: Any, files: Any) -> None:
+        """Put *rows* in the place of a folder, after they are written elsewhere.
+
+        Spark empties a folder before it evaluates the rows that overwrite it. If one of them fails,
+        the earlier rows would be gone, and this may be the only place that has them.
+        """
+        hidden = f"{self.root.rstrip('/')}/.quarantine-{uuid4().hex}"  # Spark does not read it
+        found = hadoop_path(self.spark, hidden)
+        assert found is not None  # noqa: S101 - there is one for the other path
+        new = found[0]
+        try:
+            rows.write.format(self.format).save(hidden)
+        except BaseException:
+            files.delete(new, True)  # noqa: FBT003 - Java's: and what is in it
+            raise
+        files.delete(path, True)  # noqa: FBT003 - likewise
+        if not files.rename(new, path):
+            raise OSError(f"the rows in {hidden} were not renamed to {path.toString()}")
 
     def _folder(self, batch: TableBatch) -> str:
         return f"{self.root.rstrip('/')}/{WRITER}={batch.writer}/{BATCH}={batch.name}"
