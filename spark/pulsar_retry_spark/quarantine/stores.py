@@ -198,10 +198,22 @@ def _is_of_session(spark: SparkSession, name: str) -> bool:
 
 def _check_files(table: QuarantineTable, spark: SparkSession, path: str) -> None:
     """Check the files that a path has already, if there are any."""
+    found = hadoop_path(spark, f"{path.rstrip('/')}/_delta_log")
+    if found is not None and found[1].exists(found[0]):
+        # Delta shows only the files of its log, and removes others one day.
+        raise ConfigError.bad("table", table, "format='delta', because a Delta table is there")
     try:
         schema = spark.read.format(table.kind or "").load(path).schema
     except AnalysisException:  # no such folder, or no file from which to infer a schema
         return
+    except Exception as error:
+        java = getattr(error, "java_exception", None)
+        if java is None:
+            raise
+        # PySpark has no error of its own for a file of another format.
+        text = java.toString().partition("\n")[0]
+        accepted = f"a folder with {table.kind} files only: {text}"
+        raise ConfigError.bad("table", table, accepted) from error
     _check_columns(table, schema, partitions_are_inferred=True)
 
 

@@ -233,6 +233,22 @@ def test_a_table_of_another_kind_is_refused(spark, failed, options, admin, names
     assert 0 == kept.read().count()
 
 
+def test_a_folder_of_another_kind_is_refused(spark, failed, folder):
+    """Delta would not show the rows of such a table, and Spark not read it any more."""
+    path = Path(folder.table.path)
+    orc = QuarantineTable(path=str(path), format="orc")
+    write_failures(failed, None, table=orc, batch="a")
+    with pytest.raises(pr.ConfigError, match=r"with parquet files only: .*footer"):
+        write_failures(failed, None, table=folder.table, batch="b")
+
+    (path / "_delta_log").mkdir()
+    for table in (folder.table, orc):
+        with pytest.raises(pr.ConfigError, match="expected format='delta', because"):
+            write_failures(failed, None, table=table, batch="b")
+    batches = spark.read.orc(str(path)).select("quarantine_batch").distinct().collect()
+    assert ["a"] == [row.quarantine_batch for row in batches]
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [("parquet", "partitioned by quarantine_writer and"), ("json", "not json")],
