@@ -48,6 +48,9 @@ _OAUTH2 = {
     "scope": "the scope",
 }
 
+#: How a JSON web token starts, which errors must not show.
+_TOKEN = re.compile(r"(?:token:)?eyJ[\w-]*\.")
+
 _HOST = re.compile(r"[^:@\[\]]+(?::([0-9]{1,5}))?", re.ASCII)
 
 _Argument = str | int | bool
@@ -109,6 +112,10 @@ class ClusterConnection:
             raise ConfigError("admin.url: expected a URL such as http://localhost:8080")
         ways = ("token_env", "token_file", "token")
         secrets = {way: options.text(f"auth.{way}") for way in ways}
+        for way in ways[:2]:
+            if _TOKEN.match(secrets[way] or ""):
+                place = "an environment variable" if way == "token_env" else "a file"
+                raise ConfigError(f"auth.{way}: expected the name of {place}, not the token itself")
         oauth2 = _oauth2(options)
         files = {name: options.text(f"tls.{name}") for name in ("certificate_file", "key_file")}
         given = [f"auth.{key}" for key, value in secrets.items() if value is not None]
@@ -198,7 +205,7 @@ def _oauth2(options: OptionReader) -> tuple[tuple[str, str], ...]:
     for name in ("issuer_url", "private_key"):
         if given[name] is None:
             raise ConfigError.bad(f"auth.oauth2.{name}", None, f"{_OAUTH2[name]}, for OAuth2")
-    if str(given["private_key"]).startswith("data:"):
+    if str(given["private_key"]).startswith(("data:", "{")):
         raise ConfigError("auth.oauth2.private_key: expected a file, because plans show options")
     return tuple((name, value) for name, value in given.items() if value is not None)
 

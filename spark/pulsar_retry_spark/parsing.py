@@ -36,12 +36,15 @@ def option_texts(options: Mapping[str, Option]) -> dict[str, str]:
     }
 
 
+#: In Spark's Kafka source, this may be a list.
+_SUBSCRIBE = "subscribe"
+
 #: Names of options in Spark's Kafka source and in pulsar-spark, and our names for the same thing.
 _ALIASES = {
     "maxoffsetspertrigger": "max_rows_per_batch",
     "predefinedsubscription": "subscription.reader",
     "startingoffsets": "starting",
-    "subscribe": "topic",
+    _SUBSCRIBE: "topic",
 }
 
 #: The prefix of pulsar-spark's options for the client. The names after it are Java's, in one word.
@@ -63,6 +66,8 @@ class OptionReader:
         for key, value in options.items():
             if not isinstance(value, str):
                 raise ConfigError.bad(key, value, "text, like every option of Spark")
+            if key.lower() == _SUBSCRIBE and "," in value:
+                raise ConfigError.bad(key, value, "one topic: each has its own letter topics")
             same = self._left.setdefault(_plain(key), (key.lower(), value))
             if same != (key.lower(), value):
                 raise ConfigError(f"{key}: expected it only once, but {same[0]} is the same option")

@@ -21,7 +21,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.frames.columns import KAFKA
 from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.frames.plans import hides_metadata
-from pulsar_retry_spark.frames.splitting import Verdict, json_array
+from pulsar_retry_spark.frames.splitting import OF_SPLIT, Verdict, json_array
 
 #: The columns in which Spark's and Databricks' readers put what they could not read, and the
 #: reason for each of them.
@@ -99,7 +99,8 @@ def failures(
     Args:
         df: The failed rows, with any columns. It may be a stream.
         reason: Why the row failed: one of a few short names. With the column `reason` that `split`
-            adds, the columns `rule` and `details` are used as well. The reader's columns
+            adds, the column `rule` is used as well, and `details` if `split` has added it: a column
+            `details` of your own stays in the payload, unless you name it. The reader's columns
             `_corrupt_record` and `_rescued_data` give the reasons in `READER_COLUMNS`. A struct or
             an array of structs, such as a rule engine's `_errors`, is read as by `split`: the first
             `condition` or `name` is the reason, all of them are the *rule*, and the structs are the
@@ -197,10 +198,18 @@ def failures(
 def _defaults(df: DataFrame, reason: Column | str, payload: Column | str | None) -> dict[str, str]:
     """Return the columns of *df* that are the defaults of arguments, if *df* has them."""
     split = isinstance(reason, str) and reason.lower() == "reason" and _has(df, reason)
-    defaults = {"rule": "rule", "details": "details"} if split else {}
+    defaults = {"rule": "rule"} if split else {}
+    if split and _is_of_split(df, "details"):
+        defaults["details"] = "details"
     kinds = {field.name: field.dataType.simpleString() for field in df.schema}
     is_message = _is_from_kafka(df) and kinds.get("value") == "binary"
     return defaults | (_FROM_KAFKA if payload is None and is_message else {})
+
+
+def _is_of_split(df: DataFrame, name: str) -> bool:
+    """Return whether `split` has added a column: another one of that name is data of the row."""
+    found = (field for field in df.schema if field.name.lower() == name)
+    return any(field.metadata == OF_SPLIT for field in found)
 
 
 def _has(df: DataFrame, name: str) -> bool:

@@ -29,6 +29,9 @@ TRY_CONDITIONS = {
 #: The fields of a struct that hold its reason: that of `cast_failed`, and that of rule engines.
 _NAME_FIELDS = ("condition", "name")
 
+#: The metadata of the columns that `split` adds: a user's column may have the same name.
+OF_SPLIT = {"pulsar_retry": "split"}
+
 #: The column with the verdict about a row; null for a good row.
 _VERDICT = "__pulsar_retry_verdict"
 #: The column with the condition that `_all_columns` returns.
@@ -109,7 +112,7 @@ def split(
         )
     good = judged.where(F.col(_VERDICT).isNull() & F.col(_TRUE))
     bad = judged.where(F.col(_VERDICT).isNotNull() & F.col(_TRUE))
-    facts = {name: F.col(f"{_VERDICT}.{name}") for name in added}
+    facts = {name: F.col(f"{_VERDICT}.{name}").alias(name, metadata=OF_SPLIT) for name in added}
     return good.drop(*hidden, _VERDICT, _TRUE), bad.withColumns(facts).drop(_VERDICT, _TRUE)
 
 

@@ -13,7 +13,8 @@ There are two kinds of tables:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 import attrs
 from pyspark.errors import AnalysisException
@@ -65,7 +66,11 @@ class FolderStore:
         """Overwrite the folder of the batch."""
         folder = self._folder(batch)
         timed = rows.withColumn(WRITTEN, F.current_timestamp())
-        timed.write.format(self.format).mode("overwrite").save(folder)
+        found = hadoop_path(self.spark, folder)
+        if found is not None and found[1].exists(found[0]):
+            self._replace(timed, *found)
+        else:
+            timed.write.format(self.format).mode("overwrite").save(folder)
         if self.name is not None:
             self.spark.sql(f"ALTER TABLE {self.name} ADD IF NOT EXISTS {_partition(batch)}")
             self.spark.catalog.refreshTable(self.name)
@@ -78,6 +83,25 @@ class FolderStore:
         if (found := hadoop_path(self.spark, self._folder(batch))) is not None:
             path, files = found
             files.delete(path, True)  # noqa: FBT003 - Java's: and what is in it
+
+    def _replace(self, rows: DataFrame, path: Any, files: Any) -> None:
+        """Put *rows* in the place of a folder, after they are written elsewhere.
+
+        Spark empties a folder before it evaluates the rows that overwrite it. If one of them fails,
+        the earlier rows would be gone, and this may be the only place that has them.
+        """
+        hidden = f"{self.root.rstrip('/')}/.quarantine-{uuid4().hex}"  # Spark does not read it
+        found = hadoop_path(self.spark, hidden)
+        assert found is not None  # noqa: S101 - there is one for the other path
+        new = found[0]
+        try:
+            rows.write.format(self.format).save(hidden)
+        except BaseException:
+            files.delete(new, True)  # noqa: FBT003 - Java's: and what is in it
+            raise
+        files.delete(path, True)  # noqa: FBT003 - likewise
+        if not files.rename(new, path):
+            raise OSError(f"the rows in {hidden} were not renamed to {path.toString()}")
 
     def _folder(self, batch: TableBatch) -> str:
         return f"{self.root.rstrip('/')}/{WRITER}={batch.writer}/{BATCH}={batch.name}"
@@ -174,10 +198,22 @@ def _is_of_session(spark: SparkSession, name: str) -> bool:
 
 def _check_files(table: QuarantineTable, spark: SparkSession, path: str) -> None:
     """Check the files that a path has already, if there are any."""
+    found = hadoop_path(spark, f"{path.rstrip('/')}/_delta_log")
+    if found is not None and found[1].exists(found[0]):
+        # Delta shows only the files of its log, and removes others one day.
+        raise ConfigError.bad("table", table, "format='delta', because a Delta table is there")
     try:
         schema = spark.read.format(table.kind or "").load(path).schema
     except AnalysisException:  # no such folder, or no file from which to infer a schema
         return
+    except Exception as error:
+        java = getattr(error, "java_exception", None)
+        if java is None:
+            raise
+        # PySpark has no error of its own for a file of another format.
+        text = java.toString().partition("\n")[0]
+        accepted = f"a folder with {table.kind} files only: {text}"
+        raise ConfigError.bad("table", table, accepted) from error
     _check_columns(table, schema, partitions_are_inferred=True)
 
 

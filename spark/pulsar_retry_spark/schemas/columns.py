@@ -90,6 +90,7 @@ def from_avro(kind: ValueType) -> Convert | None:  # noqa: PLR0911 - one for eac
 
 def _changing(fields: dict[str, Convert]) -> Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
+        record = record.copy()  # it may be the default of a field, which the next row has, too
         for name, change in fields.items():
             value = record[name]
             if value is not None:
@@ -174,7 +175,10 @@ def _from_object(kind: ValueType) -> Convert:
 def _default(field: ValueField) -> Any:
     if field.default is None or field.type.kind in ("bytes", "fixed", "decimal"):
         return None  # definitions have bytes in another form than messages
-    return from_json(field.type)(field.default)
+    try:
+        return from_json(field.type)(field.default)
+    except (ValueError, TypeError, ArithmeticError):
+        return None  # likewise, in a part of it
 
 
 def _optional(convert: Convert) -> Convert:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from pulsar_retry_spark.schemas.avro import for_fastavro
 from pulsar_retry_spark.schemas.columns import arrow_type, from_avro, from_json
 from pulsar_retry_spark.schemas.registry import TopicSchema, need_fastavro
 
@@ -192,7 +193,7 @@ def _avro_reader(reader: TopicSchema, writer: TopicSchema) -> Decode:
 
     written = json.loads(writer.definition)
     wanted = _renamed(json.loads(reader.definition), written)
-    written_schema, wanted_schema = fastavro.parse_schema(written), fastavro.parse_schema(wanted)
+    written_schema, wanted_schema = for_fastavro(written), for_fastavro(wanted)
     convert, read = from_avro(reader.type()), fastavro.schemaless_reader
 
     def decode(payload: bytes) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pulsar_retry_spark.schemas.avro import for_fastavro
 from pulsar_retry_spark.schemas.registry import TopicSchema, need_fastavro
 from pulsar_retry_spark.schemas.rows import ValueRefusedError, to_avro, to_json
 
@@ -52,7 +53,7 @@ class Encoder:
 def _avro_writer(definition: str) -> Callable[[Any], bytes]:
     import fastavro  # noqa: PLC0415 - optional
 
-    schema = fastavro.parse_schema(json.loads(definition))
+    schema = for_fastavro(json.loads(definition))
     write = fastavro.schemaless_writer
 
     def encode(value: Any) -> bytes:

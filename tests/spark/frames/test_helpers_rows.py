@@ -150,6 +150,24 @@ def test_what_split_says_is_taken(orders):
     assert {"id": 1, "amount": -5} == json.loads(row.payload)
 
 
+def test_details_of_the_row_are_data(orders):
+    """Of any type, and uncut; only those of `split` are about the failure, whatever follows it."""
+    frame = orders.withColumn("Details", F.expr("repeat('x', 5000)"))
+
+    _, failed = split(frame, {"positive": "amount > 0"})
+    row = failures(failed.where("id = 1")).first()
+    assert {"id": 1, "amount": -5, "Details": "x" * 5000} == json.loads(row.payload)
+    assert "details" not in row
+    assert "x" * 5000 == failures(failed, details="Details").first().details
+
+    _, failed = split(frame.withColumn("details", F.lit(7)), {"positive": "amount > 0"})
+    assert 7 == json.loads(failures(failed).first().payload)["details"]
+
+    _, failed = split(orders, {"id": cast_failed(F.lit(None), "id")})
+    row = failures(failed.where("id = 1").select("*", F.lit(1).alias("n"))).first()
+    assert "CAST_INVALID_INPUT" == json.loads(row.details)[0]["condition"]
+
+
 def test_other_columns_named_rule_are_data(spark):
     """Only the reason of `split` brings its neighbours along."""
     frame = spark.sql("select 1 as id, 'mine' as rule, 'yours' as why")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pulsar
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
@@ -84,6 +86,22 @@ def test_a_batch_replaces_its_own_rows(failed, kept):
     write("key < 4")
     write("key < 4")
     assert [2, 2, 5] == sorted(kept.by_batch().values())
+
+
+def test_rows_that_fail_do_not_remove_the_earlier_ones(failed, kept):
+    """If the same batch is written again; nothing else is left in the table either."""
+    write_failures(failed, None, table=kept.table, batch="a")
+    ids = kept.ids()
+
+    broken = failed.withColumn("key", F.expr("if(key = '7', raise_error('broken'), key)"))
+    with pytest.raises(Exception, match="broken"):
+        write_failures(broken, None, table=kept.table, batch="a")
+
+    assert ids == kept.ids()
+    assert 5 == write_failures(failed.limit(5), None, table=kept.table, batch="a").quarantined
+    assert {"a": 5} == kept.by_batch()
+    if not isinstance(kept.table, str):
+        assert ["quarantine_writer=job"] == [each.name for each in Path(kept.table.path).iterdir()]
 
 
 def test_rows_are_evaluated_once(spark, options, folder):
@@ -213,6 +231,22 @@ def test_a_table_of_another_kind_is_refused(spark, failed, options, admin, names
             write_failures(failed, options, table=kept.table)
     assert [] == admin.topics(namespace)
     assert 0 == kept.read().count()
+
+
+def test_a_folder_of_another_kind_is_refused(spark, failed, folder):
+    """Delta would not show the rows of such a table, and Spark not read it any more."""
+    path = Path(folder.table.path)
+    orc = QuarantineTable(path=str(path), format="orc")
+    write_failures(failed, None, table=orc, batch="a")
+    with pytest.raises(pr.ConfigError, match=r"with parquet files only: .*footer"):
+        write_failures(failed, None, table=folder.table, batch="b")
+
+    (path / "_delta_log").mkdir()
+    for table in (folder.table, orc):
+        with pytest.raises(pr.ConfigError, match="expected format='delta', because"):
+            write_failures(failed, None, table=table, batch="b")
+    batches = spark.read.orc(str(path)).select("quarantine_batch").distinct().collect()
+    assert ["a"] == [row.quarantine_batch for row in batches]
 
 
 @pytest.mark.parametrize(

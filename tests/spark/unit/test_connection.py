@@ -146,6 +146,19 @@ def test_a_token_that_is_not_there(option):
         connect(**{option: "NO_SUCH_TOKEN"}).open()
 
 
+@pytest.mark.parametrize(
+    "option", ["auth__token_env", "auth__token_file", "auth__oauth2__private_key"]
+)
+def test_a_secret_in_the_place_of_its_name_is_not_shown(option):
+    """Errors and plans would show it."""
+    token = f"eyJhbGciOiJIUzI1NiJ9.{SECRET}.sig"
+    text = token if "token" in option else f'{{"client_secret": "{SECRET}"}}'
+    issuer = {} if "token" in option else {"auth__oauth2__issuer_url": "https://issuer.example"}
+    with pytest.raises(ConfigError, match=option.replace("__", ".")) as raised:
+        connect(**{option: text} | issuer)
+    assert SECRET not in str(raised.value)
+
+
 def test_a_token_that_can_not_be_renewed_stays():
     """What pulsar-client calls on its own thread must not raise."""
     answers = iter(["new", None])

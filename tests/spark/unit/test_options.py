@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import pytest
 
@@ -250,6 +251,14 @@ def test_subscribe_is_the_topic():
     """As in Spark's Kafka source."""
     options = {"service.url": URL, "subscribe": "orders", "subscription": "billing"}
     assert SourceOptions.parse(options, streaming=False) == source(streaming=False)
+
+
+def test_subscribe_is_no_list():
+    """There it may be: here it would be the name of a topic that nobody reads."""
+    options = {"service.url": URL, "Subscribe": "orders,refunds", "subscription": "billing"}
+    for parse_them in (SinkOptions.parse, partial(SourceOptions.parse, streaming=False)):
+        with pytest.raises(ConfigError, match="Subscribe='orders,refunds': expected one topic"):
+            parse_them(options)
 
 
 def test_a_batch_starts_at_the_earliest_anyway():

@@ -197,6 +197,57 @@ def test_each_version_is_resolved_to_the_latest():
     )
 
 
+INNER_DEFAULT = {"raw": "\u00ff", "at": 3, "counts": {"a": 1}}
+
+#: Types that a field may have, its default in the definition, and the value for it.
+DEFAULTS = [
+    ("bytes", "\u00ffa\u0000", b"\xffa\x00"),
+    (["bytes", "null"], "", b""),
+    ({"type": "fixed", "name": "Two", "size": 2}, "\u00fe\u00ff", b"\xfe\xff"),
+    (logical("bytes", "decimal", precision=4, scale=2), "\u00ff", Decimal("-0.01")),
+    (logical("fixed", "decimal", name="D", size=1, precision=2), "\u0007", Decimal(7)),
+    ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    ({"type": "map", "values": "bytes"}, {"a": "\u00ff"}, [("a", b"\xff")]),
+    (logical("int", "date"), 1, dt.date(1970, 1, 2)),
+    (
+        record(
+            {
+                "raw": "bytes",
+                "at": logical("long", "timestamp-millis"),
+                "counts": {"type": "map", "values": "int"},
+            },
+            "Inner",
+        ),
+        INNER_DEFAULT,
+        {
+            "raw": b"\xff",
+            "at": dt.datetime(1970, 1, 1, 0, 0, 0, 3000, dt.UTC),
+            "counts": [("a", 1)],
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS)
+def test_defaults_are_the_values_that_they_stand_for(kind, default, value):
+    """In each row: when an older version is read, and when a struct has no such column."""
+    old = record({"id": "int"})
+    new = {**old, "fields": [*old["fields"], {"name": "more", "type": kind, "default": default}]}
+    payload = avro(old, {"id": 1})
+
+    values, errors = decoder(schema(new), schema(old)).columns([payload] * 3, [0] * 3)
+    assert [None] * 3 == errors.to_pylist()
+    assert [{"id": 1, "more": value}] * 3 == values.to_pylist()
+
+    without = pa.array([{"id": 1}], pa.struct({"id": pa.int32()}))
+    (encoded,) = Encoder(schema(new), "payload").encode(without).to_pylist()
+    values, _ = decoder(schema(new)).columns([encoded], [0])
+    assert [{"id": 1, "more": value}] == values.to_pylist()
+
+    values, errors = decoder(schema(new, "JSON")).columns([b'{"id": 1}'], [0])
+    assert (1, None) == (values[0].as_py()["id"], errors[0].as_py())
+
+
 def test_a_time_that_was_a_number_has_the_unit_of_the_latest_version():
     """As in Java: an older version may have had a plain long."""
     new = record({"at": logical("long", "timestamp-millis")})
