@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
 from pulsar_retry_spark.ledger.records import FILE, BatchRecord, latest
 from pulsar_retry_spark.ledger.stores import RecordStore, ledger_errors, store_of
+
+_log = logging.getLogger("pulsar_retry.spark")
 
 
 def read_ledger(
@@ -18,7 +21,8 @@ def read_ledger(
     """Return the records of a ledger: of each query its micro-batches in order, then those of jobs.
 
     This reads one small file for each record. Remove the folders of old micro-batches, or whole
-    queries, when you do not need their records any more.
+    queries, when you do not need their records any more. If there is no record, perhaps because
+    *path* is misspelt, the list is empty, and the log has a warning.
 
     Args:
         path: The `ledger` of `route_batches` or `write_failures`.
@@ -42,6 +46,8 @@ def read_ledger(
             if batch.startswith("batch=")
             for record in _records(store, f"{query}/{batch}")
         ]
+    if not records:
+        _log.warning("the ledger %s has no record", path)
     records.sort(key=lambda each: each.batch_id is None)  # stable
     return records if all_attempts else latest(records)
 
@@ -54,7 +60,12 @@ def _records(store: RecordStore, folder: str) -> list[BatchRecord]:
         if found is not None:
             # A run that has ended may still have its first file, whose name comes first.
             files[int(found[1])] = name
-    return [BatchRecord.from_json(_read(store, f"{folder}/{files[n]}")) for n in sorted(files)]
+    records = []
+    for number in sorted(files):
+        name = f"{folder}/{files[number]}"
+        with ledger_errors(f"the record {name} can't be read"):
+            records.append(BatchRecord.from_json(_read(store, name)))
+    return records
 
 
 def _read(store: RecordStore, name: str) -> str:

@@ -28,8 +28,11 @@ def test_files_are_written_and_removed(tmp_path):
     assert ["a.json"] == [each.name for each in (tmp_path / "a" / "b").iterdir()]
 
 
-def test_a_file_that_is_not_complete_is_not_there(tmp_path, monkeypatch):
-    """If the process is killed before the name is changed, no record is cut off."""
+def test_a_file_that_is_not_complete_is_not_there(tmp_path, monkeypatch, caplog):
+    """If the process is killed before the name is changed, no record is cut off.
+
+    A ledger without records is said in the log: its name may be misspelt.
+    """
     store = LocalStore(tmp_path)
 
     def killed(*_):
@@ -40,6 +43,7 @@ def test_a_file_that_is_not_complete_is_not_there(tmp_path, monkeypatch):
         store.write("query=q/batch=000000000/attempt=0001.begun.json", "{}")
 
     assert [] == read_ledger(str(tmp_path))
+    assert [f"the ledger {tmp_path} has no record"] == caplog.messages
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
@@ -87,7 +91,7 @@ def test_a_record_that_cant_be_read_is_named(tmp_path):
     """It is not left out: the proof would be wrong."""
     LocalStore(tmp_path).write("query=q/batch=0/attempt=0001.json", "{")
 
-    with pytest.raises(PulsarFailuresError, match="LEDGER_ERROR"):
+    with pytest.raises(PulsarFailuresError, match=r"LEDGER_ERROR.* query=q/batch=0/att"):
         read_ledger(str(tmp_path))
 
 
