@@ -48,9 +48,13 @@ def test_a_reader_that_parses_what_is_asked_for(spark, tmp_path, how, once):
     assert 20 == len(good.collect())
 
 
-def chance(_: int) -> bool:
-    """Judge by chance, which Spark does not know."""
-    return random.random() < 0.5  # noqa: S311 - no secret
+def chance():
+    """Return a function that judges by chance, which Spark does not know."""
+
+    def judge(_: int) -> bool:  # nested, because workers can't import the tests
+        return random.random() < 0.5  # noqa: S311 - no secret
+
+    return judge
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ def test_what_is_judged_otherwise_each_time(spark, column, rule):
     shuffled = spark.range(COUNT).repartition(3, F.rand())
     frame = shuffled.withColumn("made", F.expr(column))
 
-    good, failed = split(frame, {"rule": rule or F.udf(chance, "boolean", useArrow=False)("id")})
+    good, failed = split(frame, {"rule": rule or F.udf(chance(), "boolean", useArrow=False)("id")})
 
     assert list(range(COUNT)) == sorted(ids(good) + ids(failed))
     assert ids(failed) == ids(failed)

@@ -83,11 +83,11 @@ class Reader:
 class Reading:
     """Stands for the extension module's, and does the same in Python."""
 
-    def __init__(self, _number, _after, first, end, _until, _wanted):
+    def __init__(self, _number, _after, first, end, *_):
         assert max(end) < 2**63
         self.first, self.end, self.last, self.numbers = first, end, None, []
 
-    def read(self, reader, *_):
+    def read(self, reader, _timeout):
         while True:
             try:
                 message = reader.read_next(0)
