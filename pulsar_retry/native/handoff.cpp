@@ -954,13 +954,5 @@ PyMODINIT_FUNC PyInit__handoff() {
     sender_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&sender_spec));
     rule_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&rule_spec));
     prints_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&prints_spec));
-    PyObject* module = PyModule_Create(&definition);
-    if (PyErr_Occurred() || module == nullptr) return nullptr;
-    if (PyModule_AddObjectRef(module, "Outcomes", reinterpret_cast<PyObject*>(outcomes_type)) != 0)
-        return nullptr;
-    if (PyModule_AddObjectRef(module, "Rule", reinterpret_cast<PyObject*>(rule_type)) != 0)
-        return nullptr;
-    if (PyModule_AddObjectRef(module, "Prints", reinterpret_cast<PyObject*>(prints_type)) != 0)
-        return nullptr;
-    return module;
+    return created(definition, {{"Outcomes", outcomes_type}, {"Rule", rule_type}, {"Prints", prints_type}});
 }

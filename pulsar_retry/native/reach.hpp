@@ -16,6 +16,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <new>
@@ -23,6 +24,7 @@
 #include <sstream>
 #include <string>
 #include <typeinfo>
+#include <utility>
 
 // pulsar-client's wheels for Linux are made with libstdc++ and its present strings. The functions are
 // found by name, so nothing else would notice another standard library here.
@@ -176,6 +178,17 @@ bool set_platform(const char* platform) {
     Py_XDECREF(platform_id);
     platform_id = PyBytes_FromString(platform);
     return platform_id != nullptr;
+}
+
+// Returns a new module with these types; null with an exception set if it, or one of them, failed.
+PyObject* created(PyModuleDef& definition,
+                  std::initializer_list<std::pair<const char*, PyTypeObject*>> types) {
+    PyObject* module = PyModule_Create(&definition);
+    if (PyErr_Occurred() || module == nullptr) return nullptr;
+    for (auto& [name, type] : types)
+        if (PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) != 0)
+            return nullptr;
+    return module;
 }
 
 PyObject* type_capsule(const std::type_info& type) {

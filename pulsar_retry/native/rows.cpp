@@ -889,14 +889,8 @@ PyMODINIT_FUNC PyInit__rows() {
     receipts_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&receipts_spec));
     letters_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&letters_spec));
     reading_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&reading_spec));
-    PyObject* module = PyModule_Create(&definition);
-    if (PyErr_Occurred() || module == nullptr) return nullptr;
-    const std::pair<const char*, PyTypeObject*> types[] = {{"Columns", columns_type},
-                                                           {"Receipts", receipts_type},
-                                                           {"Letters", letters_type},
-                                                           {"Reading", reading_type}};
-    for (auto& [name, type] : types)
-        if (PyModule_AddObjectRef(module, name, reinterpret_cast<PyObject*>(type)) != 0)
-            return nullptr;
-    return module;
+    return created(definition, {{"Columns", columns_type},
+                                {"Receipts", receipts_type},
+                                {"Letters", letters_type},
+                                {"Reading", reading_type}});
 }
