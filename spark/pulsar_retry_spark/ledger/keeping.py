@@ -13,9 +13,9 @@ import attrs
 from pyspark.sql import SparkSession
 
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, first_line
 from pulsar_retry_spark.ledger.records import DONE, FAILED, FILE, BatchRecord, text_of
-from pulsar_retry_spark.ledger.stores import RecordStore, first_line, ledger_errors, store_of
+from pulsar_retry_spark.ledger.stores import RecordStore, ledger_errors, store_of
 from pulsar_retry_spark.ledger.tallies import Sums, sums_of
 from pulsar_retry_spark.session import local_property, query_id, spark_context
 

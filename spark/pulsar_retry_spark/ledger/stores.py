@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry_spark.errors import PulsarFailuresError
+from pulsar_retry_spark.errors import PulsarFailuresError, first_line
 from pulsar_retry_spark.session import hadoop_path
 
 
@@ -164,13 +164,3 @@ def ledger_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PulsarFailuresError("LEDGER_ERROR", f"{what}: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error, for a Java error that of the Java exception."""
-    java = getattr(error, "java_exception", None)
-    try:
-        text = str(error) if java is None else java.toString()
-    except Exception:  # noqa: BLE001 - the JVM may be gone
-        text = type(error).__name__
-    return text.splitlines()[0] if text else type(error).__name__

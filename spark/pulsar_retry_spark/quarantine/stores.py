@@ -4,8 +4,9 @@ There are two kinds of tables:
 
 - Tables of files, Parquet and ORC. Each batch has a folder, which is one partition of the table. A
   batch writes only to its own folder, so it needs no common folder for unfinished files, which
-  Spark's concurrent writers of one table would remove from under each other. Overwriting the folder
-  is not atomic: until the batch is written, some of its rows are missing.
+  Spark's concurrent writers of one table would remove from under each other. A batch that is
+  written again is complete before it takes the folder's place. This is not atomic: for a moment,
+  its rows are missing.
 - Tables that can overwrite the rows which match a condition, in one commit: Delta, Iceberg and
   others.
 """
@@ -23,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.errors import first_line
 from pulsar_retry_spark.quarantine.rows import BATCH, ROW, TABLE, WRITER, WRITTEN, ddl
 from pulsar_retry_spark.quarantine.tables import DELTA, FILES, QuarantineTable, TableBatch
 from pulsar_retry_spark.session import hadoop_path
@@ -207,12 +209,10 @@ def _check_files(table: QuarantineTable, spark: SparkSession, path: str) -> None
     except AnalysisException:  # no such folder, or no file from which to infer a schema
         return
     except Exception as error:
-        java = getattr(error, "java_exception", None)
-        if java is None:
+        if not hasattr(error, "java_exception"):
             raise
         # PySpark has no error of its own for a file of another format.
-        text = java.toString().partition("\n")[0]
-        accepted = f"a folder with {table.kind} files only: {text}"
+        accepted = f"a folder with {table.kind} files only: {first_line(error)}"
         raise ConfigError.bad("table", table, accepted) from error
     _check_columns(table, schema, partitions_are_inferred=True)
 
