@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import traceback
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 
 import attrs
 
 from pulsar_retry.errors import PulsarRetryError, shown
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import Origin
-from pulsar_retry.wire.stack import formatted
+from pulsar_retry.wire.stack import formatted, place_of
 
 #: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
 #: returns the text that may leave the process, or None to leave the text out.
@@ -27,8 +26,6 @@ _log = logging.getLogger("pulsar_retry")
 
 #: How many attempts a message's history keeps: the latest ones.
 _MAX_HISTORY = 50
-#: How many frames of a traceback are used: the innermost ones.
-_MAX_FRAMES = 30
 #: The maximum characters of a text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
@@ -154,7 +151,7 @@ def _traceback(error: BaseException) -> str | None:
     if _kind(error) is not None:
         return None
     try:
-        return formatted(error, _MAX_FRAMES)[-_MAX_TEXT:]
+        return formatted(error)[-_MAX_TEXT:]
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return None
 
@@ -166,17 +163,17 @@ def fingerprint_of(error: BaseException | None, reason: str | None) -> str | Non
     For an error with a kind (`PulsarRetryError`) it is a hash of the class and the kind.
     """
     if error is None:
-        return None if reason is None else _hash([reason])
+        return None if reason is None else _hash(reason)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
     if (kind := _kind(error)) is not None:
-        return _hash([f"{type(error).__module__}.{type(error).__qualname__}", kind])
-    frames = deque((frame for frame, _ in traceback.walk_tb(error.__traceback__)), _MAX_FRAMES)
-    places = [f"{each.f_globals.get('__name__')}.{each.f_code.co_qualname}" for each in frames]
-    return _hash([f"{type(error).__module__}.{type(error).__qualname__}", *places])
+        return _hash(name, kind)
+    return _hash(name, *place_of(error.__traceback__).functions)
 
 
 def _kind(error: BaseException) -> str | None:
     return error.kind if isinstance(error, PulsarRetryError) else None
 
 
-def _hash(parts: list[str]) -> str:
+@lru_cache(256)
+def _hash(*parts: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

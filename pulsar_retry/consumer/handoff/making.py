@@ -22,7 +22,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
+from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
 
 if TYPE_CHECKING:
     import asyncio
@@ -102,10 +102,11 @@ class LetterMaker:
             ConfigError: an argument is invalid.
         """
         raw = _unsettled(message)
-        details = FailureDetails(
-            checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw)
-        )
         carried, origin = raw.properties(), self.origin(raw)
+        attempt = 1 + reconsume_times(carried) + raw.redelivery_count()
+        details = FailureDetails(
+            checked_error(error), attempt, self._clock.now(), publish_time(raw)
+        )
         letter = dead_lettered(
             self._plan, carried, origin, custom=properties, reason=reason, details=details
         )
