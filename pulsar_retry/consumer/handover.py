@@ -152,6 +152,10 @@ class Handover:
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
+        if action.reason != RETRIES_EXHAUSTED:
+            future = self._outbox.dead_first(message, action.reason, details, keep=keep)
+            if future is not None:
+                return future
         letter: Letter
         if action.reason == RETRIES_EXHAUSTED:
             letter = used_up(self._plan, carried, origin, failures=failures, details=details)

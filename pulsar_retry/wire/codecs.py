@@ -133,6 +133,9 @@ _PUBLISHED = (*_KNOWN["published"], *_KNOWN["published_offset"], *_KNOWN["publis
 #: All properties that are read here; other properties belong to the message itself.
 READ = frozenset(name for names in _KNOWN.values() for name in names)
 
+#: Those of them that only a message has that has failed before.
+OF_A_FAILURE = READ - {wire.REAL_TOPIC, wire.REAL_SUBSCRIPTION, wire.RECONSUMETIMES}
+
 
 class Codec(enum.Enum):
     """The systems whose readers understand a letter, in addition to this package."""
@@ -155,6 +158,11 @@ class Codec(enum.Enum):
         """
         return member_of(cls, "codec", codec)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it writes only this package's own properties, and none about the origin."""
+        return self.value not in _FOREIGN
+
     def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return *properties* without those that `write` writes, so that no old value remains."""
         written = _NAMES_WRITTEN[self.value]
@@ -175,7 +183,7 @@ class Codec(enum.Enum):
         """
         if redact is not None:
             envelope = envelope.redacted(redact)
-        if self.value not in _FOREIGN:
+        if self.is_own:
             return _written(envelope)
         properties: dict[str, str] = {}
         room = MAX_ENVELOPE
@@ -199,7 +207,9 @@ CodecLike = (
 def _iso(when: datetime | None, utc: str = "Z") -> str | None:
     if when is None:
         return None
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", utc)
+    if when.tzinfo is not UTC:
+        when = when.astimezone(UTC)
+    return when.isoformat(timespec="milliseconds")[: -len("+00:00")] + utc
 
 
 def _milliseconds(when: datetime | None) -> str | None:

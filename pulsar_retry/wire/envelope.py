@@ -91,7 +91,7 @@ class Envelope:
         *,
         attempt: int,
         when: datetime,
-        origin: Origin,
+        origin: Origin | None,
         published: datetime | None = None,
         stage: str = "handler",
         reason: str | None = None,
@@ -105,17 +105,22 @@ class Envelope:
             error: The error (`Failure.cause`); None if an outcome was returned.
             attempt: The number of the failed attempt.
             when: When it failed; with a time zone.
-            origin: Where the message was delivered from.
+            origin: Where the message was delivered from; None: it is not needed.
             published: When this message was published.
             stage: Where it failed.
             reason: Why the message is dead; None if it is retried.
         """
         kind = None if error is None else type(error).__qualname__
         fingerprint = fingerprint_of(error, reason)
+        topic, subscription, message_id = self.topic, self.subscription, self.message_id
+        if origin is not None:
+            topic = topic or logical(origin.topic)
+            subscription = subscription or origin.subscription
+            message_id = message_id or origin.message_id
         return Envelope(
-            topic=self.topic or logical(origin.topic),
-            subscription=self.subscription or origin.subscription,
-            message_id=self.message_id or origin.message_id,
+            topic=topic,
+            subscription=subscription,
+            message_id=message_id,
             published=self.published or published,
             reason=reason,
             stage=stage,
@@ -140,6 +145,10 @@ class Envelope:
                 left = None
             texts[name] = left if isinstance(left, str) else None
         return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts
+
+
+#: The envelope of a message that has not failed yet.
+EMPTY = Envelope()
 
 
 def _message(error: BaseException) -> str:
