@@ -268,7 +268,7 @@ class Consumer(Closing, pulsar.asyncio.Consumer):
     ) -> asyncio.Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
         self._bridge.check()
-        letter = self._inside.outbox.letters.dead(message, reason, error, properties)
+        letter = self._handing.dead(message, reason, error, properties)
         return await self._handing.hand_on(message, *letter)
 
     @property

@@ -17,7 +17,7 @@ from pulsar_retry.consumer.handoff.lists import raise_failures
 from pulsar_retry.consumer.handoff.making import handed_on
 from pulsar_retry.consumer.handover import Inside
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
-from pulsar_retry.letters.letter import DelayRequest, Letter
+from pulsar_retry.letters.letter import Letter, Request
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.raw import whole_of
 
@@ -43,7 +43,7 @@ class Handing:
         delay: Duration | None,
         level: int | None,
         properties: Mapping[str, str] | None,
-    ) -> tuple[Any, Letter | DelayRequest]:
+    ) -> tuple[Any, Letter | Request]:
         """Return the raw *message* and its retry letter, or the request if C++ may make the letter.
 
         Raises:
@@ -54,10 +54,22 @@ class Handing:
         usual = outbox.usual(message, delay, level, properties)
         return usual or outbox.letters.retry(message, delay, level, properties)
 
-    async def hand_on(self, message: Any, raw: Any, letter: Letter | DelayRequest) -> Ended:
+    def dead(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, Letter | Request]:
+        """Return the raw *message* and its dead letter or the request for it, as `retry` does."""
+        outbox = self._inside.outbox
+        usual = outbox.usual_dead(message, reason, error, properties)
+        return usual or outbox.letters.dead(message, reason, error, properties)
+
+    async def hand_on(self, message: Any, raw: Any, letter: Letter | Request) -> Ended:
         """Wait for room, then publish *letter* and acknowledge *message*, whose handle is *raw*.
 
-        If *letter* is a request for a retry letter, the letter is made here, in C++ if possible.
+        If *letter* is a request for a letter, the letter is made here, in C++ if possible.
 
         Returns:
             A future that resolves when the message is acknowledged, or with the error.
@@ -75,10 +87,10 @@ class Handing:
         try:
             outbox = self._inside.outbox
             flight = placed = None
-            if isinstance(letter, DelayRequest):
-                flight = outbox.retry_usual(message, raw, letter, waits=False)
+            if not isinstance(letter, Letter):
+                flight = outbox.hand_on_usual(message, raw, letter, waits=False)
             if flight is None:
-                if isinstance(letter, DelayRequest):
+                if not isinstance(letter, Letter):
                     letter = outbox.letters.remake(raw, letter)
                 flight = outbox.hand_on_now(raw, letter)
                 if flight is None:
@@ -99,7 +111,7 @@ class Handing:
     async def all(
         self,
         requests: Sequence[tuple[Any, ...]],
-        make: Callable[..., tuple[Any, Letter | DelayRequest]],
+        make: Callable[..., tuple[Any, Letter | Request]],
     ) -> None:
         """Hand on the letters that *make* returns for *requests* (message and arguments); wait.
 
@@ -158,7 +170,7 @@ class Handing:
                 ended.exception()  # a caller that ignores the future gets no warning about it
 
 
-def _end_span(letter: Letter | DelayRequest, error: BaseException) -> None:
+def _end_span(letter: Letter | Request, error: BaseException) -> None:
     """End the span of a hand-off that has not started; a started hand-off ends its own span."""
     if isinstance(letter, Letter) and letter.span is not None:
         letter.span.end(error)

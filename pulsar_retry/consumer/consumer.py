@@ -408,8 +408,7 @@ class Consumer(pulsar.Consumer):
         properties: Mapping[str, str] | None = None,
     ) -> Future[None]:
         """Do what `dead_letter` does without waiting; see `reconsume_later_async`."""
-        outbox = self._outbox
-        future = outbox.hand_on(*outbox.letters.dead(message, reason, error, properties))
+        future = self._outbox.dead(message, reason, error, properties)
         handed_on(message, future)
         return future
 

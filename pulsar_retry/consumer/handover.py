@@ -13,6 +13,7 @@ import pulsar
 
 from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.inbox import Inbox
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.letter import FailureDetails, Letter, dead_lettered, retried, used_up
 from pulsar_retry.observe.counting import LANE
 from pulsar_retry.observe.tracing import settling
@@ -20,7 +21,7 @@ from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, DeadLetter, RetryLater
 from pulsar_retry.policy.outcomes import Failure
 from pulsar_retry.runtime import fork
-from pulsar_retry.runtime.raw import comes_again, message_of, publish_time, raw_of
+from pulsar_retry.runtime.raw import comes_again, message_of, raw_of
 from pulsar_retry.runtime.timer import TimerTarget
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.envelope import Redact
@@ -151,6 +152,10 @@ class Handover:
     ) -> Future[None]:
         """Publish a dead letter, then acknowledge the message; the arguments are as in `retry`."""
         raw, carried, origin, details = self._letter_inputs(message, failure, failures)
+        if action.reason != RETRIES_EXHAUSTED:
+            future = self._outbox.dead_first(message, action.reason, details, keep=keep)
+            if future is not None:
+                return future
         letter: Letter
         if action.reason == RETRIES_EXHAUSTED:
             letter = used_up(self._plan, carried, origin, failures=failures, details=details)
@@ -163,18 +168,19 @@ class Handover:
 
     def _letter_inputs(
         self, message: Any, failure: Failure, failures: int
-    ) -> tuple[Any, dict[str, str], Origin, FailureDetails]:
+    ) -> tuple[Any, Mapping[str, str], Origin, FailureDetails]:
         """Return the raw message, its properties, its origin, and the details of the failure."""
-        raw = raw_of(message)
+        facts = facts_of(message)
         details = FailureDetails(
             failure.cause,
             failures,
             failure.when,
-            publish_time(raw),
+            facts.sent,
             codec=self._codec,
             redact=self._redact,
         )
-        return raw, raw.properties(), self._outbox.letters.origin(raw), details
+        origin = facts.origin(self._plan.subscription)
+        return raw_of(message), facts.properties, origin, details
 
 
 class Inside:

@@ -6,23 +6,32 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import _pulsar
 
+from pulsar_retry.consumer.handoff.flight import Keep
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.kept import KeptLetters
-from pulsar_retry.consumer.handoff.making import LetterMaker
+from pulsar_retry.consumer.handoff.making import LetterMaker, may_be_usual
 from pulsar_retry.consumer.handoff.usual import UsualLetters, usual_letters
 from pulsar_retry.consumer.in_hand import InHand
 from pulsar_retry.consumer.settling import MessageSettler
 from pulsar_retry.errors import ConsumerClosedError
-from pulsar_retry.letters.letter import DelayRequest, Letter
+from pulsar_retry.letters.letter import (
+    DeadRequest,
+    DelayRequest,
+    FailureDetails,
+    Letter,
+    Request,
+)
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime import fork
 from pulsar_retry.runtime.clock import Clock
+from pulsar_retry.runtime.raw import raw_of
 from pulsar_retry.runtime.timer import Timer
 from pulsar_retry.runtime.worker import Worker
 
@@ -118,10 +127,24 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         if (usual := self.usual(message, delay, level, properties)) is not None:
-            future = self.retry_usual(message, *usual)
+            future = self.hand_on_usual(message, *usual)
             if future is not None:
                 return future
         return self.hand_on(*self.letters.retry(message, delay, level, properties))
+
+    def dead(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        properties: Mapping[str, str] | None,
+    ) -> Future[None]:
+        """Publish a dead letter, then acknowledge the message. May block; see `retry`."""
+        if (usual := self.usual_dead(message, reason, error, properties)) is not None:
+            future = self.hand_on_usual(message, *usual)
+            if future is not None:
+                return future
+        return self.hand_on(*self.letters.dead(message, reason, error, properties))
 
     def usual(
         self,
@@ -130,7 +153,7 @@ class Outbox:
         level: int | None,
         properties: Mapping[str, str] | None,
     ) -> tuple[Any, DelayRequest] | None:
-        """Return the raw *message* and the request for `retry_usual`, or None.
+        """Return the raw *message* and the request for `hand_on_usual`, or None.
 
         Raises:
             AlreadySettledError: the message was acknowledged or handed on.
@@ -140,10 +163,46 @@ class Outbox:
             return None
         return self.letters.usual(message, delay, level)
 
-    def retry_usual(
-        self, message: Any, raw: Any, request: DelayRequest, *, waits: bool = True
+    def usual_dead(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        properties: Mapping[str, str] | None,
+    ) -> tuple[Any, DeadRequest] | None:
+        """Return the raw *message* and the request for `hand_on_usual`, or None; see `usual`."""
+        if self._usual is None or self._hand_off is None:
+            return None
+        if properties is not None or not isinstance(reason, str):
+            return None
+        count = partial(self._usual.count, self._hand_off)
+        return self.letters.usual_dead(message, reason, error, count)
+
+    def dead_first(
+        self, message: Any, reason: str, details: FailureDetails, *, keep: bool
     ) -> Future[None] | None:
-        """Do what `retry` does in C++ if the letter is a usual one; otherwise return None.
+        """Publish the dead letter of a message that has not failed before, if C++ makes it.
+
+        Otherwise return None. May block; for *keep* see `hand_on`.
+        """
+        raw = raw_of(message)
+        if self._usual is None or self._hand_off is None or not details.codec.is_own:
+            return None
+        if not may_be_usual(message, raw) or self._usual.count(self._hand_off, raw) is None:
+            return None
+        request = DeadRequest.of(self.letters.plan, reason, details)
+        return self.hand_on_usual(message, raw, request, keep=self.kept.keep if keep else None)
+
+    def hand_on_usual(
+        self,
+        message: Any,
+        raw: Any,
+        request: Request,
+        *,
+        waits: bool = True,
+        keep: Keep | None = None,
+    ) -> Future[None] | None:
+        """Do what `retry` or `dead` does in C++ if the letter is usual; otherwise return None.
 
         With *waits* the call blocks until a permit is free. It never waits for a producer. *raw* is
         the raw *message*.
@@ -152,7 +211,7 @@ class Outbox:
             ConsumerClosedError: the consumer is closed.
         """
         hand_off, letters = self._open(), self._usual
-        if letters is None or (producer := letters.producer(hand_off)) is None:
+        if letters is None or (producer := letters.producer(hand_off, request)) is None:
             return None
         source, was_letter, ended = self._start_hand_on(message, raw)
         handed = letters.hand_on(
@@ -164,6 +223,7 @@ class Outbox:
             was_letter=was_letter,
             waits=waits,
             ended=ended,
+            keep=keep,
         )
         if handed is None:
             self._in_hand.settled -= 1

@@ -18,7 +18,7 @@ from pulsar_retry.policy.actions import (
 )
 from pulsar_retry.policy.durations import MAX_DELAY, Duration, seconds
 from pulsar_retry.wire.codecs import Codec, read_envelope
-from pulsar_retry.wire.envelope import Redact
+from pulsar_retry.wire.envelope import EMPTY, Redact
 from pulsar_retry.wire.properties import (
     FAILURE_CRASHES,
     FAILURE_STAGE,
@@ -60,6 +60,7 @@ class Letter:
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
     span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
+    published = None  # the message says it
 
 
 @attrs.frozen
@@ -114,6 +115,22 @@ class FailureDetails:
     codec: Codec = Codec.PULSAR
     redact: Redact | None = None
 
+    def first(self, reason: str) -> dict[str, str]:
+        """Return the properties of `on` that are added to a dead message's first failure.
+
+        The codec must be one of this package's own.
+        """
+        envelope = EMPTY.after(
+            self.error,
+            attempt=self.attempt,
+            when=self.when,
+            origin=None,
+            published=self.published,
+            stage=self.stage,
+            reason=reason,
+        )
+        return self.codec.write(envelope, redact=self.redact)
+
     def on(
         self, carried: Mapping[str, str], origin: Origin, reason: str | None = None
     ) -> tuple[dict[str, str], dict[str, str]]:
@@ -138,6 +155,53 @@ class FailureDetails:
             kept.pop(FAILURE_STAMP, None)
             kept.pop(FAILURE_CRASHES, None)
         return kept, self.codec.write(envelope, redact=self.redact)
+
+
+@attrs.frozen(eq=False)
+class DeadRequest:
+    """A dead letter of a message that has not failed before. C++ may make its properties.
+
+    It is also what is reported about the letter.
+
+    Attributes:
+        topic: The full name of the dead-letter topic.
+        reason: Why the message is dead.
+        details: The failure.
+        changes: The properties that say how the message has failed.
+    """
+
+    topic: str
+    reason: str
+    details: FailureDetails
+    changes: dict[str, str]
+    dead = True
+    delay = 0.0
+    span = None
+
+    @property
+    def published(self) -> float:
+        """When the message was published, in seconds since 1970."""
+        return self.details.published.timestamp()
+
+    @classmethod
+    def of(cls, plan: Plan, reason: str, details: FailureDetails) -> DeadRequest:
+        """Return the request for a message of a *plan* with retries."""
+        assert plan.topics is not None  # noqa: S101 - the caller has checked
+        return cls(plan.topics.dead_letter, reason, details, details.first(reason))
+
+    @property
+    def attempt(self) -> int:
+        """The number of the failed attempt."""
+        return self.details.attempt
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that was raised."""
+        return self.details.error
+
+
+#: A letter that C++ may make.
+Request = DelayRequest | DeadRequest
 
 
 def reconsumed(

@@ -147,6 +147,35 @@ bool read_properties(PyObject* dict, Properties& properties) {
     return true;
 }
 
+// Fills *names* from a tuple of str; false with an exception set if it is something else.
+bool read_names(PyObject* tuple, std::set<std::string>& names) {
+    for (Py_ssize_t each = 0; each < PyTuple_Size(tuple); each++) {
+        Py_ssize_t size;
+        const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, each), &size);
+        if (name == nullptr) return false;
+        names.emplace(name, size);
+    }
+    return true;
+}
+
+// Returns a dict of *properties*, which are UTF-8; null with an exception set if that fails.
+PyObject* dict_of(const Properties& properties) {
+    PyObject* result = PyDict_New();
+    if (result == nullptr) return nullptr;
+    for (auto& [name, value] : properties) {
+        PyObject* key = PyUnicode_FromStringAndSize(name.data(), Py_ssize_t(name.size()));
+        PyObject* text = PyUnicode_FromStringAndSize(value.data(), Py_ssize_t(value.size()));
+        int failed = key == nullptr || text == nullptr || PyDict_SetItem(result, key, text);
+        Py_XDECREF(key);
+        Py_XDECREF(text);
+        if (failed) {
+            Py_DECREF(result);
+            return nullptr;
+        }
+    }
+    return result;
+}
+
 // Returns a letter with the payload, key, ordering key and event time of *original*.
 Message build(const Message& original, const Properties& properties, std::uint64_t deliver_at) {
     NewBuilder made(library);
@@ -193,8 +222,58 @@ struct RetryRule {
     std::vector<double> delays;       // of the levels, in seconds
     bool writes_level = false;        // as TDMQ's clients do
     std::map<std::string, std::string> real_topics;  // of the topics that messages came from
+    std::set<std::string> failure_names;  // of properties that describe a failure, besides FAILURE_…
 
-    // Changes *properties*, which are those of a message, to those of its letter.
+    // Reads how often a message was reconsumed. False: that is odd, or the message says how it has
+    // failed before, so Python makes its dead letter.
+    bool read_count(const Properties& properties, std::int64_t& count) const {
+        for (auto& [name, value] : properties)
+            if (name.rfind("FAILURE_", 0) == 0 || failure_names.count(name) != 0) return false;
+        count = 0;
+        auto counted = properties.find("RECONSUMETIMES");
+        return counted == properties.end() || read_number(counted->second, 9, count);
+    }
+
+    // Adds the origin's properties that are absent; false if the topic is not known.
+    bool add_origin(Properties& properties, const std::string& topic, const std::string& id) const {
+        if (properties.find("REAL_TOPIC") == properties.end()) {
+            auto known = real_topics.find(topic);
+            if (known == real_topics.end()) return false;
+            properties["REAL_TOPIC"] = known->second;
+        }
+        auto text_of = [&properties](const char* name) {
+            auto found = properties.find(name);
+            return found == properties.end() ? std::string() : found->second;
+        };
+        std::string origin = text_of("ORIGIN_MESSAGE_ID");
+        if (origin.empty()) origin = text_of("ORIGIN_MESSAGE_IDY_TIME");
+        if (origin.empty()) origin = id;
+        properties.emplace("ORIGIN_MESSAGE_ID", origin);
+        properties.emplace("ORIGIN_MESSAGE_IDY_TIME", origin);
+        properties.emplace("REAL_SUBSCRIPTION", subscription);
+        return true;
+    }
+
+    // Tells whether *properties* are text, and not so large that Python has to check them.
+    static bool are_usual(const Properties& properties) {
+        std::size_t size = 0;
+        for (auto& [name, value] : properties) {
+            if (!is_utf8(name) || !is_utf8(value)) return false;
+            size += name.size() + value.size() + 16;
+        }
+        return size <= MOST_BYTES;
+    }
+
+    // Changes *properties*, which are those of a message, to those of its dead letter. *changes* say
+    // how it has failed.
+    bool bury(Properties& properties, const std::string& topic, const std::string& id,
+              const Properties& changes) const {
+        if (!add_origin(properties, topic, id)) return false;
+        for (auto& [name, value] : changes) properties[name] = value;
+        return are_usual(properties);
+    }
+
+    // Changes *properties*, which are those of a message, to those of its retry letter.
     // *level* is -1 if none is given, and *delay* is negative if none is given. On success *delay*
     // is the letter's delay in seconds.
     bool apply(Properties& properties, const std::string& topic, const std::string& id,
@@ -212,38 +291,18 @@ struct RetryRule {
             delay = written > 0 ? delays[written - 1] : 0;
         }
 
-        if (properties.find("REAL_TOPIC") == properties.end()) {
-            auto known = real_topics.find(topic);
-            if (known == real_topics.end()) return false;
-            properties["REAL_TOPIC"] = known->second;
-        }
-        auto text_of = [&properties](const char* name) {
-            auto found = properties.find(name);
-            return found == properties.end() ? std::string() : found->second;
-        };
-        std::string origin = text_of("ORIGIN_MESSAGE_ID");
-        if (origin.empty()) origin = text_of("ORIGIN_MESSAGE_IDY_TIME");
-        if (origin.empty()) origin = id;
-        properties.emplace("ORIGIN_MESSAGE_ID", origin);
-        properties.emplace("ORIGIN_MESSAGE_IDY_TIME", origin);
+        if (!add_origin(properties, topic, id)) return false;
         // Only letters with an identity: see `pulsar_retry.letters.identity`.
         if (topic.rfind("non-persistent:", 0) == 0) return false;
         const std::string& identity = properties["ORIGIN_MESSAGE_ID"];
         if (identity != id && (identity.empty() || producer.rfind(IDENTITY, 0) != 0))
             return false;
 
-        properties.emplace("REAL_SUBSCRIPTION", subscription);
         properties.emplace("RETRY_TOPIC", retry_topic);
         properties["RECONSUMETIMES"] = std::to_string(count);
         properties["DELAY_TIME"] = std::to_string(std::llrint(delay * 1000));
         if (writes_level) properties["DELAY"] = std::to_string(written);
-
-        std::size_t size = 0;
-        for (auto& [name, value] : properties) {
-            if (!is_utf8(name) || !is_utf8(value)) return false;
-            size += name.size() + value.size() + 16;
-        }
-        return size <= MOST_BYTES;
+        return are_usual(properties);
     }
 
     static constexpr std::size_t MOST_BYTES = 64 << 10;
@@ -569,16 +628,38 @@ PyObject* sender_retry(PyObject* object, PyObject* const* arguments, Py_ssize_t 
     });
 }
 
+// dead(rule, message, consumer, changes, token) -> id, or None
+PyObject* sender_dead(PyObject* object, PyObject* const* arguments, Py_ssize_t count) {
+    auto* self = reinterpret_cast<Sender*>(object);
+    if (count != 5 || Py_TYPE(arguments[0]) != rule_type) {
+        PyErr_SetString(PyExc_TypeError, "dead takes five arguments, of which the first is a Rule");
+        return nullptr;
+    }
+    auto* rule = reinterpret_cast<Rule*>(arguments[0])->inner;
+    State* state = state_of(self->outcomes);
+    if (state == nullptr) return nullptr;
+    auto* original = static_cast<Message*>(pointer_of(arguments[1], message_type, MESSAGE));
+    if (original == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* {
+        Properties changes;
+        if (!read_properties(arguments[3], changes)) return nullptr;
+        Properties properties = library.properties(original);
+        if (!rule->bury(properties, library.topic(original), id_text(*original), changes))
+            Py_RETURN_NONE;
+        return send_letter(self, state, *original, arguments[2], properties, 0, arguments[4]);
+    });
+}
+
 // -- Rule ------------------------------------------------------------------------------------------
 
-// Rule(retry_topic, subscription, most, delays, writes_level)
+// Rule(retry_topic, subscription, most, delays, writes_level, failure_names)
 PyObject* rule_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     const char *retry_topic, *subscription;
     long long most;
-    PyObject* delays;
+    PyObject *delays, *names;
     int writes_level;
-    if (!PyArg_ParseTuple(arguments, "ssLOp", &retry_topic, &subscription, &most, &delays,
-                          &writes_level))
+    if (!PyArg_ParseTuple(arguments, "ssLOpO!", &retry_topic, &subscription, &most, &delays,
+                          &writes_level, &PyTuple_Type, &names))
         return nullptr;
     return guarded([=]() -> PyObject* {
         auto rule = std::make_unique<RetryRule>();
@@ -595,6 +676,7 @@ PyObject* rule_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
             Py_DECREF(item);
             if (PyErr_Occurred()) return nullptr;
         }
+        if (!read_names(names, rule->failure_names)) return nullptr;
         auto* self = allocated<Rule>(type);
         if (self != nullptr) self->inner = rule.release();
         return reinterpret_cast<PyObject*>(self);
@@ -624,20 +706,38 @@ PyObject* rule_retried(PyObject* object, PyObject* arguments) {
         Properties properties;
         if (!read_properties(dict, properties)) return nullptr;
         if (!rule->apply(properties, topic, id, producer, level, delay)) Py_RETURN_NONE;
-        PyObject* result = PyDict_New();
+        PyObject* result = dict_of(properties);
         if (result == nullptr) return nullptr;
-        for (auto& [name, value] : properties) {
-            PyObject* key = PyUnicode_FromStringAndSize(name.data(), Py_ssize_t(name.size()));
-            PyObject* text = PyUnicode_FromStringAndSize(value.data(), Py_ssize_t(value.size()));
-            int failed = key == nullptr || text == nullptr || PyDict_SetItem(result, key, text);
-            Py_XDECREF(key);
-            Py_XDECREF(text);
-            if (failed) {
-                Py_DECREF(result);
-                return nullptr;
-            }
-        }
         return Py_BuildValue("(Nd)", result, delay);
+    });
+}
+
+// count(message) -> how often it was reconsumed; None: Python makes its dead letter
+PyObject* rule_count(PyObject* object, PyObject* source) {
+    auto* message = static_cast<Message*>(pointer_of(source, message_type, MESSAGE));
+    if (message == nullptr) return nullptr;
+    return guarded([=]() -> PyObject* {
+        std::int64_t count;
+        if (!reinterpret_cast<Rule*>(object)->inner->read_count(library.properties(message), count))
+            Py_RETURN_NONE;
+        return PyLong_FromLongLong(count);
+    });
+}
+
+// buried(properties, topic, id, changes) -> properties, or None; for a test
+PyObject* rule_buried(PyObject* object, PyObject* arguments) {
+    auto* rule = reinterpret_cast<Rule*>(object)->inner;
+    PyObject *carried, *added;
+    const char *topic, *id;
+    if (!PyArg_ParseTuple(arguments, "OssO", &carried, &topic, &id, &added)) return nullptr;
+    return guarded([=]() -> PyObject* {
+        Properties properties, changes;
+        std::int64_t count;
+        if (!read_properties(carried, properties) || !read_properties(added, changes))
+            return nullptr;
+        if (!rule->read_count(properties, count) || !rule->bury(properties, topic, id, changes))
+            Py_RETURN_NONE;
+        return dict_of(properties);
     });
 }
 
@@ -690,12 +790,7 @@ PyObject* prints_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
     return guarded([=]() -> PyObject* {
         auto rule = std::make_unique<PrintRule>();
         rule->prefix = prefix;
-        for (Py_ssize_t each = 0; each < PyTuple_Size(names); each++) {
-            Py_ssize_t size;
-            const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, each), &size);
-            if (name == nullptr) return nullptr;
-            rule->varying.emplace(name, size);
-        }
+        if (!read_names(names, rule->varying)) return nullptr;
         auto* self = allocated<Prints>(type);
         if (self != nullptr) self->inner = rule.release();
         return reinterpret_cast<PyObject*>(self);
@@ -894,6 +989,10 @@ PyMethodDef sender_methods[] = {
      METH_FASTCALL,
      "retry(rule, message, consumer, delay, level, longest_delay, now, token): do what `send` does with "
      "the properties of a usual retry letter; return None, and do nothing, if it is not one."},
+    {"dead", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(sender_dead)), METH_FASTCALL,
+     "dead(rule, message, consumer, changes, token): do what `send` does with the properties of a "
+     "usual dead letter, of which changes say how the message has failed; return None, and do "
+     "nothing, if it is not one."},
     {}};
 PyType_Slot sender_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(sender_dealloc)},
                               {Py_tp_methods, sender_methods},
@@ -903,6 +1002,11 @@ PyType_Spec sender_spec = {"pulsar_retry.native._handoff.Sender", sizeof(Sender)
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, sender_slots};
 
 PyMethodDef rule_methods[] = {
+    {"count", rule_count, METH_O,
+     "Return how often a message was reconsumed; None if Python makes its dead letter."},
+    {"buried", rule_buried, METH_VARARGS,
+     "buried(properties, topic, id, changes): return the properties of the dead letter, or None; "
+     "for a test."},
     {"topic", rule_topic, METH_VARARGS, "Say which topic the messages from a topic belong to."},
     {"retried", rule_retried, METH_VARARGS,
      "retried(properties, topic, id, producer, delay, level): return the properties of the letter "
@@ -913,8 +1017,8 @@ PyType_Slot rule_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(deallocated<Rule>)},
     {Py_tp_methods, rule_methods},
     {Py_tp_doc,
-     const_cast<char*>("Rule(retry_topic, subscription, most, delays, writes_level): what the "
-                       "usual retry letters of one subscription have.")},
+     const_cast<char*>("Rule(retry_topic, subscription, most, delays, writes_level, "
+                       "failure_names): what the usual letters of one subscription have.")},
     {}};
 PyType_Spec rule_spec = {"pulsar_retry.native._handoff.Rule", sizeof(Rule), 0, Py_TPFLAGS_DEFAULT,
                          rule_slots};

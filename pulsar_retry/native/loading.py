@@ -160,13 +160,16 @@ def _test_calls(module: Any, message: Any) -> None:
     if (found := (prints.of(message), type(prints.content(message)))) != (False, int):
         raise ImportError(f"the self-test has found another fingerprint: {found}")
     outcomes, consumer = module.Outcomes(), _pulsar.Consumer()
-    rule = module.Rule("retry", "subscription", 16, (1.0,), 0)
+    rule = module.Rule("retry", "subscription", 16, (1.0,), 0, ("was",))
     rule.topic(message.topic_name(), "topic")
     sender = outcomes.sender(_pulsar.Producer())
-    sender.retry(rule, message, consumer, 1.0, -1, 2.0, 0.0, "token")
-    _, failed = outcomes.take(1_000, 32, 10, 100)
-    if failed != [("token", False, int(_pulsar.Result.ProducerNotInitialized))]:
-        raise ImportError(f"the self-test has sent with another result: {failed}")
+    if (found := rule.count(message)) is not None:
+        raise ImportError(f"the self-test has found another count: {found}")
+    for send, *rest in ((sender.retry, 1.0, -1, 2.0, 0.0), (sender.dead, {"why": "this"})):
+        job = send(rule, message, consumer, *rest, "token")
+        _, failed = outcomes.take(1_000, 32, 10, 100)
+        if job is None or failed != [("token", False, int(_pulsar.Result.ProducerNotInitialized))]:
+            raise ImportError(f"the self-test has sent with another result: {failed}")
     result = module.acknowledge(message, consumer)
     if result != int(_pulsar.Result.ConsumerNotInitialized):
         raise ImportError(f"the self-test has acknowledged with another result: {result}")

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 #: At very high rates, one in this number of acknowledgements is sampled.
@@ -170,10 +170,11 @@ class Ledger:
             buckets = self._buckets[metric] = Buckets(bounds)
         return buckets
 
-    def done(self, attempt: int, age: float) -> None:
-        """Record a finished message: the number of its last attempt, and the seconds it took."""
+    def all_done(self, ends: Iterable[tuple[int, float]]) -> None:
+        """Record finished messages: of each the number of its last attempt, and the seconds."""
         with self.lock:
-            self._done(attempt, age, 1)
+            for attempt, age in ends:
+                self._done(attempt, age, 1)
 
     def _done(self, attempt: int, age: float, weight: int) -> None:
         self._attempts.add(attempt, weight)

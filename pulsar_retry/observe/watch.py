@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -67,6 +68,10 @@ class LetterFacts(Protocol):
     @property
     def span(self) -> HandOffSpan | None:
         """The span of the hand-off."""
+
+    @property
+    def published(self) -> float | None:
+        """When the message was published, in seconds since 1970; None: the message says it."""
 
 
 def topic_label(topic: Any) -> str:
@@ -157,12 +162,33 @@ class Watch:
 
     def is_plain(self, letter: LetterFacts) -> bool:
         """Tell whether `all_handed_on` can count *letter*."""
-        return letter.span is None and not letter.dead and self._hooks.on_retry is None
+        hook = self._hooks.on_dead_letter if letter.dead else self._hooks.on_retry
+        return letter.span is None and hook is None
 
-    def all_handed_on(self, count: int) -> None:
-        """Count messages with published, plain retry letters, which are acknowledged."""
-        self.ledger.count("deliveries", counting.RETRIED, count)
-        self.ledger.count("retries", counting.LETTER, count)
+    def all_handed_on(self, count: int, dead: Sequence[tuple[Any, LetterFacts]] = ()) -> None:
+        """Count messages whose letters are published, and which are acknowledged.
+
+        Args:
+            count: How many have plain retry letters.
+            dead: The others, with their plain dead letters.
+        """
+        if count:
+            self.ledger.count("deliveries", counting.RETRIED, count)
+            self.ledger.count("retries", counting.LETTER, count)
+        if dead:
+            self.ledger.count("deliveries", counting.DEAD_LETTERED, len(dead))
+            reasons = Counter(letter.reason or RETRIES_EXHAUSTED for _, letter in dead)
+            for reason, times in reasons.items():
+                self.ledger.count("dead_letters", reason, times)
+            now = self._now()
+            self.ledger.all_done([self._end_of(raw, letter, now) for raw, letter in dead])
+
+    def _end_of(self, raw: Any, letter: LetterFacts, now: float) -> tuple[int, float]:
+        """Return the number of a message's last attempt, and its age."""
+        if letter.published is not None and letter.attempt is not None:
+            return letter.attempt, now - letter.published
+        seen, age = _attempt_and_age(raw, now)
+        return letter.attempt or seen, age
 
     def handed_on(self, raw: Any, letter: LetterFacts) -> None:
         """Count a message whose letter is published, and which is acknowledged."""
@@ -174,9 +200,7 @@ class Watch:
             self.retried(raw, counting.LETTER, letter.delay, attempt=letter.attempt, **facts)
             return
         reason = letter.reason or RETRIES_EXHAUSTED
-        self.ledger.count("deliveries", counting.DEAD_LETTERED)
-        self.ledger.count("dead_letters", reason)
-        self._done(raw, letter.attempt)
+        self.all_handed_on(0, [(raw, letter)])
         if self._hooks.on_dead_letter is not None:
             self._call("on_dead_letter", raw, attempt=letter.attempt, reason=reason, **facts)
 
@@ -244,9 +268,8 @@ class Watch:
                 text = "the hook %s raised an exception; others of this type are not logged"
                 _log.exception(text, name, extra=self.facts(raw))
 
-    def _done(self, raw: Any, attempt: int | None = None) -> None:
-        seen, age = _attempt_and_age(raw, self._now())
-        self.ledger.done(attempt or seen, age)
+    def _done(self, raw: Any) -> None:
+        self.ledger.all_done([_attempt_and_age(raw, self._now())])
 
 
 def _is_whole(raw: Any) -> bool:

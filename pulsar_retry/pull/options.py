@@ -21,7 +21,6 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.admission import AdmissionControl
-from pulsar_retry.pull.engine.origin import checked_redact
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
@@ -112,7 +111,8 @@ def checked_options(**arguments: Any) -> Options:
     arguments["dead_letter_policy"] = None if policy is None else DeadLetterPolicy.of(policy)
     arguments["naming"] = Naming.of(arguments.get("naming", Naming.PULSAR))
     arguments["codec"] = Codec.of(arguments.get("codec", Codec.PULSAR))
-    checked_redact(arguments.get("redact"))
+    if (redact := arguments.get("redact")) is not None and not callable(redact):
+        raise ConfigError.bad("redact", redact, "a function of a name and a text, or None")
     checked_hooks(arguments.get("hooks"))
     DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
     return Options(**arguments)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 _FINISHED = "FINISHED"
+
+_log = logging.getLogger("concurrent.futures")  # where `Future` logs what its callbacks raise
 
 #: Guards the creation of every future's condition, for a very short time. It is re-entrant, because
 #: a garbage collection can run meanwhile, and its finalizers can use a future.
@@ -18,13 +21,15 @@ class LetterFuture(Future[None]):
     """The result of a hand-off. It cannot be cancelled: a letter in flight cannot be called back.
 
     A normal future creates a condition and a dozen objects with it. Most of these are never used,
-    because callers wait for the last future only. Here the first use creates the condition.
+    because callers wait for the last future only. Here the first use creates the condition; the
+    first callback does not need it.
     """
 
     # Class attributes, which an instance uses until it sets its own values. This makes it cheap.
     _state = "PENDING"
     _result = None
     _exception = None
+    _first: Callable[[Future[None]], Any] | None = None
 
     def __init__(
         self, new_condition: Callable[[], threading.Condition] = threading.Condition
@@ -40,7 +45,7 @@ class LetterFuture(Future[None]):
         with _guard:
             if self._made is None:
                 self._waiters = []
-                self._done_callbacks: list[Callable[[Future[None]], Any]] = []
+                self._done_callbacks = [] if self._first is None else [self._first]
                 self._made = condition
             return self._made
 
@@ -51,10 +56,27 @@ class LetterFuture(Future[None]):
     def succeed(self) -> None:
         """Resolve the future without an error."""
         with _guard:
-            if self._made is None:  # so there are no waiters and no callbacks
+            if is_simple := self._made is None:  # so there are no waiters, and one callback at most
                 self._state = _FINISHED
+        if not is_simple:
+            self.set_result(None)
+        elif self._first is not None:
+            self._call(self._first)
+
+    def add_done_callback(self, fn: Callable[[Future[None]], Any]) -> None:
+        """Have *fn* called with this future when it is resolved, or now if it is already."""
+        with _guard:
+            if self._made is None and self._first is None and self._state != _FINISHED:
+                self._first = fn
                 return
-        self.set_result(None)
+        super().add_done_callback(fn)
+
+    def _call(self, fn: Callable[[Future[None]], Any]) -> None:
+        """Call a callback as `Future` does."""
+        try:
+            fn(self)
+        except Exception:  # noqa: BLE001 - as `Future` does
+            _log.exception("exception calling callback for %r", self)
 
     def done(self) -> bool:
         """Tell whether the future is resolved."""

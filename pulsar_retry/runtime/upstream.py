@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     class Message(pulsar.Message):
         """A message with the marks of this package. At run time it is `pulsar.Message` itself."""
 
+        _facts: Any
         _letter: bool
         _position: Any
         _settled: Any

@@ -118,11 +118,23 @@ _ORDER_WRITTEN = {
 }
 _KNOWN = _names(_OURS, _READ_ONLY, _PUBSUB, _SPRING)
 
+#: The codecs that write other systems' names, too.
+_FOREIGN = frozenset({"pubsub", "spring"})
+
+#: The values that failures of one kind share.
+_SHARED = ("reason", "stage", "error", "fingerprint", "message")
+
+#: The space for all values under this package's own names.
+_OWN_ROOM = MAX_ENVELOPE - sum(len(name) for names in _OURS.values() for name in names)
+
 #: All names for the time of first publication.
 _PUBLISHED = (*_KNOWN["published"], *_KNOWN["published_offset"], *_KNOWN["published_ms"])
 
 #: All properties that are read here; other properties belong to the message itself.
 READ = frozenset(name for names in _KNOWN.values() for name in names)
+
+#: Those of them that only a message has that has failed before.
+OF_A_FAILURE = READ - {wire.REAL_TOPIC, wire.REAL_SUBSCRIPTION, wire.RECONSUMETIMES}
 
 
 class Codec(enum.Enum):
@@ -146,6 +158,11 @@ class Codec(enum.Enum):
         """
         return member_of(cls, "codec", codec)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it writes only this package's own properties, and none about the origin."""
+        return self.value not in _FOREIGN
+
     def strip(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return *properties* without those that `write` writes, so that no old value remains."""
         written = _NAMES_WRITTEN[self.value]
@@ -166,6 +183,8 @@ class Codec(enum.Enum):
         """
         if redact is not None:
             envelope = envelope.redacted(redact)
+        if self.is_own:
+            return _written(envelope)
         properties: dict[str, str] = {}
         room = MAX_ENVELOPE
         for value, names, names_size in _ORDER_WRITTEN[self.value]:
@@ -188,7 +207,9 @@ CodecLike = (
 def _iso(when: datetime | None, utc: str = "Z") -> str | None:
     if when is None:
         return None
-    return when.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", utc)
+    if when.tzinfo is not UTC:
+        when = when.astimezone(UTC)
+    return when.isoformat(timespec="milliseconds")[: -len("+00:00")] + utc
 
 
 def _milliseconds(when: datetime | None) -> str | None:
@@ -213,6 +234,43 @@ _TEXTS: dict[str, Callable[[Envelope], str | None]] = {
 }
 
 
+def _written(envelope: Envelope) -> dict[str, str]:
+    """Return the properties of *envelope* under this package's own names only.
+
+    It is what the loop of `Codec.write` makes of one name for each value, in a third of the time.
+    Values other than the traceback are so short that one never takes the space of another.
+    """
+    it = envelope
+    properties, room = _said(it.reason, it.stage, it.error, it.fingerprint, it.message)
+    properties = properties.copy()
+    if it.attempt is not None:
+        properties[wire.FAILURE_ATTEMPT] = text = _head(str(it.attempt), _ROOM["attempt"])
+        room -= len(text)
+    if (when := _iso(it.when)) is not None:
+        properties[wire.FAILURE_TIME] = when
+        room -= len(when)
+    if (published := _iso(it.published)) is not None:
+        properties[wire.FAILURE_PUBLISH_TIME] = published
+        room -= len(published)
+    if it.history:
+        properties[wire.FAILURE_HISTORY] = text = _history(it, _ROOM["history"])
+        room -= _size(text)
+    if it.traceback:
+        properties[wire.FAILURE_TRACEBACK] = _tail(it.traceback, room)
+    return properties
+
+
+@lru_cache(256)  # most failures of a subscription say one of a few things
+def _said(*texts: str | None) -> tuple[dict[str, str], int]:
+    """Return the properties for what failures of one kind share, and the space that is left."""
+    properties = {
+        _OURS[value][0]: _head(text, _ROOM[value])
+        for value, text in zip(_SHARED, texts, strict=True)
+        if text
+    }
+    return properties, _OWN_ROOM - sum(map(_size, properties.values()))
+
+
 def _text(envelope: Envelope, value: str, size: int) -> str | None:
     """Return *value* as text of at most *size* bytes; None if there is none."""
     if value == "history":
@@ -231,15 +289,20 @@ def _history(envelope: Envelope, size: int) -> str:
     """Return the latest attempts that fit, as a JSON array with the latest one last."""
     kept: list[str] = []
     for each in reversed(envelope.history):
-        error = each.error and _head(each.error, _ENTRY_ROOM)
-        place = each.fingerprint and _head(each.fingerprint, _ENTRY_ROOM)
-        entry = [each.number, _iso(each.when), error, place]
-        text = _as_json(entry)
+        when = _iso(each.when)
+        moment = "null" if when is None else f'"{when}"'
+        text = f"[{each.number},{moment},{_kind_json(each.error, each.fingerprint)}]"
         size -= _size(text) + 1
         if size < 1:
             break
         kept.append(text)
     return f"[{','.join(reversed(kept))}]"
+
+
+@lru_cache(256)
+def _kind_json(error: str | None, fingerprint: str | None) -> str:
+    """Return the last two values of an entry of the history, as JSON."""
+    return ",".join(_as_json(each and _head(each, _ENTRY_ROOM)) for each in (error, fingerprint))
 
 
 def _size(text: str) -> int:
@@ -254,6 +317,8 @@ def _head(text: str, size: int) -> str:
 
 def _tail(text: str, size: int) -> str:
     """Return the end of the text, which is the most useful part of a traceback."""
+    if len(text) <= size and text.isascii():
+        return text
     data = text.encode("utf-8", "replace")
     if len(data) <= size:
         return data.decode()

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import traceback
-from collections import deque
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 
 import attrs
 
 from pulsar_retry.errors import PulsarRetryError, shown
 from pulsar_retry.wire.names import logical
 from pulsar_retry.wire.properties import Origin
-from pulsar_retry.wire.stack import formatted
+from pulsar_retry.wire.stack import formatted, place_of
 
 #: A function of the name of a text (``reason``, ``message`` or ``traceback``) and the text. It
 #: returns the text that may leave the process, or None to leave the text out.
@@ -27,8 +26,6 @@ _log = logging.getLogger("pulsar_retry")
 
 #: How many attempts a message's history keeps: the latest ones.
 _MAX_HISTORY = 50
-#: How many frames of a traceback are used: the innermost ones.
-_MAX_FRAMES = 30
 #: The maximum characters of a text, before it is redacted and shortened.
 _MAX_TEXT = 65_536
 
@@ -94,7 +91,7 @@ class Envelope:
         *,
         attempt: int,
         when: datetime,
-        origin: Origin,
+        origin: Origin | None,
         published: datetime | None = None,
         stage: str = "handler",
         reason: str | None = None,
@@ -108,17 +105,22 @@ class Envelope:
             error: The error (`Failure.cause`); None if an outcome was returned.
             attempt: The number of the failed attempt.
             when: When it failed; with a time zone.
-            origin: Where the message was delivered from.
+            origin: Where the message was delivered from; None: it is not needed.
             published: When this message was published.
             stage: Where it failed.
             reason: Why the message is dead; None if it is retried.
         """
         kind = None if error is None else type(error).__qualname__
         fingerprint = fingerprint_of(error, reason)
+        topic, subscription, message_id = self.topic, self.subscription, self.message_id
+        if origin is not None:
+            topic = topic or logical(origin.topic)
+            subscription = subscription or origin.subscription
+            message_id = message_id or origin.message_id
         return Envelope(
-            topic=self.topic or logical(origin.topic),
-            subscription=self.subscription or origin.subscription,
-            message_id=self.message_id or origin.message_id,
+            topic=topic,
+            subscription=subscription,
+            message_id=message_id,
             published=self.published or published,
             reason=reason,
             stage=stage,
@@ -145,6 +147,10 @@ class Envelope:
         return attrs.evolve(self, **texts)  # type: ignore[arg-type]  # all of them are texts
 
 
+#: The envelope of a message that has not failed yet.
+EMPTY = Envelope()
+
+
 def _message(error: BaseException) -> str:
     detail = error.detail if isinstance(error, PulsarRetryError) else None
     return f"{shown(error)}\n{detail}" if detail else shown(error)
@@ -154,7 +160,7 @@ def _traceback(error: BaseException) -> str | None:
     if _kind(error) is not None:
         return None
     try:
-        return formatted(error, _MAX_FRAMES)[-_MAX_TEXT:]
+        return formatted(error)[-_MAX_TEXT:]
     except Exception:  # noqa: BLE001 - it is the error's own code that fails
         return None
 
@@ -166,17 +172,17 @@ def fingerprint_of(error: BaseException | None, reason: str | None) -> str | Non
     For an error with a kind (`PulsarRetryError`) it is a hash of the class and the kind.
     """
     if error is None:
-        return None if reason is None else _hash([reason])
+        return None if reason is None else _hash(reason)
+    name = f"{type(error).__module__}.{type(error).__qualname__}"
     if (kind := _kind(error)) is not None:
-        return _hash([f"{type(error).__module__}.{type(error).__qualname__}", kind])
-    frames = deque((frame for frame, _ in traceback.walk_tb(error.__traceback__)), _MAX_FRAMES)
-    places = [f"{each.f_globals.get('__name__')}.{each.f_code.co_qualname}" for each in frames]
-    return _hash([f"{type(error).__module__}.{type(error).__qualname__}", *places])
+        return _hash(name, kind)
+    return _hash(name, *place_of(error.__traceback__).functions)
 
 
 def _kind(error: BaseException) -> str | None:
     return error.kind if isinstance(error, PulsarRetryError) else None
 
 
-def _hash(parts: list[str]) -> str:
+@lru_cache(256)
+def _hash(*parts: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

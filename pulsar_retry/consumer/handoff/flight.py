@@ -13,8 +13,8 @@ import _pulsar
 from pulsar_retry.consumer.handoff.permits import Permits
 from pulsar_retry.consumer.handoff.producers import LetterProducers
 from pulsar_retry.errors import AcknowledgeError, LetterPublishError, SettleError
-from pulsar_retry.letters.letter import DelayRequest, Letter
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.letters.letter import DeadRequest, Letter, Request
+from pulsar_retry.observe.watch import LetterFacts, Watch
 from pulsar_retry.runtime.clock import Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import PRODUCER_GONE, error_of
@@ -43,7 +43,7 @@ class HandOffState(Protocol):
     def again(self, flight: InFlightLetter) -> None:
         """Publish a letter again whose publication failed."""
 
-    def remake(self, raw: Any, request: DelayRequest) -> Letter:
+    def remake(self, raw: Any, request: Request) -> Letter:
         """Make a letter that was made in C++."""
 
     def landed(self, flights: list[Any]) -> None:
@@ -110,7 +110,7 @@ class InFlightLetter:
         self.size = raw.length()
         self.source = source
         self.made_letter = letter
-        self.request: DelayRequest | None = None  # of a letter that is made in C++
+        self.request: Request | None = None  # of a letter that is made in C++
         self.was_letter = was_letter
         self.producer: Any = None
         self.key: Any = None
@@ -128,6 +128,13 @@ class InFlightLetter:
         if self.made_letter is None:
             assert self.request is not None  # noqa: S101 - for mypy
             self.made_letter = self.hand_off.remake(self.raw, self.request)
+        return self.made_letter
+
+    @property
+    def facts(self) -> LetterFacts | None:
+        """What is reported about the letter; None: it is one of many retry letters from C++."""
+        if self.made_letter is None and isinstance(self.request, DeadRequest):
+            return self.request
         return self.made_letter
 
     def published(self, result: _pulsar.Result) -> None:
@@ -171,7 +178,7 @@ class InFlightLetter:
             self.fail(error_of(result))
         elif self._is_first_end():
             if (watch := self.hand_off.watch) is not None:
-                self._resolve(partial(watch.handed_on, self.raw, self.letter))
+                self._resolve(partial(watch.handed_on, self.raw, self.facts or self.letter))
             self.succeed()
 
     def succeed(self) -> None:

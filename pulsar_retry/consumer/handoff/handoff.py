@@ -32,8 +32,8 @@ from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
-from pulsar_retry.letters.letter import DelayRequest, Letter
-from pulsar_retry.observe.watch import Watch
+from pulsar_retry.letters.letter import Letter, Request
+from pulsar_retry.observe.watch import LetterFacts, Watch
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import error_of
@@ -133,7 +133,7 @@ class HandOff:
         #: Whether nothing is handed on any more.
         self.closed = False
         #: Makes a letter in Python that was made in C++, from the raw message and the request.
-        self.remake: Callable[[Any, DelayRequest], Letter] = _cannot_remake
+        self.remake: Callable[[Any, Request], Letter] = _cannot_remake
         self.come_back = come_back
         self.watch = watch
         if watch is not None:
@@ -325,18 +325,19 @@ class HandOff:
 
     def end(self, flights: list[InFlightLetter]) -> None:
         """End flights whose originals are acknowledged."""
-        watch = self.watch
-        plain: list[InFlightLetter] = []
-        size = 0
+        watch, plain, size = self.watch, [], 0
+        dead: list[tuple[Any, LetterFacts]] = []
         for flight in flights:
-            made = flight.made_letter
-            if watch is not None and made is not None and not watch.is_plain(made):
+            facts = flight.facts
+            if watch is not None and facts is not None and not watch.is_plain(facts):
                 flight.acknowledged(_OK)
             elif self.flights.pop(flight, False):
                 plain.append(flight)
                 size += flight.size
+                if facts is not None and facts.dead:
+                    dead.append((flight.raw, facts))
         if plain and watch is not None:
-            watch.all_handed_on(len(plain))
+            watch.all_handed_on(len(plain) - len(dead), dead)
         for flight in plain:
             flight.succeed()
         self.permits.release(len(plain), size)  # last, so that a waiting caller finds them all done
@@ -407,9 +408,8 @@ class HandOff:
                 taken.append(anew)
         producer.abandon()  # last, because its results for these letters no longer count
         if taken:
-            thread = threading.Thread(
-                target=self._publish_alone, args=(taken,), name="pulsar-retry-alone", daemon=True
-            )
+            name, target = "pulsar-retry-alone", self._publish_alone
+            thread = threading.Thread(target=target, args=(taken,), name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # no thread can be started
@@ -491,7 +491,7 @@ def _landed(flights: list[InFlightLetter]) -> None:
         flights[0].hand_off.landed(flights)
 
 
-def _cannot_remake(_raw: Any, _request: DelayRequest) -> Letter:
+def _cannot_remake(_raw: Any, _request: Request) -> Letter:
     raise AssertionError("only a hand-off with usual letters makes letters again")
 
 

@@ -10,9 +10,11 @@ import _pulsar
 
 from pulsar_retry.errors import AlreadySettledError, ConfigError
 from pulsar_retry.letters.letter import (
+    DeadRequest,
     DelayRequest,
     FailureDetails,
     Letter,
+    Request,
     dead_lettered,
     reconsumed,
 )
@@ -22,7 +24,7 @@ from pulsar_retry.policy.durations import Duration
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.raw import publish_time, whole_of
 from pulsar_retry.runtime.upstream import has_null_value
-from pulsar_retry.wire.properties import Origin, attempt_of, message_id_text
+from pulsar_retry.wire.properties import Origin, message_id_text, reconsume_times
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,10 +34,14 @@ if TYPE_CHECKING:
 
 
 class LetterMaker:
-    """Makes the letters of one subscription. Thread-safe. It sends nothing."""
+    """Makes the letters of one subscription. Thread-safe. It sends nothing.
+
+    Attributes:
+        plan: The plan of the subscription.
+    """
 
     def __init__(self, plan: Plan, clock: Clock = SYSTEM) -> None:
-        self._plan = plan
+        self.plan = plan
         self._clock = clock
         # Most callers use one of a few delays, so each is checked once.
         self._requests = lru_cache(64, typed=True)(partial(DelayRequest.of, plan))
@@ -49,7 +55,7 @@ class LetterMaker:
         try:
             return self._requests(delay, level)
         except TypeError:  # an unhashable value is not a valid delay; this raises the right error
-            return DelayRequest.of(self._plan, delay, level)
+            return DelayRequest.of(self.plan, delay, level)
 
     def retry(
         self,
@@ -66,8 +72,8 @@ class LetterMaker:
         """
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
-        letter = reconsumed(self._plan, request, raw.properties(), self.origin(raw), properties)
-        return raw, settling(letter, message, self._plan.subscription)
+        letter = reconsumed(self.plan, request, raw.properties(), self.origin(raw), properties)
+        return raw, settling(letter, message, self.plan.subscription)
 
     def usual(
         self, message: Any, delay: Duration | None, level: int | None
@@ -78,15 +84,44 @@ class LetterMaker:
             AlreadySettledError: the message was acknowledged or handed on.
             ConfigError: an argument is invalid.
         """
-        if getattr(message, "_pulsar_retry_span", None):
-            return None
         request = self.delay_request(delay, level)
         raw = _unsettled(message)
-        return None if raw.encryption_context() is not None else (raw, request)
+        return (raw, request) if may_be_usual(message, raw) else None
 
-    def remake(self, raw: Any, request: DelayRequest) -> Letter:
-        """Return the letter of `retry` for a raw message, without properties of the caller."""
-        return reconsumed(self._plan, request, raw.properties(), self.origin(raw), None)
+    def remake(self, raw: Any, request: Request) -> Letter:
+        """Return the letter of `retry` or `dead` for a raw message, as was requested."""
+        carried, origin = raw.properties(), self.origin(raw)
+        if isinstance(request, DelayRequest):
+            return reconsumed(self.plan, request, carried, origin, None)
+        return dead_lettered(
+            self.plan, carried, origin, reason=request.reason, details=request.details
+        )
+
+    def usual_dead(
+        self,
+        message: Any,
+        reason: str,
+        error: BaseException | None,
+        count: Callable[[Any], int | None],
+    ) -> tuple[Any, DeadRequest] | None:
+        """Return the raw *message* and the request, if C++ may make the dead letter; see `dead`.
+
+        *count* returns how often a raw message was reconsumed, or None if Python makes its letter.
+
+        Raises:
+            AlreadySettledError: the message was acknowledged or handed on.
+            ConfigError: an argument is invalid.
+        """
+        raw = _unsettled(message)
+        if not may_be_usual(message, raw) or (reconsumed := count(raw)) is None:
+            return None
+        details = FailureDetails(
+            checked_error(error),
+            1 + reconsumed + raw.redelivery_count(),
+            self._clock.now(),
+            publish_time(raw),
+        )
+        return raw, DeadRequest.of(self.plan, reason, details)
 
     def dead(
         self,
@@ -102,14 +137,15 @@ class LetterMaker:
             ConfigError: an argument is invalid.
         """
         raw = _unsettled(message)
-        details = FailureDetails(
-            checked_error(error), attempt_of(raw), self._clock.now(), publish_time(raw)
-        )
         carried, origin = raw.properties(), self.origin(raw)
-        letter = dead_lettered(
-            self._plan, carried, origin, custom=properties, reason=reason, details=details
+        attempt = 1 + reconsume_times(carried) + raw.redelivery_count()
+        details = FailureDetails(
+            checked_error(error), attempt, self._clock.now(), publish_time(raw)
         )
-        return raw, settling(letter, message, self._plan.subscription)
+        letter = dead_lettered(
+            self.plan, carried, origin, custom=properties, reason=reason, details=details
+        )
+        return raw, settling(letter, message, self.plan.subscription)
 
     def redelivered(self, raw: Any) -> Letter:
         """Return the dead letter of *raw*, whose redeliveries are used up.
@@ -117,11 +153,16 @@ class LetterMaker:
         Raises:
             UnicodeDecodeError: pulsar-client cannot read the message's properties.
         """
-        return dead_lettered(self._plan, raw.properties(), self.origin(raw))
+        return dead_lettered(self.plan, raw.properties(), self.origin(raw))
 
     def origin(self, raw: Any) -> Origin:
         """Return the topic, the id and the subscription that *raw* was delivered with."""
-        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self._plan.subscription)
+        return Origin(raw.topic_name(), message_id_text(raw.message_id()), self.plan.subscription)
+
+
+def may_be_usual(message: Any, raw: Any) -> bool:
+    """Tell whether C++ may make a letter of *message*: it has no span, and was not encrypted."""
+    return not getattr(message, "_pulsar_retry_span", None) and raw.encryption_context() is None
 
 
 def checked_error(error: Any) -> BaseException | None:

@@ -16,7 +16,7 @@ import _pulsar
 
 from pulsar_retry.consumer.handoff.making import deliver_at
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
-from pulsar_retry.letters.letter import DelayRequest
+from pulsar_retry.letters.letter import DeadRequest, DelayRequest
 from pulsar_retry.native.loading import native
 
 _log = logging.getLogger("pulsar_retry")
@@ -113,6 +113,7 @@ class NativeProducer(LetterProducer):
         sender = outcomes.sender(raw)
         self._send = sender.send
         self._retry = sender.retry
+        self._dead = sender.dead
 
     def is_out(self, job: int) -> bool:
         """Tell whether the letter of *job* is published."""
@@ -168,6 +169,15 @@ class NativeProducer(LetterProducer):
             now,
             flight,
         )
+        if job is None:
+            return False
+        self._started(flight, job)
+        return True
+
+    def dead(self, rule: Any, flight: Any, request: DeadRequest) -> bool:
+        """Do what `retry` does with a dead letter."""
+        self._outcomes.prepare()
+        job = self._dead(rule, flight.raw, flight.source, request.changes, flight)
         if job is None:
             return False
         self._started(flight, job)

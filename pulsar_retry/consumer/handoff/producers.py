@@ -34,8 +34,9 @@ _CREATION_BACKOFF = Exponential(0.1, 30)
 #: broker deletes a topic without subscriptions after a minute, which is much longer.
 _KEPT = 5.0
 
-#: The key of the producer of usual letters: the consumer's schema, and an identity.
+#: The keys of the producers of usual letters: the consumer's schema, and an identity or none.
 USUAL = (None, True)
+USUAL_DEAD = (None, False)
 
 _REFUSED = (
     "the broker refuses the letter ({size} bytes, delay {delay:g} s) by closing the connection, "
@@ -158,13 +159,17 @@ class LetterProducers:
             return None
         return slot.producer
 
-    def usual(self, topic: str) -> tuple[NativeProducer, float] | None:
-        """Return the producer of usual retry letters in C++, and the longest delay it may send.
+    def usual(
+        self, topic: str, key: tuple[None, bool] = USUAL
+    ) -> tuple[NativeProducer, float] | None:
+        """Return the producer of usual letters in C++, and the longest delay it may send.
 
         None: it is not open, or letters have been refused.
         """
-        slot = self._slots.get((topic, USUAL))
+        slot = self._slots.get((topic, key))
         if slot is None or slot.refusals or not isinstance(slot.producer, NativeProducer):
+            return None
+        if self._is_due(slot):
             return None
         return slot.producer, slot.proven
 

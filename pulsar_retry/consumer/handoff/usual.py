@@ -1,4 +1,4 @@
-"""Hands on the usual retry letters, whose properties are made in C++."""
+"""Hands on the usual letters, whose properties are made in C++."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pulsar_retry.consumer.handoff.flight import InFlightLetter
+from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.consumer.handoff.native import NativeProducer
-from pulsar_retry.consumer.handoff.producers import USUAL
+from pulsar_retry.consumer.handoff.producers import USUAL, USUAL_DEAD
 from pulsar_retry.errors import ConsumerClosedError
-from pulsar_retry.letters.letter import DelayRequest
+from pulsar_retry.letters.letter import DelayRequest, Request
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
+from pulsar_retry.wire.codecs import OF_A_FAILURE
 from pulsar_retry.wire.names import logical
 
 #: A producer, and the longest delay that its topic has accepted.
@@ -24,25 +25,42 @@ _MAX_COUNT = 2**31 - 1
 
 
 class UsualLetters:
-    """What the usual retry letters of a subscription have, which C++ makes. Thread-safe.
+    """What the usual letters of a subscription have, which C++ makes. Thread-safe.
 
     Attributes:
-        rule: What `NativeProducer.retry` needs.
+        rule: What `NativeProducer.retry` and `NativeProducer.dead` need.
     """
 
     def __init__(self, module: Any, plan: Plan) -> None:
         """Make it for a plan with retries."""
         assert plan.topics is not None  # noqa: S101 - the caller has checked
         assert plan.policy is not None  # noqa: S101 - a plan with topics has a policy
-        self._topic = plan.topics.retry
+        self._topics = plan.topics
         most = min(plan.policy.max_redeliver_count, _MAX_COUNT)
         levels = plan.levels.delays
-        self.rule = module.Rule(self._topic, plan.subscription, most, levels, plan.naming.is_tdmq)
+        self.rule = module.Rule(
+            plan.topics.retry,
+            plan.subscription,
+            most,
+            levels,
+            plan.naming.is_tdmq,
+            tuple(OF_A_FAILURE),
+        )
         self._known: set[str] = set()
 
-    def producer(self, hand_off: HandOff) -> OpenProducer | None:
-        """Return the producer, if letters can be made in C++ now: it is open, for example."""
-        return hand_off.producers.usual(self._topic)
+    def producer(self, hand_off: HandOff, request: Request) -> OpenProducer | None:
+        """Return the producer, if the letter can be made in C++ now: it is open, for example."""
+        if isinstance(request, DelayRequest):
+            return hand_off.producers.usual(self._topics.retry)
+        return hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD)
+
+    def count(self, hand_off: HandOff, raw: Any) -> int | None:
+        """Return how often *raw* was reconsumed; None if its dead letter is made in Python now."""
+        # Without a producer in C++, the message may be none of pulsar-client's.
+        if hand_off.producers.usual(self._topics.dead_letter, USUAL_DEAD) is None:
+            return None
+        count: int | None = self.rule.count(raw)
+        return count
 
     def hand_on(
         self,
@@ -50,11 +68,12 @@ class UsualLetters:
         found: OpenProducer | None,
         raw: Any,
         source: Any,
-        request: DelayRequest,
+        request: Request,
         *,
         was_letter: bool,
         waits: bool,
         ended: Callable[[], None] | None = None,
+        keep: Keep | None = None,
     ) -> Future[None] | None:
         """Do what `HandOff.hand_on` does with a usual letter; otherwise return None.
 
@@ -65,25 +84,30 @@ class UsualLetters:
             ConsumerClosedError: the consumer is closed.
         """
         flight = InFlightLetter(hand_off, raw, source, None, was_letter=was_letter)
-        flight.request, flight.ended = request, ended
+        flight.request, flight.ended, flight.keep = request, ended, keep
         if not hand_off.permits.take(flight.size):
             if not waits:
                 return None
             hand_off.permits.acquire(flight.size)
-            found = self.producer(hand_off)  # it may be another one now
+            found = self.producer(hand_off, request)  # it may be another one now
         if found is None or hand_off.closed:
             hand_off.permits.release(1, flight.size)
             if hand_off.closed:
                 raise ConsumerClosedError("the consumer is closed")
             return None
         flight.producer, longest = found
-        flight.key = USUAL
+        is_retry = isinstance(request, DelayRequest)
+        flight.key = USUAL if is_retry else USUAL_DEAD
         hand_off.flights[flight] = True
         try:
             hand_off.expect_receipts()
             flight.deadline = hand_off.clock.monotonic() + hand_off.patience
-            now = hand_off.clock.time()
-            if not flight.producer.retry(self.rule, flight, request, longest, now):
+            if isinstance(request, DelayRequest):
+                now = hand_off.clock.time()
+                is_sent = flight.producer.retry(self.rule, flight, request, longest, now)
+            else:
+                is_sent = flight.producer.dead(self.rule, flight, request)
+            if not is_sent:
                 del hand_off.flights[flight]
                 hand_off.permits.release(1, flight.size)
                 self._know(raw.topic_name())

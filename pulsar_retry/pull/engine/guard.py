@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.policy.outcomes import Defer, Reject
-from pulsar_retry.pull.engine.origin import origin_key
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.rules.quarantine import CRASH_LOOP, Quarantine, crashes_of
@@ -122,7 +122,7 @@ class HandlerGuard:
         Raises:
             Reject: the message is in quarantine.
         """
-        key = origin_key(message)
+        key = facts_of(message).key
         claims = self._claim(key)
         try:
             self._check(message, claims)

@@ -21,6 +21,7 @@ from pulsar_retry.errors import (
     WorkerCrashedError,
     shown,
 )
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
@@ -30,7 +31,6 @@ from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending
 from pulsar_retry.pull.engine.ordered import OrderedLanes
-from pulsar_retry.pull.engine.origin import chain_key, first_published_at, origin_key
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
 from pulsar_retry.pull.engine.work_queue import Item, Slot, Work, WorkQueue
@@ -226,12 +226,13 @@ class Settler:
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
-        count = reconsume_times(work.message.properties())
+        facts = facts_of(work.message)
+        count = reconsume_times(facts.properties)
         if self._nacks and work.message.message_id().batch_index() < 0:
             asked_for = work.entry is not None and work.entry.comes_again
             count += max(0, self.handover.redeliveries(work.message) - asked_for)
         if not self.own_letters.is_empty:
-            count = max(count, self.own_letters.failures(chain_key(work.message)))
+            count = max(count, self.own_letters.failures(facts.chain))
         return count + (work.entry.retries if work.entry is not None else 0)
 
     def hand_on(self, work: Work, *, letter: bool) -> None:
@@ -260,9 +261,9 @@ class Settler:
             failures, delay = attempt, 0.0
         else:
             return _Verdict(action, attempt, suspended)
-        key = chain_key(work.message)
-        self.own_letters.failed(key, failures, delay)
-        stamp = self.own_letters.stamp(key, work.message.properties())
+        facts = facts_of(work.message)
+        self.own_letters.failed(facts.chain, failures, delay)
+        stamp = self.own_letters.stamp(facts.chain, facts.properties)
         return _Verdict(action, attempt, failures=failures, stamp=stamp)
 
     def _carry_out(
@@ -306,7 +307,7 @@ class Settler:
         self, work: Work, kind: str, future: Future[None], verdict: _Verdict
     ) -> Future[None]:
         """Return *future*, the result of a hand-off, and note its letter when that is published."""
-        key = chain_key(work.message)
+        key = facts_of(work.message).chain
 
         def ended(future: Future[None]) -> None:
             error = future.exception()
@@ -349,12 +350,12 @@ class Settler:
         if own.is_empty:
             return False
         if self._nacks:  # after a seek the count begins at 0, and the message must be handled
-            return message.redelivery_count() > 0 and own.is_dead(chain_key(message))
+            return message.redelivery_count() > 0 and own.is_dead(facts_of(message).chain)
         if not self.handover.is_letter(message):
             return False
-        properties = message.properties()
-        stamp = stamp_of(properties)
-        return own.supersede(chain_key(message), reconsume_times(properties), stamp)
+        facts = facts_of(message)
+        count, stamp = reconsume_times(facts.properties), stamp_of(facts.properties)
+        return own.supersede(facts.chain, count, stamp)
 
     def _retry_without_letter(
         self, work: Work, delay: float, failure: Failure, attempt: int
@@ -378,7 +379,7 @@ class Settler:
         The count of its retries in a lane is remembered for a while. For *cut*, see `Handover.cut`.
         """
         if work.entry is not None and work.entry.retries > 0:
-            self.own_letters.failed(chain_key(work.message), self._failures(work))
+            self.own_letters.failed(facts_of(work.message).chain, self._failures(work))
         if not self.handover.comes_by_itself(work.message, cut):
             self.handover.ask_back_later(work.message)()
         self._work_queue.settled(work)
@@ -445,12 +446,8 @@ def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
         wrapped = HandlerError(f"the handler raised {error!r}")
         wrapped.__cause__ = error
         error = wrapped
-    return Failure(
-        error,
-        when=now,
-        age=now - first_published_at(work.message),
-        key=origin_key(work.message),
-    )
+    facts = facts_of(work.message)
+    return Failure(error, when=now, age=now - facts.published, key=facts.key)
 
 
 def _is_chosen(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import _pulsar
 import pytest
@@ -12,11 +13,18 @@ from hypothesis import strategies as st
 import pulsar_retry as pr
 from pulsar_retry.consumer import duplicates
 from pulsar_retry.letters.identity import gives_identity
-from pulsar_retry.letters.letter import DelayRequest, reconsumed
+from pulsar_retry.letters.letter import (
+    DeadRequest,
+    DelayRequest,
+    FailureDetails,
+    dead_lettered,
+    reconsumed,
+)
 from pulsar_retry.letters.plan import Plan
 from pulsar_retry.native.loading import native
 from pulsar_retry.policy.backoff import Fixed
 from pulsar_retry.policy.levels import DelayLevels
+from pulsar_retry.wire.codecs import OF_A_FAILURE
 from pulsar_retry.wire.names import LetterTopics, Naming, logical
 from pulsar_retry.wire.properties import FAILURE, Origin
 
@@ -29,6 +37,7 @@ TOPIC = "persistent://public/default/orders"
 LETTERS = LetterTopics(f"{TOPIC}-billing-RETRY", f"{TOPIC}-billing-DLQ")
 LEVELS = DelayLevels.parse("1s 5s 10s 30s 1m")
 MOST = 16
+NAMES = tuple(OF_A_FAILURE)
 
 
 class Raw:
@@ -108,7 +117,7 @@ def test_both_make_the_same_letter(carried, request, topic, producer, message_id
     """Where C++ makes a letter, Python makes the same, with an identity, and to the retry topic."""
     plan = plan_of(naming)
     rule = native().module.Rule(
-        LETTERS.retry, plan.subscription, MOST, plan.levels.delays, plan.naming.is_tdmq
+        LETTERS.retry, plan.subscription, MOST, plan.levels.delays, plan.naming.is_tdmq, NAMES
     )
     rule.topic(topic, logical(topic))
     made = rule.retried(
@@ -127,6 +136,47 @@ def test_both_make_the_same_letter(carried, request, topic, producer, message_id
         assert (letter.properties, letter.delay) == made
     elif re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0")):
         assert not usual, "the usual letter should be made in C++"
+
+
+failed_ones = st.builds(
+    lambda carried, more: carried | more,
+    carried_ones,
+    st.dictionaries(
+        st.sampled_from(["FAILURE_REASON", "FAILURE_STAMP", "FAILURE_NEW", *sorted(OF_A_FAILURE)]),
+        texts,
+        max_size=1,
+    ),
+)
+moments = st.floats(0, 2e9).map(lambda each: datetime.fromtimestamp(each, UTC))
+errors = st.one_of(st.none(), texts.map(ValueError))
+
+
+@given(
+    carried=failed_ones,
+    topic=topics,
+    message_id=ids,
+    naming=st.sampled_from(Naming),
+    reason=texts,
+    details=st.builds(FailureDetails, errors, st.integers(1, 99), moments, moments),
+)
+def test_both_make_the_same_dead_letter(carried, topic, message_id, naming, reason, details):
+    """Of each message that has not failed before, C++ and Python make the same dead letter."""
+    plan = plan_of(naming)
+    rule = native().module.Rule(
+        LETTERS.retry, plan.subscription, MOST, LEVELS.delays, naming.is_tdmq, NAMES
+    )
+    rule.topic(topic, logical(topic))
+    request = DeadRequest.of(plan, reason, details)
+    made = rule.buried(carried, topic, message_id, request.changes)
+    origin = Origin(topic, message_id, "billing")
+    letter = dead_lettered(plan, carried, origin, reason=reason, details=details)
+    has_failed = any(each.startswith("FAILURE_") or each in OF_A_FAILURE for each in carried)
+    usual = not has_failed and re.fullmatch("[0-9]{1,9}", carried.get("RECONSUMETIMES", "0"))
+    assert (made is not None) == bool(usual)
+    if made is not None:
+        assert (letter.properties, letter.topic) == (made, request.topic)
+        facts = [(each.dead, each.delay, each.attempt, each.error) for each in (letter, request)]
+        assert facts[0] == facts[1]
 
 
 def is_text(data):
@@ -155,7 +205,7 @@ def test_text(data):
 
 def test_large_properties():
     """Python makes them: they may be too large for a message."""
-    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0)
+    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0, NAMES)
     rule.topic(TOPIC, TOPIC)
     arguments = (TOPIC, "1:2:-1", "standalone-0-1", 1.0, -1)
     assert rule.retried({"user": "x" * 1000}, *arguments)
@@ -164,7 +214,7 @@ def test_large_properties():
 
 def test_an_unknown_topic():
     """Which topic a partition belongs to, Python has to say once."""
-    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0)
+    rule = native().module.Rule(LETTERS.retry, "billing", MOST, LEVELS.delays, 0, NAMES)
     arguments = ({}, f"{TOPIC}-partition-0", "1:2:0", "standalone-0-1", 1.0, -1)
     assert rule.retried(*arguments) is None
     rule.topic(f"{TOPIC}-partition-0", TOPIC)

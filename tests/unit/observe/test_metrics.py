@@ -41,7 +41,7 @@ def test_a_scrape_reads_what_was_counted(names: dict[str, str]) -> None:
     ledger, registry = BOOK.ledger(**names), prometheus_client.CollectorRegistry()
     ledger.messages.count += 3
     ledger.count("dead_letters", "invalid")
-    ledger.done(2, 0.7)
+    ledger.all_done([(2, 0.7)])
     sources = Source(inflight=2, load_ratio=0.5), Source(inflight=3, load_ratio=0.25)
     for source in sources:
         ledger.attach(source)
@@ -148,9 +148,9 @@ watch, source = Watch.of("orders", "billing"), Source()
 watch.ledger.attach(source)
 watch.ledger.messages.count += int(sys.argv[1])
 for _ in range(int(sys.argv[1])):
-    watch.ledger.done(2, 0.7)
+    watch.ledger.all_done([(2, 0.7)])
 time.sleep(0.1)
-watch.ledger.done(3, 0.7)
+watch.ledger.all_done([(3, 0.7)])
 if os.fork() == 0:
     watch = Watch.of("orders", "billing")
     watch.ledger.messages.count += 100
@@ -253,7 +253,7 @@ def handle():
     ledger = book.ledger("orders", "billing")
     for _ in range(5):
         ledger.messages.count += 1
-        ledger.done(1, 0.1)
+        ledger.all_done([(1, 0.1)])
 
 handle()
 assert (5, 5) == total(), total()

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.engine.origin import origin_key
+from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.pull.engine.ward import Ward
 from pulsar_retry.testing import MemoryBroker
 from support.pull.handling import Notes
@@ -147,8 +147,8 @@ def test_suspects_are_handled_alone(memory: MemoryBroker, tmp_path: Path, shell:
         memory.send("orders", payload)
     for message in memory.messages("orders"):
         if message.data().startswith(b"suspect"):
-            store.claim(origin_key(message))
-            store.claim(origin_key(message))
+            store.claim(facts_of(message).key)
+            store.claim(facts_of(message).key)
     handler: Any = handle if shell == "threads" else handle_async
     with memory.client().subscriber(
         "orders", "billing", handler, quarantine=pr.Quarantine(store=store), concurrency=12

@@ -47,6 +47,33 @@ def test_callbacks_are_called_once() -> None:
     assert ["before", "after"] == called
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("waited_for", [False, True])
+def test_each_callback_is_called_once(fails: bool, waited_for: bool) -> None:
+    """One or more, before or after somebody waits, at a success and at a failure."""
+    called: list[int] = []
+    future = LetterFuture()
+    for number in range(3):
+        future.add_done_callback(lambda _, number=number: called.append(number))
+        if number == 0 and waited_for:
+            with pytest.raises(TimeoutError):
+                future.result(0)
+    if fails:
+        future.set_exception(ValueError("no"))
+    else:
+        future.succeed()
+    assert [0, 1, 2] == called
+
+
+def test_a_callback_that_raises(caplog: pytest.LogCaptureFixture) -> None:
+    """The error is logged as for any future, and the future is done."""
+    future = LetterFuture()
+    future.add_done_callback(lambda _: 1 // 0)
+    future.succeed()
+    assert future.done()
+    assert ["concurrent.futures"] == [record.name for record in caplog.records]
+
+
 def test_the_standard_library_waits_for_it() -> None:
     """`wait`, `as_completed` and asyncio know what to do with it."""
     futures = [LetterFuture() for _ in range(3)]

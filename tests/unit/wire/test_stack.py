@@ -6,6 +6,7 @@ import traceback
 
 import pytest
 
+from pulsar_retry.wire import stack
 from pulsar_retry.wire.stack import formatted
 
 
@@ -78,21 +79,23 @@ CASES += [recursive, group, not_code, empty]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("most", [1, 3, 30])
-def test_the_text_is_pythons(case, most):
+def test_the_text_is_pythons(case, most, monkeypatch):
     """The first time, and with other values from the same place."""
+    monkeypatch.setattr(stack, "MAX_FRAMES", most)
+    monkeypatch.setattr(stack, "_places", {})
     for number in (0, 1, 2, 50):
         try:
             case(number)
         except Exception as error:
             wanted = "".join(traceback.format_exception(error, limit=-most))
-            found = formatted(error, most)
+            found = formatted(error)
         assert wanted == found
 
 
 def test_an_error_that_was_not_raised():
     """It has no frames."""
     error = ValueError("made")
-    assert "".join(traceback.format_exception(error)) == formatted(error, 30)
+    assert "".join(traceback.format_exception(error)) == formatted(error)
 
 
 def test_many_places():
@@ -104,4 +107,4 @@ def test_many_places():
         with pytest.raises(ValueError, match=str(number)) as caught:
             space["raises"]()
         wanted = "".join(traceback.format_exception(caught.value, limit=-30))
-        assert wanted == formatted(caught.value, 30)
+        assert wanted == formatted(caught.value)

@@ -14,12 +14,14 @@ import pytest
 import pulsar_retry as pr
 from pulsar_retry.consumer.handoff.making import LetterMaker
 from pulsar_retry.native.loading import native
+from pulsar_retry.observe.counting import BOOK
 from support.reading import (
     FROM_START,
     RETRYING,
     SOON,
     SUBSCRIPTION,
     eventually,
+    read_all,
     receive_all,
 )
 
@@ -57,18 +59,23 @@ def test_it_is_used(client, topic):
     assert type(slot.producer).__name__ == "NativeProducer"
 
 
-@pytest.mark.parametrize("shell", ["sync", "asyncio"])
-def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, monkeypatch):
-    """The first letter opens the producer, the second tells C++ the topic; no more are Python's."""
-    made = []
-    maker = LetterMaker.retry, LetterMaker.remake
-    for each in maker:
+@pytest.fixture
+def made(monkeypatch):
+    """Collect the letters that Python makes."""
+    letters = []
+    for each in (LetterMaker.retry, LetterMaker.dead, LetterMaker.remake):
 
         def make(*arguments, each=each):
-            made.append(each)
+            letters.append(each)
             return each(*arguments)
 
         monkeypatch.setattr(LetterMaker, each.__name__, make)
+    return letters
+
+
+@pytest.mark.parametrize("shell", ["sync", "asyncio"])
+def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, made):
+    """The first letter opens the producer, the second tells C++ the topic; no more are Python's."""
     fill(client, topic, 5)
     if shell == "sync":
         consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
@@ -87,6 +94,63 @@ def test_usual_letters_are_made_in_cpp(broker, client, topic, shell, monkeypatch
         again = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
     assert 2 == len(made)
     assert ["1"] * 5 == [again.receive(SOON).properties()["RECONSUMETIMES"] for _ in range(5)]
+
+
+@pytest.mark.parametrize("shell", ["sync", "asyncio"])
+def test_usual_dead_letters_are_made_in_cpp(broker, client, topic, shell, made):
+    """As many as of retry letters are made in Python, and all say the same about the failure."""
+    fill(client, topic, 5)
+    error = ValueError("no amount")
+    if shell == "sync":
+        consumer = client.subscribe(topic, SUBSCRIPTION, **RETRYING)
+        for _ in range(5):
+            consumer.dead_letter(consumer.receive(SOON), reason="invalid", error=error)
+    else:
+
+        async def give_up():
+            async with pr.asyncio.Client(broker.service_url, logger=QUIET) as own:
+                consumer = await own.subscribe(topic, SUBSCRIPTION, **RETRYING)
+                for _ in range(5):
+                    message = await consumer.receive(SOON)
+                    await consumer.dead_letter(message, reason="invalid", error=error)
+
+        asyncio.run(give_up())
+    assert 2 == len(made)
+    assert_alike(read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5))
+
+
+def test_a_subscriber_s_dead_letters_are_made_in_cpp(client, topic, made):
+    """Those of a first failure that is not retried, counted under their reason."""
+    fill(client, topic, 5)
+
+    def handle(message):
+        raise ValueError("no amount")
+
+    policy = pr.RetryPolicy(dead_letter_on=(ValueError,))
+    with client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=policy):
+        assert_alike(read_all(client, f"{topic}-{SUBSCRIPTION}-DLQ", 5))
+    assert 1 >= len(made)
+    ledger = BOOK.ledger(topic, SUBSCRIPTION)
+    with ledger.lock:
+        assert {"not-retryable": 5} == ledger.tally("dead_letters").counts
+
+
+def assert_alike(letters):
+    """Check that letters say the same, apart from their times and origins."""
+    found = [
+        {
+            name: text
+            for name, text in letter.properties().items()
+            if not name.startswith("ORIGIN_") and name not in ("FAILURE_TIME", "FAILURE_HISTORY")
+        }
+        for letter in letters
+    ]
+    assert found[1:] == found[:1] * (len(found) - 1)
+    names = {"FAILURE_REASON", "FAILURE_ERROR", "FAILURE_MESSAGE", "FAILURE_PUBLISH_TIME"}
+    assert names <= set(found[0])
+    for letter in letters:
+        failure = pr.DeadLetter.of(letter).failure
+        assert [(1, failure.when)] == [(each.number, each.when) for each in failure.history]
 
 
 def test_every_form_of_message(client, topic):

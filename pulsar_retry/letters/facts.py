@@ -1,0 +1,54 @@
+"""What a received message says about its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pulsar_retry.letters.identity import of_message
+from pulsar_retry.wire.codecs import read_published
+from pulsar_retry.wire.names import logical
+from pulsar_retry.wire.properties import REAL_TOPIC, Origin, message_id_text, origin_message_id
+
+
+class Facts:
+    """What a message says about its origin. Each look at a raw message costs microseconds.
+
+    Attributes:
+        properties: The properties of the message.
+        topic: The full name of the topic that it was delivered from.
+        message_id: Its id, as letters write it.
+        sent: When it was published.
+        key: The identity of the message, which all of its letters share.
+        chain: The same, but a redrive begins a new one, and properties that an application has
+            copied from other messages are not part of it.
+    """
+
+    __slots__ = ("chain", "key", "message_id", "properties", "sent", "topic")
+
+    def __init__(self, message: Any) -> None:
+        self.properties: Mapping[str, str] = message.properties()
+        self.topic: str = message.topic_name()
+        self.message_id = message_id_text(message.message_id())
+        origin = origin_message_id(self.properties) or self.message_id
+        self.key = f"{self.properties.get(REAL_TOPIC) or logical(self.topic)} {origin}"
+        self.chain = of_message(message, self.properties) or self.key
+        self.sent = datetime.fromtimestamp(message.publish_timestamp() / 1000, UTC)
+
+    @property
+    def published(self) -> datetime:
+        """When the message was first published; for other clients' letters, the letter's time."""
+        return read_published(self.properties) or self.sent
+
+    def origin(self, subscription: str) -> Origin:
+        """Return the origin of a letter that *subscription* makes of the message."""
+        return Origin(self.topic, self.message_id, subscription)
+
+
+def facts_of(message: Any) -> Facts:
+    """Return the facts about a message, which it keeps."""
+    facts: Facts | None = getattr(message, "_facts", None)
+    if facts is None:
+        facts = message._facts = Facts(message)  # noqa: SLF001 - a mark of this package
+    return facts
