@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import attrs
 
@@ -42,13 +42,26 @@ class CompressionMember(Protocol):
         """The name of the member."""
 
 
-def _compression(value: Any) -> Any:
-    """Return the name of a member of `pulsar.CompressionType`, and other values as they are."""
-    name = getattr(value, "name", value)
-    return name.lower() if isinstance(name, str) else value
+#: What the options accept.
+CompressionLike = Compression | CompressionMember
 
 
-def _properties(value: Any) -> dict[str, str]:
+def _compression(value: CompressionLike) -> Compression:
+    """Return the name of a type of compression; its member of `pulsar.CompressionType` has it.
+
+    Raises:
+        ConfigError: there is no such type.
+    """
+    member = getattr(value, "name", value)
+    name = member.lower() if isinstance(member, str) and member is not value else value
+    for each in get_args(Compression):
+        if name == each:
+            return cast("Compression", each)
+    accepted = ", ".join(f'"{each}"' for each in get_args(Compression))
+    raise ConfigError.bad("compression_type", value, accepted)
+
+
+def _properties(value: Mapping[str, str]) -> dict[str, str]:
     accepted = "a mapping of names to values, both str"
     if not isinstance(value, Mapping) or not all(
         isinstance(each, str) for pair in value.items() for each in pair
@@ -85,20 +98,12 @@ class ProducerOptions:
         ConfigError: a value is invalid.
     """
 
-    compression_type: Compression | CompressionMember = attrs.field(
-        default="none", converter=_compression
-    )
+    compression_type: Compression = attrs.field(default="none", converter=_compression)
     chunking_enabled: bool = True
     properties: Mapping[str, str] = attrs.field(factory=dict, converter=_properties, hash=False)
     encryption_key: str | None = None
     crypto_key_reader: Any = None
     arguments: Callable[[str], Mapping[str, Any]] | None = None
-
-    @compression_type.validator
-    def _check_compression(self, _attribute: Any, value: Any) -> None:
-        if value not in get_args(Compression):
-            accepted = ", ".join(f'"{each}"' for each in get_args(Compression))
-            raise ConfigError.bad("compression_type", value, accepted)
 
     def __attrs_post_init__(self) -> None:
         """Check the other values."""

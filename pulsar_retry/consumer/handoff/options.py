@@ -20,7 +20,7 @@ def arguments_of(options: ProducerOptions, topic: str) -> dict[str, Any]:
     """
     given: dict[str, Any] = {"chunking_enabled": options.chunking_enabled}
     if options.compression_type != "none":
-        given["compression_type"] = _COMPRESSION[str(options.compression_type)]
+        given["compression_type"] = _COMPRESSION[options.compression_type]
     if options.properties:
         given["properties"] = dict(options.properties)
     if options.encryption_key is not None:
