@@ -96,7 +96,7 @@ def make_plan(
         # Other types have no limit at the broker. With an acknowledgement time-out the count of
         # unsettled messages is too high, because redeliveries are not reported to the consumer.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
-        letter_producers=_producers(
+        letter_producers=letter_producers(
             policy,
             crypto_key_reader,
             letter_encryption_key,
@@ -107,7 +107,7 @@ def make_plan(
     )
 
 
-def _producers(
+def letter_producers(
     policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any, *, retry: bool
 ) -> LetterProducerOptions:
     """Return how letters are published, with the keys that encrypt them.
