@@ -59,19 +59,23 @@ class Run:
     @property
     def line(self) -> str:
         """The row of the table."""
-        what = ", ".join(f"[{each.removeprefix('tests/')}](../{each})" for each in self.paths)
+        what = ", ".join(f"`{each.removeprefix('tests/')}`" for each in self.paths)
         result = f"{self.passed} passed"
         result += f", {self.skipped} skipped" * (self.skipped > 0)
         result += f", **{self.failed} failed**" * (self.failed > 0)
-        cells = [f"`{self.environment}`", self.broker, self.client, self.python, self.spark]
+        cells = [_named(self.environment), self.broker, self.client, self.python, self.spark]
         return f"| {' | '.join([*cells, what, result, self.day])} |"
+
+
+def _named(environment: str) -> str:
+    return f"[`{environment}`](../tox.ini)"
 
 
 def written(page: str, run: Run) -> str:
     """Return *page* with the row of *run* in its table, which is sorted."""
     found = _TABLE.search(page)
     assert found is not None
-    head = f"| `{run.environment}` |"
+    head = f"| {_named(run.environment)} |"
     lines = [line for line in found[2].splitlines() if not line.startswith(head)]
     rows = "".join(f"{line}\n" for line in sorted([*lines, run.line]))
     return _TABLE.sub(lambda match: f"{match[1]}{rows}{match[3]}", page)

@@ -34,7 +34,7 @@ def test_a_run_replaces_the_row_of_its_environment() -> None:
     other = attrs.evolve(RUN, environment="client39", client="3.9.0", skipped=2, failed=1)
     page = written(written(EMPTY, RUN), other)
     again = written(page, attrs.evolve(RUN, passed=8))
-    row = "| `py312` | - | 3.13.0 | 3.12.1 | - | [unit](../tests/unit) | 7 passed | 2026-01-31 |"
+    row = "| [`py312`](../tox.ini) | - | 3.13.0 | 3.12.1 | - | `unit` | 7 passed | 2026-01-31 |"
     assert [
         row.replace("py312", "client39")
         .replace("3.13.0", "3.9.0")
@@ -45,7 +45,7 @@ def test_a_run_replaces_the_row_of_its_environment() -> None:
 
 def test_each_row_is_of_an_environment_that_exists() -> None:
     """And each says what was run."""
-    rows = re.findall(r"^\| `(\S+)` \|.*\]\(\.\./tests/", PAGE.read_text("utf-8"), re.MULTILINE)
+    rows = re.findall(r"^\| \[`(\S+)`\]\(\.\./tox\.ini\) \|", PAGE.read_text("utf-8"), re.MULTILINE)
     assert rows
     assert set(rows) <= environments()
     assert {"unit", "py314", "pulsar40", "spark35"} <= environments()
