@@ -56,6 +56,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.policy.decide import decide
     from pulsar_retry.policy.explain import Schedule, Step, explain
     from pulsar_retry.policy.jitter import Jitter
+    from pulsar_retry.policy.letter_producers import ProducerOptions
     from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
     from pulsar_retry.policy.outcomes import Defer, Drop, Failure, Outcome, Reject, Retry
     from pulsar_retry.policy.retry import RetryPolicy
@@ -126,6 +127,7 @@ __all__ = [
     "MetricsServer",
     "Naming",
     "Outcome",
+    "ProducerOptions",
     "PulsarRetryError",
     "Quarantine",
     "RedriveError",

@@ -94,6 +94,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "explain",
     ),
     "policy.jitter": ("Jitter",),
+    "policy.letter_producers": ("ProducerOptions",),
     "policy.levels": (
         "DEFAULT_DELAY_LEVELS",
         "DelayLevels",

@@ -96,6 +96,9 @@ class Client(consumer_client.Client):
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
         dedupe_letters: int = DEFAULT_MOST,
+        crypto_key_reader: pulsar.CryptoKeyReader | None = None,
+        letter_encryption_key: str | None = None,
+        plain_letters: bool = False,
         hooks: Hooks | None = None,
     ) -> Subscriber:
         """Return a subscriber that calls *handler* with every message; the caller must start it.
@@ -149,6 +152,10 @@ class Client(consumer_client.Client):
                 has failed.
             dedupe_letters: How many letters are remembered to recognize duplicates
                 (`Client.subscribe`).
+            crypto_key_reader: Supplies the keys that decrypt messages, and encrypt letters.
+            letter_encryption_key: The name of the key that encrypts letters. With a key reader,
+                either this or *plain_letters* is required (`Client.subscribe`).
+            plain_letters: Publish letters unencrypted, although messages are decrypted.
             hooks: Functions that are called when something happens to a message. None: the
                 client's `hooks`.
 
@@ -182,6 +189,9 @@ class Client(consumer_client.Client):
                 consumer_name=consumer_name,
                 letter_send_timeout=letter_send_timeout,
                 dedupe_letters=dedupe_letters,
+                crypto_key_reader=crypto_key_reader,
+                letter_encryption_key=letter_encryption_key,
+                plain_letters=plain_letters,
                 hooks=hooks,
             )
         )
@@ -207,6 +217,9 @@ class Client(consumer_client.Client):
         prefetch: int = 16,
         schema: pulsar.schema.Schema = _BYTES,
         naming: NamingLike = Naming.PULSAR,
+        crypto_key_reader: pulsar.CryptoKeyReader | None = None,
+        letter_encryption_key: str | None = None,
+        plain_letters: bool = False,
     ) -> list[Delivery]:
         """Pull messages once, for the caller to settle: Pub/Sub's synchronous pull.
 
@@ -234,6 +247,9 @@ class Client(consumer_client.Client):
             prefetch: See `subscriber`.
             schema: See `subscriber`.
             naming: See `subscriber`.
+            crypto_key_reader: See `subscriber`.
+            letter_encryption_key: See `subscriber`.
+            plain_letters: See `subscriber`.
 
         Returns:
             The deliveries; an empty list if no message came.
@@ -257,6 +273,9 @@ class Client(consumer_client.Client):
             prefetch=prefetch,
             schema=schema,
             naming=naming,
+            crypto_key_reader=crypto_key_reader,
+            letter_encryption_key=letter_encryption_key,
+            plain_letters=plain_letters,
         )
         if deadline > lease.max_total:
             accepted = f"at most the lease's max_total={lease.max_total:g}"

@@ -8,6 +8,7 @@ import click
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
+from pulsar_retry.ops.migration import check_migration
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.subscription import Subscription
 from pulsar_retry.wire.names import Naming
@@ -29,7 +30,8 @@ _MARKS = {
 \b
 Examples:
   pulsar-retry doctor orders billing
-  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json""",
+  pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json
+  pulsar-retry doctor orders billing --pulsar5""",
 )
 @click.argument("topic")
 @click.argument("subscription")
@@ -46,6 +48,11 @@ Examples:
 @click.option(
     "--dead-letter-topic", metavar="TOPIC", help="The dead-letter topic.  [default: by --naming]"
 )
+@click.option(
+    "--pulsar5",
+    is_flag=True,
+    help="Check instead what keeps TOPIC from becoming a scalable topic of Pulsar 5.",
+)
 @json_option
 @cluster_options
 def command(
@@ -56,6 +63,7 @@ def command(
     naming: str,
     retry_letter_topic: str | None,
     dead_letter_topic: str | None,
+    pulsar5: bool,
     as_json: bool,
 ) -> int:
     """Check SUBSCRIPTION of TOPIC and its letter topics. Changes nothing.
@@ -63,6 +71,9 @@ def command(
     It checks the subscription's type, delayed delivery, what the broker may delete, the letter
     topics and their subscriptions, names of other dialects, permissions, and how far back a seek
     reaches. The exit code is 1 if there is an error among the results.
+
+    With --pulsar5 it lists each client, setting and letter that stops a migration to a scalable
+    topic (PIP-475), or that would be lost, as an error, and what will be different as a warning.
     """
     it = Subscription(
         cluster,
@@ -73,7 +84,7 @@ def command(
         dead_letter_topic=dead_letter_topic,
     )
     findings = []
-    for each in check_up(it):
+    for each in (check_migration if pulsar5 else check_up)(it):
         findings.append(each)
         if not as_json:
             mark, colour = _MARKS[each.verdict]

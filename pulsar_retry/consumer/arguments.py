@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import pulsar
 
 from pulsar_retry.errors import ConfigError
@@ -15,6 +15,7 @@ from pulsar_retry.policy.backoff import Backoff, Fixed
 from pulsar_retry.policy.checks import flag, not_blank, whole
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import Duration, seconds
+from pulsar_retry.policy.letter_producers import LetterProducerOptions, ProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming, NamingLike, TopicName, first_topic
 
@@ -95,15 +96,25 @@ def make_plan(
         # Other types have no limit at the broker. With an acknowledgement time-out the count of
         # unsettled messages is too high, because redeliveries are not reported to the consumer.
         max_unacked_messages=max_unacked_messages if shared and not ack_timeout else 0,
-        letter_options=_encryption(policy, crypto_key_reader, letter_encryption_key, plain_letters),
+        letter_producers=letter_producers(
+            policy,
+            crypto_key_reader,
+            letter_encryption_key,
+            plain_letters,
+            retry=enable_retry,
+        ),
         ordered=consumer_type != pulsar.ConsumerType.Shared,
     )
 
 
-def _encryption(
-    policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any
-) -> Mapping[str, Any]:
-    """Return the producer options that encrypt letters; empty if letters are not encrypted."""
+def letter_producers(
+    policy: DeadLetterPolicy | None, reader: Any, key: Any, plain: Any, *, retry: bool
+) -> LetterProducerOptions:
+    """Return how letters are published, with the keys that encrypt them.
+
+    Raises:
+        ConfigError: an argument about encryption is invalid, or missing.
+    """
     flag("plain_letters", plain)
     if key is not None and (not isinstance(key, str) or not key):
         raise ConfigError.bad("letter_encryption_key", key, "the name of a key, or None")
@@ -117,16 +128,34 @@ def _encryption(
             key,
             "None, unless there is a crypto_key_reader, and enable_retry or a dead_letter_policy",
         )
-    if reader is None or policy is None or plain:
-        return {}
-    if key is None:
+    if policy is None:
+        return LetterProducerOptions()
+    dead = _encrypted(policy.dead_letter_producer, reader, key)
+    letters = _encrypted(policy.retry_producer, reader, key)
+    in_plain = dead.encryption_key is None or (retry and letters.encryption_key is None)
+    if reader is not None and in_plain and not plain:
         raise ConfigError.bad(
             "letter_encryption_key",
             key,
             "the name of the key that encrypts letters, because there is a crypto_key_reader; or "
             "plain_letters=True, with which letters are readable at the broker",
         )
-    return {"encryption_key": key, "crypto_key_reader": reader}
+    return LetterProducerOptions(letters, dead)
+
+
+def _encrypted(options: ProducerOptions, reader: Any, key: str | None) -> ProducerOptions:
+    """Return *options* with the key and the reader of the subscription, where they have none.
+
+    Raises:
+        ConfigError: there is a key, but no reader.
+    """
+    key = options.encryption_key or key
+    if key is None:
+        return options
+    reader = options.crypto_key_reader or reader
+    if reader is None:
+        raise ConfigError.bad("encryption_key", key, "None, unless there is a crypto_key_reader")
+    return attrs.evolve(options, encryption_key=key, crypto_key_reader=reader)
 
 
 def _check_retry(topic: Any, receiver_queue_size: Any) -> None:

@@ -82,7 +82,7 @@ class Outbox:
                 watch=watch,
                 clock=clock,
                 new_message=client._new_message,  # noqa: SLF001
-                producer_options=plan.letter_options,
+                producer_options=plan.letter_producers,
                 # The messages of the broker in memory are not pulsar-client's.
                 natively=client._new_message is _pulsar.MessageBuilder,  # noqa: SLF001
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -11,6 +11,7 @@ from pulsar_retry.observe.hooks import Hooks
 from pulsar_retry.observe.watch import Watch
 from pulsar_retry.policy.backoff import Backoff
 from pulsar_retry.policy.dead_letter import DeadLetterPolicy
+from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.policy.levels import DelayLevels
 from pulsar_retry.wire.names import LetterTopics, Naming
 
@@ -38,7 +39,7 @@ class Plan:
         dedupe_letters: How many letters are remembered to recognize duplicates; 0: none.
         hooks: The functions to call when something happens to a message.
         max_unacked_messages: The broker's limit for the warning; 0: no warning.
-        letter_options: Arguments of `create_producer` for the letters' producers.
+        letter_producers: How retry letters and dead letters are published.
         ordered: Whether the messages of the topic, or of a key, are delivered in order.
     """
 
@@ -57,7 +58,7 @@ class Plan:
     dedupe_letters: int = DEFAULT_MOST
     hooks: Hooks | None = None
     max_unacked_messages: int = 0
-    letter_options: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    letter_producers: LetterProducerOptions = attrs.field(factory=LetterProducerOptions)
     ordered: bool = True
 
     @property

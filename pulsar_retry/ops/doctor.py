@@ -131,6 +131,7 @@ def _broker(target: Subscription, admin: AdminClient, _: Client) -> Iterator[Che
         minutes = minutes if own_value is None else int(own_value)
     yield from settings.of_expiry(namespace, minutes)
     yield from settings.of_broker(found, admin.broker_version())
+    yield from settings.of_read_batch(found)
 
 
 def _topics(target: Subscription) -> tuple[str, ...]:
@@ -142,16 +143,22 @@ def _waiting_letters(target: Subscription, admin: AdminClient, _: Client) -> Ite
     name = "waiting letters"
     if not admin.topics.exists(target.retry_letter_topic):
         return
-    most, lookahead = 0, _lookahead(admin)
-    for topic in admin.topics.partition_names(target.retry_letter_topic):
-        stats = admin.topics.stats(topic, precise=False)["subscriptions"].get(target.name)
-        waiting = stats["msgBacklog"] if stats else 0
-        most = max(most, waiting)
-        if 0 < lookahead <= waiting and keeps_later_waiting(
+    waiting = {
+        topic: stats["msgBacklog"] if stats else 0
+        for topic in admin.topics.partition_names(target.retry_letter_topic)
+        for stats in [admin.topics.stats(topic, precise=False)["subscriptions"].get(target.name)]
+    }
+    most, found = max(waiting.values()), None
+    with contextlib.suppress(AdminForbiddenError):
+        found = admin.broker_configuration()
+    yield from settings.of_stored_acks(found, most)
+    lookahead = int((found or {}).get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
+    for topic, count in waiting.items():
+        if 0 < lookahead <= count and keeps_later_waiting(
             _dues(admin, topic, target.name, lookahead), datetime.now(UTC)
         ):
             text = (
-                f"{waiting:,} on {topic}, and the first {lookahead:,} have the same delay: until "
+                f"{count:,} on {topic}, and the first {lookahead:,} have the same delay: until "
                 "the first is due, the broker does not read the letters behind them, even if "
                 "their delays are shorter; use different delays (jitter) or partitions, or set "
                 "delayedDeliveryFixedDelayDetectionLookahead=0"
@@ -170,14 +177,6 @@ def keeps_later_waiting(dues: list[datetime | None], now: datetime) -> bool:
     if len(known) < len(dues) or not known or known[0] <= now:
         return False
     return all(later > sooner - _TICK for sooner, later in pairwise(known))
-
-
-def _lookahead(admin: AdminClient) -> int:
-    try:
-        configuration = admin.broker_configuration()
-    except AdminForbiddenError:
-        return _LOOKAHEAD
-    return int(configuration.get("delayedDeliveryFixedDelayDetectionLookahead", _LOOKAHEAD))
 
 
 def _dues(admin: AdminClient, topic: str, name: str, lookahead: int) -> list[datetime | None]:

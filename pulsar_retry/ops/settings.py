@@ -13,6 +13,7 @@ from pulsar_retry.policy.levels import DEFAULT_DELAY_LEVELS, DelayLevels
 _BUCKETS = "BucketDelayedDeliveryTrackerFactory"
 #: The first releases in which this tracker loses no letters, one for each release line.
 _FIXED_IN = ((4, 0, 13), (4, 2, 4))
+_RANGES, _BATCH = "managedLedgerMaxUnackedRangesToPersist", "dispatcherMaxReadBatchSize"
 _WHEN_IDLE = "delete_when_no_subscriptions"
 _LEVELS = DelayLevels.parse(DEFAULT_DELAY_LEVELS).delays
 
@@ -121,6 +122,36 @@ def of_broker(settings: Mapping[str, str] | None, version: str) -> Iterator[Chec
         yield CheckResult("delay tracker", "error", text)
     else:
         yield CheckResult("delay tracker", "ok", tracker or "the default one")
+
+
+def of_stored_acks(settings: Mapping[str, str] | None, waiting: int) -> Iterator[CheckResult]:
+    """Check whether the broker stores the acknowledgements of *waiting* letters of one topic.
+
+    Letters are acknowledged in the order of their due times, which leaves gaps. The default is
+    10,000 before Pulsar 5.0, and 200,000 since.
+    """
+    name = "stored acks"
+    if settings is None:
+        yield _hidden(name, _RANGES)
+        return
+    if (most := int(settings.get(_RANGES, 0) or 0)) <= 0:
+        return
+    if waiting > most:
+        text = (
+            f"{waiting:,} letters wait on one topic, and the broker stores {most:,} acknowledged "
+            f"ranges: after a restart it may deliver some of them again ({_RANGES}; Pulsar 5.0 "
+            "has 200,000)"
+        )
+        yield CheckResult(name, "warning", text)
+    else:
+        yield CheckResult(name, "ok", f"{most:,} acknowledged ranges are stored")
+
+
+def of_read_batch(settings: Mapping[str, str] | None) -> Iterator[CheckResult]:
+    """Tell how many messages the broker reads at a time: 100 before Pulsar 5.0, and 500 since."""
+    if settings is not None and (most := settings.get(_BATCH)):
+        text = f"the broker reads up to {int(most):,} entries at a time ({_BATCH})"
+        yield CheckResult("read batch", "ok", text)
 
 
 def _is_fixed(version: str) -> bool:

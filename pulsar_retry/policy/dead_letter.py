@@ -8,6 +8,7 @@ import attrs
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
+from pulsar_retry.policy.letter_producers import USUAL, ProducerOptions, checked_options
 
 #: The default number of retries (the same as in Java, Go and TDMQ).
 DEFAULT_MAX_REDELIVER_COUNT = 16
@@ -43,6 +44,8 @@ class DeadLetterPolicy:
             deletes the topic with its letters after a minute. The subscription keeps unread
             letters, so name the one that your own consumer of the topic uses. None: no subscription
             is created, and a warning is logged.
+        retry_producer: How retry letters are published: compression, encryption and more.
+        dead_letter_producer: How dead letters are published.
     """
 
     max_redeliver_count: int = DEFAULT_MAX_REDELIVER_COUNT
@@ -51,6 +54,8 @@ class DeadLetterPolicy:
     initial_subscription_name: str | None = attrs.field(
         default=KEEPING_SUBSCRIPTION, converter=_blank_is_default
     )
+    retry_producer: ProducerOptions = USUAL
+    dead_letter_producer: ProducerOptions = USUAL
 
     def __attrs_post_init__(self) -> None:
         """Refuse an invalid count, and names that are not text."""
@@ -59,6 +64,8 @@ class DeadLetterPolicy:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError.bad(name, value, "a name as str, or None")
+        checked_options("retry_producer", self.retry_producer)
+        checked_options("dead_letter_producer", self.dead_letter_producer)
 
     @classmethod
     def pubsub(
@@ -68,6 +75,8 @@ class DeadLetterPolicy:
         retry_letter_topic: str | None = None,
         dead_letter_topic: str | None = None,
         initial_subscription_name: str | None = KEEPING_SUBSCRIPTION,
+        retry_producer: ProducerOptions = USUAL,
+        dead_letter_producer: ProducerOptions = USUAL,
     ) -> DeadLetterPolicy:
         """Return Pub/Sub's dead-letter policy ("Handle message failures").
 
@@ -80,6 +89,8 @@ class DeadLetterPolicy:
             dead_letter_topic: As for the class.
             initial_subscription_name: As for the class. Pub/Sub itself creates no subscription, and
                 loses dead letters of a topic that has none.
+            retry_producer: As for the class.
+            dead_letter_producer: As for the class.
 
         Raises:
             ConfigError: *max_delivery_attempts* is out of range.
@@ -89,7 +100,14 @@ class DeadLetterPolicy:
         count = whole(
             "max_delivery_attempts", max_delivery_attempts, least, most, accepted=accepted
         )
-        return cls(count - 1, retry_letter_topic, dead_letter_topic, initial_subscription_name)
+        return cls(
+            count - 1,
+            retry_letter_topic,
+            dead_letter_topic,
+            initial_subscription_name,
+            retry_producer,
+            dead_letter_producer,
+        )
 
     @classmethod
     def of(cls, policy: Any) -> DeadLetterPolicy:

@@ -77,6 +77,9 @@ def _subscribe(client: Client, options: Options, consumer_type: pulsar.ConsumerT
         delay_levels=options.delay_levels,
         letter_send_timeout=options.letter_send_timeout,
         dedupe_letters=options.dedupe_letters,
+        crypto_key_reader=options.crypto_key_reader,
+        letter_encryption_key=options.letter_encryption_key,
+        plain_letters=options.plain_letters,
         hooks=options.hooks,
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import pulsar
 
+from pulsar_retry.consumer.arguments import letter_producers
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.letters.plan import DEFAULT_MOST
 from pulsar_retry.observe.hooks import Hooks, checked_hooks
@@ -71,6 +72,9 @@ class Options:
     consumer_name: str | None = None
     letter_send_timeout: Duration = 30.0
     dedupe_letters: int = DEFAULT_MOST
+    crypto_key_reader: pulsar.CryptoKeyReader | None = None
+    letter_encryption_key: str | None = None
+    plain_letters: bool = False
     hooks: Hooks | None = None
     #: A dispatcher sets these two: a control that holds messages back, and a context manager that
     #: the event loop of the workers enters.
@@ -115,7 +119,15 @@ def checked_options(**arguments: Any) -> Options:
         raise ConfigError.bad("redact", redact, "a function of a name and a text, or None")
     checked_hooks(arguments.get("hooks"))
     DelayLevels.parse(arguments.get("delay_levels", DEFAULT_DELAY_LEVELS))
-    return Options(**arguments)
+    options = Options(**arguments)
+    letter_producers(
+        options.letters,
+        options.crypto_key_reader,
+        options.letter_encryption_key,
+        options.plain_letters,
+        retry=options.redelivery == "letters",
+    )
+    return options
 
 
 def with_handler(options: Options) -> Options:
@@ -224,4 +236,5 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("schema", pulsar.schema.Schema, False),
     ("initial_position", pulsar.InitialPosition, False),
     ("consumer_name", str, True),
+    ("crypto_key_reader", pulsar.CryptoKeyReader, True),
 )

@@ -117,6 +117,9 @@ class Dispatcher:
         consumer_name: str | None = None,
         letter_send_timeout: Duration = 30.0,
         dedupe_letters: int = DEFAULT_MOST,
+        crypto_key_reader: pulsar.CryptoKeyReader | None = None,
+        letter_encryption_key: str | None = None,
+        plain_letters: bool = False,
         hooks: Hooks | None = None,
     ) -> None:
         """Make a dispatcher; `start` or `run` starts it.
@@ -182,6 +185,9 @@ class Dispatcher:
             letter_send_timeout: Seconds after which a letter without a receipt has failed.
             dedupe_letters: How many letters are remembered to detect duplicates
                 (`Client.subscribe`).
+            crypto_key_reader: See `Client.subscriber`. The requests have the decrypted payload.
+            letter_encryption_key: See `Client.subscriber`.
+            plain_letters: See `Client.subscriber`.
             hooks: See `Client.subscriber`.
 
         Raises:
@@ -235,6 +241,9 @@ class Dispatcher:
             consumer_name=consumer_name,
             letter_send_timeout=letter_send_timeout,
             dedupe_letters=dedupe_letters,
+            crypto_key_reader=crypto_key_reader,
+            letter_encryption_key=letter_encryption_key,
+            plain_letters=plain_letters,
             hooks=hooks,
         )
         form = Form(

@@ -28,7 +28,7 @@ from pulsar_retry.standalone import Standalone
 from pulsar_retry.standalone.config import Setting
 from pulsar_retry.standalone.jars.progress import progress_on
 from pulsar_retry.standalone.jars.releases import DEFAULT_VERSION, find_release
-from pulsar_retry.standalone.jvm.health import is_ready, wait_until
+from pulsar_retry.standalone.jvm.health import DEFAULT_NAMESPACE, is_ready, wait_until
 from pulsar_retry.testing._container import PulsarContainer, missing_for_container
 
 __all__ = [
@@ -146,7 +146,9 @@ def _from_environment() -> RunningBroker:
     service_url = os.environ["PULSAR_SERVICE_URL"]
     host = urllib.parse.urlsplit(service_url).hostname or "localhost"
     admin_url = (os.environ.get("PULSAR_ADMIN_URL") or f"http://{host}:8080").rstrip("/")
-    if not wait_until(lambda: is_ready(admin_url), _ENVIRONMENT_TIMEOUT):
+    # Brokers before 2.8 have no namespace pulsar/system.
+    namespaces = (DEFAULT_NAMESPACE,)
+    if not wait_until(lambda: is_ready(admin_url, namespaces=namespaces), _ENVIRONMENT_TIMEOUT):
         raise StandaloneError(
             f"the broker that PULSAR_SERVICE_URL={service_url} names is not healthy at {admin_url} "
             "(set PULSAR_ADMIN_URL if its REST API is elsewhere)"

@@ -96,6 +96,8 @@ class Naming(enum.Enum):
     TDMQ_2_7_2 = "tdmq-2.7.2"
     #: ``<subscription>-retry``
     TDMQ_2_6_1 = "tdmq-2.6.1"
+    #: The dead-letter topic is ``<topic>-DLQ``, for all subscriptions (V5 clients of Pulsar 5).
+    PULSAR_V5 = "pulsar-v5"
 
     @classmethod
     def of(cls, naming: NamingLike) -> Naming:
@@ -109,7 +111,7 @@ class Naming(enum.Enum):
     @property
     def is_tdmq(self) -> bool:
         """Whether this is one of TDMQ's dialects."""
-        return self is not Naming.PULSAR
+        return self in _OF_TDMQ
 
     def topics(self, topic: str, subscription: str) -> LetterTopics:
         """Return the names for one topic and subscription, in the topic's namespace."""
@@ -121,7 +123,12 @@ class Naming(enum.Enum):
                 stem, retry, dead_letter = name.sibling(subscription), "-RETRY", "-DLQ"
             case Naming.TDMQ_2_6_1:
                 stem, retry, dead_letter = name.sibling(subscription), "-retry", "-dlq"
+            case Naming.PULSAR_V5:
+                return LetterTopics(f"{name}-{subscription}-RETRY", f"{name}-DLQ")
         return LetterTopics(stem + retry, stem + dead_letter)
+
+
+_OF_TDMQ = frozenset({Naming.TDMQ_2_9_2, Naming.TDMQ_2_7_2, Naming.TDMQ_2_6_1})
 
 
 #: A dialect, its value or its name.
@@ -131,10 +138,12 @@ NamingLike = (
         "tdmq-2.9.2",
         "tdmq-2.7.2",
         "tdmq-2.6.1",
+        "pulsar-v5",
         "PULSAR",
         "TDMQ_2_9_2",
         "TDMQ_2_7_2",
         "TDMQ_2_6_1",
+        "PULSAR_V5",
     ]
     | Naming
 )

@@ -35,6 +35,8 @@ _NEVER_KEPT = frozenset({DELAY_TIME, DELAY, FAILURE_STAMP, FAILURE_CRASHES})
 #: Properties about failures, in any codec.
 _FAILURES = READ - SYSTEM_PROPERTIES
 _SUFFIX = re.compile(r"-(DLQ|dlq)$")
+#: V5 clients of Pulsar 5 name every topic so, also one that has not become a scalable topic.
+_SCALABLE = "topic://"
 
 
 def next_redrive(properties: Mapping[str, str], maximum: int) -> int | None:
@@ -182,6 +184,8 @@ def _subscription(dead_letter_topic: str, topic: str | None) -> str | None:
 
 
 def _topic(text: str | None) -> str | None:
+    if text is not None and text.startswith(_SCALABLE):
+        text = "persistent://" + text.removeprefix(_SCALABLE)
     try:
         return logical(str(TopicName.parse(text))) if text else None
     except ConfigError:

@@ -9,6 +9,7 @@ import pytest
 
 import pulsar_retry as pr
 from support.brokers.contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+from support.versions import NOT_ON_AN_OLD_PULSAR
 
 
 def _read(place: Place, topic: str, count: int) -> list[Any]:
@@ -113,6 +114,7 @@ def test_redelivering_everything(place: Place) -> None:
     assert ["b", "c"] == sorted(rest(consumer))
 
 
+@NOT_ON_AN_OLD_PULSAR
 def test_closing_hands_back(place: Place) -> None:
     """The other consumer gets received and prefetched messages, and the broker counts nothing."""
     first = place.subscribe()

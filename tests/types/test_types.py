@@ -20,6 +20,11 @@ MISTAKES = (
     ('jitter="full"', 'jitter="ful"'),
     ('naming="tdmq-2.9.2"', 'naming="tdmq-2.9"'),
     ('mode="drain"', 'mode="drained"'),
+    ('compression_type="zstd"', 'compression_type="zst"'),
+    (
+        "ProducerOptions(pulsar.CompressionType.LZ4)",
+        "ProducerOptions(pulsar.ConsumerType.Shared.value)",
+    ),
     ("enable_retry=True,\n        naming", "enable_retries=True,\n        naming"),
     ("pulsar.InitialPosition.Earliest", "pulsar.InitialPosition.Earlyest"),
     ("pulsar.ConsumerType.Shared", '"Shared"'),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -23,17 +23,14 @@ from pulsar_retry.consumer.handoff.flight import InFlightLetter, Keep
 from pulsar_retry.consumer.handoff.making import build_letter
 from pulsar_retry.consumer.handoff.native import native_outcomes
 from pulsar_retry.consumer.handoff.permits import MOST_BYTES, Permits
-from pulsar_retry.consumer.handoff.producers import (
-    LetterProducers,
-    PublishAlone,
-    measure,
-)
+from pulsar_retry.consumer.handoff.producers import LetterProducers, PublishAlone, measure
 from pulsar_retry.consumer.handoff.receipts import LetterProducer
 from pulsar_retry.consumer.handoff.written import WireSchema, WrittenSchemas
 from pulsar_retry.errors import ConfigError, ConsumerClosedError
 from pulsar_retry.letters.identity import gives_identity
 from pulsar_retry.letters.letter import Letter, Request
 from pulsar_retry.observe.watch import LetterFacts, Watch
+from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.runtime.clock import SYSTEM, Clock
 from pulsar_retry.runtime.future import LetterFuture
 from pulsar_retry.runtime.results import error_of
@@ -100,7 +97,7 @@ class HandOff:
         clock: Clock = SYSTEM,
         new_message: NewMessage = _pulsar.MessageBuilder,
         watch: Watch | None = None,
-        producer_options: Mapping[str, Any] | None = None,
+        producer_options: LetterProducerOptions | None = None,
         natively: bool = False,
     ) -> None:
         """Make the hand-off of one consumer.

@@ -18,10 +18,12 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.consumer.handoff.alone import Alone, Measure, Refusals, RefusedError
 from pulsar_retry.consumer.handoff.native import NativeOutcomes, NativeProducer
+from pulsar_retry.consumer.handoff.options import arguments_of
 from pulsar_retry.consumer.handoff.receipts import Landed, LetterProducer, each_landed
 from pulsar_retry.errors import FIRST_SUBSCRIPTION, ConfigError, LetterPublishError
 from pulsar_retry.letters.identity import new_producer_name
 from pulsar_retry.policy.backoff import Exponential
+from pulsar_retry.policy.letter_producers import LetterProducerOptions
 from pulsar_retry.wire.sizes import most_bytes
 
 _log = logging.getLogger("pulsar_retry")
@@ -54,6 +56,7 @@ class _Slot:
     """The producer of one topic and schema, or when to try again.
 
     Attributes:
+        dead: Whether it is a dead-letter topic.
         named: Whether its producers have unique names that begin with `pulsar-retry-`.
         lock: Held while a producer is opened, or a letter is published alone.
         producer: The open producer; None if there is none.
@@ -66,6 +69,7 @@ class _Slot:
         refusals: The letters that the broker has refused.
     """
 
+    dead: bool
     named: bool
     lock: threading.RLock = attrs.Factory(threading.RLock)
     producer: LetterProducer | None = None
@@ -104,7 +108,7 @@ class LetterProducers:
         landed: Landed = each_landed,
         outcomes: NativeOutcomes | None = None,
         clock: Callable[[], float] = time.monotonic,
-        options: Mapping[str, Any] | None = None,
+        options: LetterProducerOptions | None = None,
     ) -> None:
         """Make an empty set.
 
@@ -117,12 +121,12 @@ class LetterProducers:
             landed: Handles receipts; see `LetterProducer`.
             outcomes: The outcomes of letters that are handed off in C++; None: there are none.
             clock: Returns the time in seconds.
-            options: Additional arguments of `create_producer`, such as those of encryption.
+            options: How retry letters and dead letters are published; None: as usual.
         """
         self.client = letter_client_of(client)
         self._has_one_io_thread = self.client is not client  # that client has one I/O thread
         self._new_client = getattr(client, "_new_client", None)
-        self._producer_options = dict(options or {})
+        self._producer_options = options or LetterProducerOptions()
         self._landed = landed
         self._outcomes = outcomes
         self._send_timeout_ms = max(1, round(send_timeout * 1000))
@@ -201,23 +205,23 @@ class LetterProducers:
             LetterPublishError: the producer could not be opened, now or a moment ago.
         """
         slot = self._slots.setdefault(
-            (topic, key), _Slot(named, proven=math.inf if self._new_client is None else 0.0)
+            (topic, key), _Slot(dead, named, proven=math.inf if self._new_client is None else 0.0)
         )
         with slot.lock:
             if slot.producer is None or self._is_due(slot):
-                slot.producer = self._open(slot, topic, schema, dead=dead)
+                slot.producer = self._open(slot, topic, schema)
             return slot.producer
 
-    def _open(self, slot: _Slot, topic: str, schema: Any, *, dead: bool) -> LetterProducer:
+    def _open(self, slot: _Slot, topic: str, schema: Any) -> LetterProducer:
         if self._clock() < slot.retry_at:
             raise LetterPublishError(topic, slot.error, right=slot.right) from slot.error
         try:
-            if dead:
+            if slot.dead:
                 slot.right = FIRST_SUBSCRIPTION
                 self._prepare_dead_letters(topic)
                 slot.kept_until = self._clock() + _KEPT
             slot.right = "produce"
-            producer = slot.producer or self._create(slot, topic, schema, fallback=dead)
+            producer = slot.producer or self._create(slot, topic, schema, fallback=slot.dead)
         except Exception as error:
             slot.failed(error, self._clock())
             raise LetterPublishError(topic, error, right=slot.right) from error
@@ -225,7 +229,7 @@ class LetterProducers:
         return producer
 
     def _create(self, slot: _Slot, topic: str, schema: Any, *, fallback: bool) -> LetterProducer:
-        options = self._options(schema, named=slot.named)
+        options = self._options(slot, topic, schema)
         try:
             try:
                 producer = BareClient.create_producer(self.client, topic, **options)
@@ -299,7 +303,7 @@ class LetterProducers:
         alone = Alone(
             self._new_client,
             topic,
-            self._options(schema, named=slot.named),
+            self._options_alone(slot, topic, schema),
             is_reachable=is_reachable,
             timeout=self._send_timeout_ms / 1000,
         )
@@ -364,16 +368,21 @@ class LetterProducers:
             return bool(self.client.get_topic_partitions(topic))
         return False
 
-    def _options(self, schema: Any, *, named: bool) -> dict[str, Any]:
+    def _options(self, slot: _Slot, topic: str, schema: Any) -> dict[str, Any]:
         return {
-            **self._producer_options,
-            "producer_name": new_producer_name() if named else None,
+            **arguments_of(self._producer_options.of(dead=slot.dead), topic),
+            "producer_name": new_producer_name() if slot.named else None,
             "schema": schema,
             "send_timeout_millis": self._send_timeout_ms,
             "max_pending_messages": 0,  # it counts chunks; the hand-off limits the letters
             "batching_enabled": False,
-            "chunking_enabled": True,
         }
+
+    def _options_alone(self, slot: _Slot, topic: str, schema: Any) -> dict[str, Any]:
+        try:
+            return self._options(slot, topic, schema)
+        except Exception as error:  # the user's function raised it
+            raise LetterPublishError(topic, error) from error
 
     def _is_single(self, topic: str) -> bool:
         """Tell whether *topic*, which exists by now, is known to have no partitions."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,11 @@ SUBSCRIPTION = KEEPING_SUBSCRIPTION
 #: The property of the subscription that holds the checkpoint.
 CHECKPOINT = "pulsar-retry-redrive"
 _VERSION = 1
+
+#: How an answer ends to a request that the broker does not know; the others name what is missing.
+_NO_SUCH_REQUEST = "answers: Not Found"
+
+_log = logging.getLogger("pulsar_retry")
 
 
 def check_exists(admin: AdminClient, source: str) -> None:
@@ -151,19 +157,38 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """Stores the checkpoint of a dead-letter topic."""
+    """Stores the checkpoint of a dead-letter topic.
+
+    Old brokers, such as 2.9, cannot store properties with a subscription. There a redrive has no
+    checkpoint: after a kill, the next one takes the letters that are left, and counts anew.
+    """
 
     def __init__(self, admin: AdminClient, partition: str, subscription: str) -> None:
         """Store it with *subscription* of the first *partition*."""
         self._admin = admin
         self._where = (partition, subscription)
+        self._is_possible = True
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint of an unfinished redrive, if there is one."""
-        return Checkpoint.decode(self._admin.subscriptions.properties(*self._where).get(CHECKPOINT))
+        try:
+            properties = self._admin.subscriptions.properties(*self._where)
+        except AdminNotFoundError as error:
+            if not error.reason.endswith(_NO_SUCH_REQUEST):
+                raise
+            self._is_possible = False
+            text = (
+                "Pulsar %s cannot store the progress of a redrive: if it is killed, the next one "
+            )
+            text += "takes the letters that are left, and counts anew"
+            _log.warning(text, self._admin.broker_version())
+            return None
+        return Checkpoint.decode(properties.get(CHECKPOINT))
 
     def save(self, checkpoint: Checkpoint | None) -> None:
         """Store *checkpoint*; None deletes it."""
+        if not self._is_possible:
+            return
         properties = self._admin.subscriptions.properties(*self._where)
         properties.pop(CHECKPOINT, None)
         if checkpoint is not None:

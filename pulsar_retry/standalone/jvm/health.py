@@ -6,24 +6,29 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-__all__ = ["is_ready", "wait_until", "why_not_ready"]
+__all__ = ["DEFAULT_NAMESPACE", "is_ready", "wait_until", "why_not_ready"]
 
 _TIMEOUT = 5.0  # seconds for one answer
 _POLL = 0.1
+DEFAULT_NAMESPACE = "public/default"
 # These are created last, after the health check succeeds. Every client needs one of them.
-_NAMESPACES = ("public/default", "pulsar/system")
+_NAMESPACES = (DEFAULT_NAMESPACE, "pulsar/system")
 
 
-def is_ready(admin_url: str, token: str | None = None) -> bool:
+def is_ready(
+    admin_url: str, token: str | None = None, namespaces: Sequence[str] = _NAMESPACES
+) -> bool:
     """Tell whether the broker is healthy and has created its first namespaces."""
-    return not why_not_ready(admin_url, token)
+    return not why_not_ready(admin_url, token, namespaces)
 
 
-def why_not_ready(admin_url: str, token: str | None = None) -> str:
+def why_not_ready(
+    admin_url: str, token: str | None = None, namespaces: Sequence[str] = _NAMESPACES
+) -> str:
     """Return the first request that failed, with the reason; "" if the broker is ready."""
-    for path in ("brokers/health", *(f"namespaces/{namespace}" for namespace in _NAMESPACES)):
+    for path in ("brokers/health", *(f"namespaces/{namespace}" for namespace in namespaces)):
         url = f"{admin_url}/admin/v2/{path}"
         if problem := _problem(url, token):
             return f"GET {url}: {problem}"

@@ -341,6 +341,8 @@ def test_doctor(dead, run, run_json) -> None:
         "subscription expiry",
         "batches",
         "delay tracker",
+        "stored acks",
+        "read batch",
         "names",
         "permissions",
         "retention",

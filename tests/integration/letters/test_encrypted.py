@@ -10,7 +10,8 @@ import pytest
 import pulsar_retry as pr
 import pulsar_retry.asyncio as pra
 from support.encrypting import key_files
-from support.reading import RETRYING, SOON, SUBSCRIPTION
+from support.push.receiving import Receiver, answer
+from support.reading import RETRYING, SOON, SUBSCRIPTION, eventually
 
 EARLIEST = pulsar.InitialPosition.Earliest
 KEY = "orders"
@@ -93,6 +94,55 @@ async def dead_letter(url, topic, key_reader):
             letter_encryption_key=KEY,
         )
         await consumer.dead_letter(await consumer.receive())
+
+
+def by_subscriber(client, topic, **options):
+    """A handler refuses the decrypted message."""
+    seen = []
+
+    def refuse(message):
+        seen.append(message.data())
+        raise pr.Reject("invalid")
+
+    subscriber = client.subscriber(topic, SUBSCRIPTION, refuse, **options).start()
+    eventually(lambda: bool(seen))
+    subscriber.stop("drain")
+    return seen
+
+
+def by_pull(client, topic, **options):
+    """A pulled message is dead-lettered."""
+    (delivery,) = client.pull(topic, SUBSCRIPTION, timeout=20, **options)
+    delivery.dead_letter("invalid")
+    return [delivery.message.data()]
+
+
+def by_push(client, topic, **options):
+    """An endpoint gets the decrypted message, and refuses it."""
+    with Receiver(lambda _: answer(500)) as receiver:
+        dispatcher = pr.push.Dispatcher(
+            client,
+            topic,
+            SUBSCRIPTION,
+            receiver.url,
+            wrapped=False,
+            retry_policy=pr.RetryPolicy(max_attempts=1),
+            **options,
+        ).start()
+        receiver.wait_for(1)
+        dispatcher.stop("drain")
+        return [each.body for each in receiver.requests]
+
+
+@pytest.mark.parametrize("shell", [by_subscriber, by_pull, by_push])
+def test_everything_that_hands_on_reads_encrypted_messages(client, topic, key_reader, shell):
+    """And its letters are encrypted; without a word about them it is refused."""
+    publish(client, topic, key_reader, SMALL)
+    with pytest.raises(pr.ConfigError, match=r"letter_encryption_key=None.*plain_letters=True"):
+        shell(client, topic, crypto_key_reader=key_reader)
+    seen = shell(client, topic, crypto_key_reader=key_reader, letter_encryption_key=KEY)
+    assert [SMALL] == seen
+    assert_encrypted(client, f"{topic}-{SUBSCRIPTION}-DLQ", key_reader, SMALL)
 
 
 def test_letters_are_published_in_plain_text_only_where_that_is_said(client, topic, key_reader):

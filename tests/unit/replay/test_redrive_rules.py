@@ -211,6 +211,14 @@ def test_a_retry_letter_says_whose_it_is() -> None:
         ("orders-billing-DLQ", {}, (None, None, "orders-billing-RETRY")),
         ("orders-billing-dlq", {}, (None, None, "orders-billing-retry")),
         ("graveyard", {}, (None, None, None)),
+        (  # of a V5 client of Pulsar 5, whose topic has not become a scalable one
+            "orders-DLQ",
+            {
+                "REAL_TOPIC": f"{ROOT}/orders".replace("persistent", "topic"),
+                "REAL_SUBSCRIPTION": "billing",
+            },
+            ("orders", "billing", "orders-billing-RETRY"),
+        ),
         ("graveyard", {"REAL_TOPIC": "a/b/c/d/e//", "RETRY_TOPIC": ""}, (None, None, None)),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType
@@ -45,6 +47,53 @@ def test_the_error_names_all_that_is_missing() -> None:
         upstream.check(pulsar, names)
     lacks = f"pulsar-client {pulsar.__version__} lacks pulsar.Consumer._gone, pulsar.Lost._one,"
     assert lacks in str(caught.value)
+
+
+#: Makes the installed pulsar-client a later one.
+_LATER = """
+import inspect, _pulsar, pulsar
+pulsar.__version__ = "3.14.0"
+original = pulsar.Client.subscribe
+def subscribe(self, *args, newest=None, **kwargs):
+    return original(self, *args, **kwargs)
+known = inspect.signature(original)
+newest = inspect.Parameter("newest", inspect.Parameter.KEYWORD_ONLY, default=None)
+subscribe.__signature__ = known.replace(parameters=[*known.parameters.values(), newest])
+pulsar.Client.subscribe = subscribe
+"""
+
+_USE = """
+import pulsar_retry as pr
+from pulsar_retry.testing import MemoryBroker
+memory = MemoryBroker()
+consumer = memory.client().subscribe(
+    "orders", "billing", pulsar.ConsumerType.Shared, enable_retry=True, newest=7
+)
+memory.client().create_producer("orders").send(b"tea")
+consumer.reconsume_later(consumer.receive(5000), delay=0)
+assert pr.attempt_of(consumer.receive(5000)) == 2
+memory.close()
+"""
+
+
+def run_later(program: str) -> tuple[int, str]:
+    """Run *program* with a later pulsar-client; return its exit code and its errors."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LATER + program], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_later_pulsar_client_is_used() -> None:
+    """A new argument does no harm, and is passed on."""
+    assert (0, "") == run_later(_USE)
+
+
+@pytest.mark.parametrize("name", ["_pulsar.Consumer.batch_receive", "pulsar.schema.Schema"])
+def test_what_a_later_pulsar_client_lacks_is_told_at_once(name: str) -> None:
+    """At the import, rather than in the middle of the work."""
+    code, errors = run_later(f"del {name}\nimport pulsar_retry\npulsar_retry.Client")
+    assert (1, True) == (code, f"ImportError: pulsar-client 3.14.0 lacks {name}" in errors)
 
 
 def test_every_private_name_of_pulsar_client_is_listed() -> None:
