@@ -226,11 +226,6 @@ Acknowledged(p, k) ==
 
 (* ------------------------------------ faults ------------------------------------------------- *)
 
-Forgotten(p, k) ==
-  IF p \in Consumers /\ Own /\ copies[k].gen = 0
-    THEN [own EXCEPT ![p].failures = 0]
-    ELSE own
-
 (* The letter is not published, or its receipt is lost: "sent" means that the broker has stored it.
    Either the message comes back, or the letter is published again. *)
 ComeBack(p, k) ==
@@ -244,8 +239,7 @@ ComeBack(p, k) ==
                                ELSE At(k, "stored")
                         ELSE copies
     /\ work' = Drop(p, w)
-    /\ own' = Forgotten(p, k)
-    /\ UNCHANGED <<seen, known, handled, up, ended, runs>>
+    /\ UNCHANGED <<memory, up, ended, runs>>
 Again(p, k) ==
   \E w \in work[p] :
     /\ w.k = k /\ w.phase = "sent"

@@ -273,10 +273,7 @@ class Machine:
         state = self._fault(state, "refuse" if work.phase == "publish" else "lose")
         if state.copy(k).at == p:
             state = _at(state, k, "stored")
-        process = _drop(state.process(p), work)
-        if p != REDRIVER and self.own and state.copy(k).letter.gen == 0:
-            process = process._replace(own=process.own._replace(failures=0))
-        return _with(state, p, process)
+        return _with(state, p, _drop(state.process(p), work))
 
     def again(self, state: State, p: str, k: int) -> State:
         """The letter has no receipt, and is published again."""
