@@ -41,6 +41,7 @@ class Scenario:
         processes: How many consumers there are.
         concurrency: The threads of a subscriber, or the letters that a consumer has in flight.
         faults: What goes wrong.
+        copied: Whether all messages are equal, and have the origin of another message.
     """
 
     seed: int
@@ -51,6 +52,7 @@ class Scenario:
     processes: int
     concurrency: int
     faults: tuple[Fault, ...]
+    copied: bool = False
 
 
 def scenario(seed: int) -> Scenario:
@@ -75,6 +77,7 @@ def scenario(seed: int) -> Scenario:
             )
             for _ in range(chance.choice([0, 1, 1, 2, 3]))
         ),
+        chance.random() < 0.1,
     )
 
 
