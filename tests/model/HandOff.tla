@@ -54,10 +54,10 @@ Alive(k) == copies[k].at /= "acked"
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 
 (* Only letters of this package's producers have an identity; what a redrive publishes has none. *)
-IsRecognizable(k) == copies[k].place = "retry" /\ (copies[k].gen = 0 \/ Bug = "inherited_ids")
+IsRecognizable(k) == copies[k].place = "retry" /\ (copies[k].gen = 0 \/ Bug = "dedupe_by_content")
 Equal(j, k) ==
   /\ IsRecognizable(j) /\ IsRecognizable(k)
-  /\ copies[j].count = copies[k].count \/ Bug = "inherited_ids"
+  /\ copies[j].count = copies[k].count \/ Bug = "dedupe_by_content"
 Twins(k) == {j \in Numbers : Equal(j, k)}
 
 Init ==
@@ -92,8 +92,8 @@ IsDuplicate(p, k) ==
 IsSuperseded(p, k) ==
   /\ Own /\ IsRecognizable(k)
   /\ copies[k].count <= own[p].failures /\ copies[k].stamp < own[p].stamp
-Snapshot(k) == <<k, IF ClocksAgree /\ Bug /= "dedupe_without_order" THEN 1 ELSE 0,
-                 IF ClocksAgree /\ Bug /= "dedupe_without_order" THEN Twins(k) ELSE {}>>
+Snapshot(k) == <<k, IF ClocksAgree /\ Bug /= "dedupe_by_content" THEN 1 ELSE 0,
+                 IF ClocksAgree /\ Bug /= "dedupe_by_content" THEN Twins(k) ELSE {}>>
 
 (* The memories are limited, so a letter that could be dropped may be handled too. *)
 Deliver(p, k) == \E phase \in {"got", "drop", "supersede"} :
@@ -154,7 +154,7 @@ Letter(k, before, reject, stamp) ==
 AllStamps == {copies[k].stamp : k \in Numbers} \cup {own[p].issued : p \in Consumers}
 Stamps(p, k) ==
   LET least == Max(copies[k].stamp, own[p].issued) + 1
-  IN IF Bug = "stamps_go_back" THEN {1} ELSE {least, Max(least, MaxOf(AllStamps) + 1)}
+  IN {least, Max(least, MaxOf(AllStamps) + 1)}
 Handled(p, k, reject) ==
   \E w \in work[p] :
     /\ w.k = k /\ w.phase = "got"
