@@ -299,7 +299,7 @@ class Simulation:
         self.log.append((round(self.clock.monotonic() - 1000, 3), event, name, copy, told))
         if raw is not None and raw._is_closed and event not in {"stored"}:
             return
-        if number not in self.untracked:
+        if number not in self.untracked and number in self.witnesses:
             self._observe(number, self._follow, event, name, copy, rest)
 
     def _observe(self, number: int, act: Any, *arguments: Any) -> None:
