@@ -17,7 +17,6 @@ from support.faults.balancing import Stage
 from support.faults.ledger import Ledger
 from support.model.logs import check_log
 
-
 #: The retries of the policies of `support.faults.handing`.
 RETRIES = 4
 

@@ -127,7 +127,9 @@ def _state(text: str) -> State:
     names = [each for each in values["work"] if each != "r"]
     processes = []
     for name in (*sorted(names), "r"):
-        work = frozenset(Work(w["k"], w["phase"], letter(w["letter"])) for w in values["work"][name])
+        work = frozenset(
+            Work(w["k"], w["phase"], letter(w["letter"])) for w in values["work"][name]
+        )
         if name == "r":
             processes.append((name, Process(work)))
             continue

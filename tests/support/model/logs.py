@@ -115,7 +115,8 @@ class _Log:
         self._working: dict[tuple[str, str], str] = {}
         # Letters that appear in the log, and those that were published and have no id yet.
         self._letters = Counter(
-            each.count for each in {(e.count, e.copy): e for e in entries if e.place == "retry"}.values()
+            each.count
+            for each in {(e.count, e.copy): e for e in entries if e.place == "retry"}.values()
         )
         self._unnamed = defaultdict[int, list[int]](list)
 

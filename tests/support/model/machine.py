@@ -96,13 +96,13 @@ class State(NamedTuple):
         return self.copy(k).at != "acked"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The machine does not allow this action in this state."""
 
 
 @attrs.frozen
 class Machine:
-    """The machine with its constants. An action returns the next state, or raises `Refused`."""
+    """The machine and its constants. An action returns the next state, or raises `RefusedError`."""
 
     consumers: tuple[str, ...] = ("c1", "c2")
     max_retries: int = 1
@@ -118,9 +118,7 @@ class Machine:
         gens = self.max_redrives + 1
         names = (*self.consumers, REDRIVER)
         first = Copy(Letter("main"), "stored")
-        return State(
-            (first,), tuple((n, Process()) for n in names), (False,) * gens, (0,) * gens
-        )
+        return State((first,), tuple((n, Process()) for n in names), (False,) * gens, (0,) * gens)
 
     # -- delivery ---------------------------------------------------------------------------------
 
@@ -139,7 +137,7 @@ class Machine:
         if self.window and _is_recognizable(copy):
             seen = process.seen
             if phase != "drop" and all(each.k != k for each in seen):
-                seen |= {Seen(k, True, _twins(state, k))}
+                seen |= {Seen(k, ordered=True, twins=_twins(state, k))}
             process = process._replace(known=process.known | {k}, seen=seen)
         process = process._replace(work=process.work | {Work(k, phase)})
         return _with(_at(state, k, p), p, process)
@@ -181,7 +179,7 @@ class Machine:
         """The handler succeeds."""
         work = _work(state, p, k, "got")
         process = _settled(state.process(p), k)
-        ended = _changed(state.ended, state.copy(k).letter.gen, True)
+        ended = _changed(state.ended, state.copy(k).letter.gen, value=True)
         state = state._replace(ended=ended)
         return _with(state, p, _set(process, work, work._replace(phase="acking")))
 
@@ -343,7 +341,7 @@ class Machine:
         for act, arguments in tries:
             try:
                 following = act(state, *arguments)
-            except Refused:
+            except RefusedError:
                 continue
             yield getattr(act, "__name__", "fail"), following
 
@@ -393,13 +391,13 @@ class Machine:
 
 def _require(condition: object) -> None:
     if not condition:
-        raise Refused
+        raise RefusedError
 
 
 def _work(state: State, p: str, k: int, *phases: str) -> Work:
     work = state.work(p, k)
     if work is None or work.phase not in phases:
-        raise Refused
+        raise RefusedError
     return work
 
 

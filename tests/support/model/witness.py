@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from support.model.machine import Machine, Refused, State, Work
+from support.model.machine import Machine, RefusedError, State, Work
 
 
 class NotABehaviourError(Exception):
@@ -41,7 +41,7 @@ class Witness:
         """
         try:
             self.state = getattr(self.machine, action)(self.state, *arguments, **options)
-        except Refused:
+        except RefusedError:
             raise NotABehaviourError(f"{action}{arguments} is not possible now") from None
         if broken := self.machine.broken(self.state):
             raise NotABehaviourError(f"after {action}{arguments}, {broken} do not hold")

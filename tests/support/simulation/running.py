@@ -87,9 +87,7 @@ class Simulation:
                 acknowledge = MemorySubscription.acknowledge
                 acks = Acks(memory._world, self.record)
                 MemorySubscription.acknowledge = (  # type: ignore[method-assign]
-                    lambda subscription, number: acks.acknowledge(
-                        acknowledge, subscription, number
-                    )
+                    lambda subscription, number: acks.acknowledge(acknowledge, subscription, number)
                 )
                 try:
                     self._go(memory, acks)
@@ -174,7 +172,7 @@ class Simulation:
 
     def _handle(self, raw: Any, message: Any) -> None:
         number = int(message.data())
-        self.record("start", raw, copy_id(message._message.message_id()))
+        self.record("began", raw, copy_id(message._message.message_id()))
         if self.chance.random() < 0.4:
             self.clock.sleep(self.chance.choice([0.05, 0.2, 1.5]))
         if raw._is_closed:
@@ -262,8 +260,14 @@ class Simulation:
                     f"message {number} ran {self.runs[number]} times instead of {wanted}, and "
                     f"ended {ends} times"
                 )
+        self._check_leaks()
+        if self._problems:
+            self._fail("; ".join(self._problems))
+
+    def _check_leaks(self) -> None:
+        """Check that nothing is in flight, and that each permit was given back."""
         for client, shell in self._living.values():
-            consumer = shell if given.shell == "consumer" else shell._consumer
+            consumer = shell if self.scenario.shell == "consumer" else shell._consumer
             if client._client._is_closed or consumer is None:
                 continue
             hand_off = consumer._outbox._hand_off
@@ -275,8 +279,6 @@ class Simulation:
                 )
             if len(consumer._outbox.kept) or consumer.unsettled:
                 self._problems.append(f"{consumer.unsettled} messages are unsettled")
-        if self._problems:
-            self._fail("; ".join(self._problems))
 
     def _fail(self, why: str) -> None:
         raise FoundError("; ".join([*self._problems, why] if why not in self._problems else [why]))
@@ -297,72 +299,85 @@ class Simulation:
             return
         told = rest[0].properties if event == "handed" else rest[0] if event == "receipt" else ""
         self.log.append((round(self.clock.monotonic() - 1000, 3), event, name, copy, told))
-        if raw is not None and raw._is_closed and event not in {"stored"}:
+        if raw is not None and raw._is_closed and event != "stored":
             return
         if number not in self.untracked and number in self.witnesses:
-            self._observe(number, self._follow, event, name, copy, rest)
+            self._observe(number, self._follow, number, event, name, copy, rest)
 
     def _observe(self, number: int, act: Any, *arguments: Any) -> None:
         if number in self.untracked:
             return
         try:
-            if act == self._follow:
-                act(number, *arguments)
-            else:
-                act(*arguments)
+            act(*arguments)
         except NotABehaviourError as error:
             self._problems.append(f"message {number}: the model does not allow it: {error}")
             self.untracked.add(number)
 
     def _follow(
-        self, number: int, event: str, name: str, copy: tuple[int, int], rest: tuple[Any, ...]
+        self, number: int, event: str, name: Any, copy: tuple[int, int], rest: tuple[Any, ...]
     ) -> None:
+        """Perform the actions of an event in the model."""
         witness = self.witnesses[number]
-        state = witness.state
-        work = None if name is None or event == "stored" else witness.work(name, copy)
-        match event:
-            case "start":
-                if work is not None:
-                    self.untracked.add(number)  # it works on two deliveries of one copy
-                    return
-                witness.delivered(name, copy)
-            case "ok":
-                witness.act("succeed", name, witness.number(copy))
-            case "handed" if work is None:
-                self.untracked.add(number)  # the broker's count of redeliveries has used it up
-            case "handed" if work.phase == "got":
-                letter = rest[0]
-                count = letter.properties.get(RECONSUMETIMES, "0")
-                witness.failed(
-                    name,
-                    copy,
-                    count=None if letter.dead else int(count),
-                    stamp=int(letter.properties.get(FAILURE_STAMP, 0)),
-                )
-            case "stored" if rest[0] is not None:
-                self._receipts.discard((name, rest[0]))
-                witness.stored(name, rest[0], copy)
-            case "receipt" if rest[0]:
-                self._receipts.add((name, copy))
-            case "ack":
-                if work is None:
-                    witness.dropped(name, copy)
-                elif work.phase != "acking":
-                    if (name, copy) not in self._receipts:
-                        raise NotABehaviourError(f"{copy} is acknowledged before a receipt")
-                    witness.act("receipt", name, witness.number(copy))
-            case "acked":
-                if work is not None and work.phase == "acking":
-                    witness.act("acknowledged", name, witness.number(copy))
-            case "redelivered":
-                at = state.copy(witness.number(copy)).at
-                if at == "acked":
-                    witness.act("forget", witness.number(copy))
-                elif at not in {"stored", "delayed"}:
-                    holder = witness.work(at, copy)
-                    witness.act("redeliver", witness.number(copy))
-                    if holder is not None and holder.phase in {"publish", "sent"}:
-                        self._maybe_comes_back(witness, at, copy)
+        if event in {"stored", "receipt", "redelivered"}:
+            getattr(self, f"_{event}")(witness, name, copy, *rest)
+            return
+        work = witness.work(name, copy)
+        if event in {"began", "handed"} and (work is None) != (event == "began"):
+            # It works on two deliveries of one copy, or the broker's count has used it up.
+            self.untracked.add(number)
+            return
+        getattr(self, f"_{event}")(witness, name, copy, work, *rest)
+
+    def _began(self, witness: Witness, name: str, copy: tuple[int, int], _work: Any) -> None:
+        witness.delivered(name, copy)
+
+    def _ok(self, witness: Witness, name: str, copy: tuple[int, int], _work: Any) -> None:
+        witness.act("succeed", name, witness.number(copy))
+
+    def _handed(
+        self, witness: Witness, name: str, copy: tuple[int, int], work: Any, letter: Any
+    ) -> None:
+        if work.phase != "got":
+            return  # a letter that is published again
+        count = None if letter.dead else int(letter.properties.get(RECONSUMETIMES, "0"))
+        stamp = int(letter.properties.get(FAILURE_STAMP, 0))
+        witness.failed(name, copy, count=count, stamp=stamp)
+
+    def _stored(
+        self, witness: Witness, name: str, copy: tuple[int, int], parent: Any, _entry: Any
+    ) -> None:
+        if parent is not None:
+            self._receipts.discard((name, parent))
+            witness.stored(name, parent, copy)
+
+    def _receipt(
+        self, _witness: Witness, name: str, copy: tuple[int, int], is_published: bool
+    ) -> None:
+        if is_published:
+            self._receipts.add((name, copy))
+
+    def _ack(self, witness: Witness, name: str, copy: tuple[int, int], work: Any) -> None:
+        if work is None:
+            witness.dropped(name, copy)
+        elif work.phase != "acking":
+            if (name, copy) not in self._receipts:
+                raise NotABehaviourError(f"{copy} is acknowledged before a receipt")
+            witness.act("receipt", name, witness.number(copy))
+
+    def _acked(self, witness: Witness, name: str, copy: tuple[int, int], work: Any) -> None:
+        if work is not None and work.phase == "acking":
+            witness.act("acknowledged", name, witness.number(copy))
+
+    def _redelivered(self, witness: Witness, _name: None, copy: tuple[int, int]) -> None:
+        k = witness.number(copy)
+        at = witness.state.copy(k).at
+        if at == "acked":
+            witness.act("forget", k)
+        elif at not in {"stored", "delayed"}:
+            holder = witness.work(at, copy)
+            witness.act("redeliver", k)
+            if holder is not None and holder.phase in {"publish", "sent"}:
+                self._maybe_comes_back(witness, at, copy)
 
     def _maybe_comes_back(self, witness: Witness, p: str, copy: tuple[int, int]) -> None:
         """Assume that a letter is given up, if nothing is in flight for it any more."""

@@ -26,9 +26,9 @@ def main() -> int:
     first, count = map(int, sys.argv[1:])
     for seed in range(first, first + count):
         if (why := find(scenario(seed))) is not None:
-            print(report(seed, why))
+            print(report(seed, why))  # noqa: T201
             return 1
-    print(f"{count} schedules, and each keeps what is promised")
+    print(f"{count} schedules, and each keeps what is promised")  # noqa: T201
     return 0
 
 
