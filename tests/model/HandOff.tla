@@ -235,7 +235,7 @@ ComeBack(p, k) ==
     /\ copies' = IF Bug = "lost_come_back" THEN copies
                  ELSE IF copies[k].at = p
                         THEN IF Bug = "refusal_spends" /\ copies[k].count < MaxRetries
-                               THEN [copies EXCEPT ![k].at = "stored", ![k].count = @ + 1]
+                               THEN [copies EXCEPT ![k].at = "stored", ![k].count = MaxRetries]
                                ELSE At(k, "stored")
                         ELSE copies
     /\ work' = Drop(p, w)
@@ -341,7 +341,7 @@ HasRoom == Len(copies) < MaxCopies
 (* A letter is dropped only if another copy is left, or the message was handled. *)
 DropsLeaveOne ==
   [][\A p \in Consumers : \A k \in Numbers :
-       (Phase(p, k, "drop") \/ Phase(p, k, "supersede")) /\ Acknowledged(p, k) =>
+       Skip(p, k) =>
          (\E h \in Gens : h >= copies[k].gen /\ ended[h]) \/ \E j \in Numbers : j /= k /\ Alive(j)]_vars
 
 (* Every copy ends: it is acknowledged, or rests in the dead-letter topic. *)

@@ -19,7 +19,7 @@ REDRIVE = Bounds(retries=0, redrives=1, own=False)
 ENDS = Bounds(
     window=False,
     own=False,
-    kinds=frozenset({"refuse", "lose", "kill", "redeliver"}),
+    kinds=frozenset({"refuse", "lose", "kill"}),
     properties=("Ends",),
 )
 DROPS = Bounds(kinds=frozenset({"kill", "lose"}), properties=("DropsLeaveOne",))
@@ -49,12 +49,18 @@ PLANTED = {
     "ack_before_receipt": (DEDUPE, "Invariant HasCopy is violated"),
     "lost_come_back": (ENDS, "Temporal properties were violated"),
     "no_count": (DEDUPE, "Invariant Bounded is violated"),
-    "refusal_spends": (DEDUPE, "Invariant BudgetIsFailures is violated"),
+    "refusal_spends": (
+        Bounds(retries=2, own=False, kinds=frozenset({"refuse"})),
+        "Invariant BudgetIsFailures is violated",
+    ),
     "no_loop_guard": (REDRIVE, "Invariant NoMultiplication is violated"),
-    "dedupe_by_content": (REDRIVE, "Invariant HasCopy is violated"),
+    "dedupe_by_content": (
+        Bounds(consumers=("c1",), redrives=1, faults=0, own=False),
+        "Invariant HasCopy is violated",
+    ),
     "superseded_counts": (
         attrs.evolve(DROPS, invariants=()),
-        "Action property DropsLeaveOne is violated",
+        "property DropsLeaveOne is violated",
     ),
 }
 
