@@ -322,7 +322,11 @@ class Simulation:
             getattr(self, f"_{event}")(witness, name, copy, *rest)
             return
         work = witness.work(name, copy)
-        if event in {"began", "handed"} and (work is None) != (event == "began"):
+        if event == "began":
+            is_unclear = work is not None
+        else:
+            is_unclear = event == "handed" and (work is None or work.phase == "acking")
+        if is_unclear:
             # It works on two deliveries of one copy, or the broker's count has used it up.
             self.untracked.add(number)
             return
