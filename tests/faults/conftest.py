@@ -15,12 +15,18 @@ import pulsar_retry as pr
 from pulsar_retry.standalone import Standalone
 from support.faults.balancing import Stage
 from support.faults.ledger import Ledger
+from support.model.logs import check_log
+
+#: The retries of the policies of `support.faults.handing`.
+RETRIES = 4
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    """Give an empty ledger."""
-    return Ledger(tmp_path / "ledger")
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """Give an empty ledger; at the end, check that it is a behaviour of the model."""
+    ledger = Ledger(tmp_path / "ledger")
+    yield ledger
+    print("the log is a behaviour of the model:", check_log(ledger.path, retries=RETRIES))  # noqa: T201
 
 
 @pytest.fixture

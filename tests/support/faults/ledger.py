@@ -21,6 +21,9 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
+import pulsar_retry as pr
+from pulsar_retry.wire.names import logical
+
 Event = Literal["sent", "delivered", "retried", "processed", "dead"]
 
 T = TypeVar("T")
@@ -76,9 +79,13 @@ class Ledger:
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def enter(self, event: Event, what: Any) -> int:
-        """Enter an event of a message; *what* is the message or its number."""
+        """Enter an event of a message; *what* is the message or its number.
+
+        The entry of a message also names the copy: its place, its count and its id.
+        """
         number = what if isinstance(what, int) else number_of(what)
-        os.write(self._file, f"{event} {number}\n".encode())
+        copy = "" if isinstance(what, int) else f" {_copy(what)}"
+        os.write(self._file, f"{event} {number} {os.getpid()}{copy}\n".encode())
         return number
 
     def enter_all(self, event: Event, messages: Iterable[Any]) -> None:
@@ -92,7 +99,7 @@ class Ledger:
             event: Counter() for event in ("sent", "delivered", "retried", "processed", "dead")
         }
         for line in self.path.read_text(encoding="ascii").splitlines():
-            event, number = line.split()
+            event, number, *_ = line.split()
             counts[event][int(number)] += 1
         return counts
 
@@ -115,6 +122,19 @@ class Ledger:
             twice=Counter({n: count - sent[n] for n, count in ends.items() if count > sent[n] > 0}),
             strange=frozenset(ends.keys() - sent.keys()),
         )
+
+
+def _copy(message: Any) -> str:
+    """Return the place of a message, its count of retries, and its id."""
+    kinds = {"-RETRY": "retry", "-DLQ": "dlq"}
+    topic, where = logical(message.topic_name()), message.message_id()
+    place = next((kind for suffix, kind in kinds.items() if topic.endswith(suffix)), "main")
+    count = pr.RetryProperties.of(message).reconsume_times
+    position = ":".join(
+        str(part())
+        for part in (where.ledger_id, where.entry_id, where.partition, where.batch_index)
+    )
+    return f"{place} {count} {position}"
 
 
 def payload(number: int) -> bytes:

@@ -1,0 +1,1 @@
+"""Deterministic simulation of the package on the broker in memory."""
