@@ -27,9 +27,11 @@ def test_a_planted_error_is_found(mutant: Path, tmp_path: Path) -> None:
     shutil.copytree(package, tmp_path / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     patch = ["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(mutant)]
     subprocess.run(patch, check=True, cwd=tmp_path)
+    # PYTHONSAFEPATH: otherwise the package in the current folder would be found first.
+    path = os.pathsep.join([str(tmp_path), str(TESTS)])
     found = subprocess.run(
         [sys.executable, "-m", "support.simulation.search", "0", str(SCHEDULES)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)])},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=False,
