@@ -1,19 +1,24 @@
-"""`pulsar-retry metrics`: the backlogs of retry and dead-letter topics, for Prometheus."""
+"""`pulsar-retry metrics`: how many letters wait, and what is due, for Prometheus."""
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 import click
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.cli._common.listening import address
 from pulsar_retry.cli._common.output import show_json
 from pulsar_retry.observe.serving import serve_registry
-from pulsar_retry.ops.exporter import LetterCollector
-from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.ops.due import DueBacklog, due_backlogs
+from pulsar_retry.ops.exporter import DueCollector, LetterCollector
+from pulsar_retry.ops.overview import LetterTopic, letter_topics
 from pulsar_retry.pull.signals import awaiting_signals
 from pulsar_retry.replay.cluster import Cluster
 
@@ -21,7 +26,7 @@ __all__ = ["command"]
 
 
 @click.command(
-    short_help="Export the number of waiting letters to Prometheus.",
+    short_help="Export waiting letters and due backlogs to Prometheus.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -46,6 +51,12 @@ Examples:
     metavar="SECONDS",
     help="How often to ask the broker.",
 )
+@click.option(
+    "--due/--no-due",
+    default=True,
+    show_default=True,
+    help="Whether to export what is due. It asks the broker for up to 400 entries of a backlog.",
+)
 @click.option("--once", is_flag=True, help="Print the metrics once, and end.")
 @json_option
 @cluster_options
@@ -55,43 +66,67 @@ def command(
     namespaces: tuple[str, ...],
     listen: str,
     every: float,
+    due: bool,
     once: bool,
     as_json: bool,
 ) -> None:
-    """Serve how many letters wait in retry and dead-letter topics of each NAMESPACE, and how long.
+    """Serve what waits in each NAMESPACE: letters and their age, and what is due.
 
-    Without NAMESPACE it serves public/default. One process is enough for a whole cluster, and it
-    needs no consumer. (Consumers serve their own metrics.) Reading consumes nothing. Ctrl-C ends
-    it.
+    Without NAMESPACE it serves public/default. For each subscription, it also serves the backlog,
+    and how much of it is due: the broker's backlog includes messages that are delayed. One process
+    is enough for a whole cluster, and it needs no consumer. (Consumers serve their own metrics.)
+    Reading consumes nothing. Ctrl-C ends it.
     """
     host, port = address(listen)
     asked = namespaces or ("public/default",)
     with cluster.admin() as admin:
         if once:
-            found = {each: letter_topics(admin, each) for each in asked}
+            letters = {each: letter_topics(admin, each) for each in asked}
+            backlogs = {each: due_backlogs(admin, each) for each in asked if due}
             if as_json:
-                show_json([each.facts() for topics in found.values() for each in topics])
-            else:
-                click.echo(_text(LetterCollector(found.__getitem__, asked)), nl=False)
+                facts = [each.facts() for each in chain(*letters.values())]
+                show_json(facts + [each.facts() for each in chain(*backlogs.values())])
+                return
+            collectors = _collectors(letters.__getitem__, backlogs.__getitem__, asked, every, due)
+            for each in collectors:
+                each.ask()
+            click.echo(generate_latest(_registry(collectors)).decode(), nl=False)
             return
-        collector = LetterCollector(lambda each: letter_topics(admin, each), asked, every)
-        registry = CollectorRegistry()
-        registry.register(collector)
-        collector.start()
+        collectors = _collectors(
+            functools.partial(letter_topics, admin),
+            functools.partial(due_backlogs, admin),
+            asked,
+            every,
+            due,
+        )
+        for each in collectors:
+            each.start()
         with (
             awaiting_signals(threading.Event()) as next_signal,
-            serve_registry(registry, port, host) as server,
+            serve_registry(_registry(collectors), port, host) as server,
         ):
             shown = f"[{host}]" if ":" in host else host
             url = f"http://{shown}:{server.port}/metrics"
             told = json.dumps({"url": url}) if as_json else f"Metrics are at {url}; Ctrl-C ends it."
             click.echo(told)
             next_signal()
-        collector.stop()
+        for each in collectors:
+            each.stop()
 
 
-def _text(collector: LetterCollector) -> str:
-    collector.ask()
+def _collectors(
+    letters: Callable[[str], Sequence[LetterTopic]],
+    backlogs: Callable[[str], Sequence[DueBacklog]],
+    namespaces: Sequence[str],
+    every: float,
+    due: bool,
+) -> list[LetterCollector | DueCollector]:
+    found: list[LetterCollector | DueCollector] = [LetterCollector(letters, namespaces, every)]
+    return [*found, DueCollector(backlogs, namespaces, every)] if due else found
+
+
+def _registry(collectors: Iterable[Collector]) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(registry).decode()
+    for each in collectors:
+        registry.register(each)
+    return registry

@@ -246,7 +246,7 @@ Examples:
       --endpoint https://example.com/push --service-account key.json \\
       --backoff "exponential 10s 10m" --max-delivery-attempts 5
 \b
-The address of --listen serves GET /healthz, /readyz and /metrics; with
+The address of --listen serves GET /livez, /readyz and /metrics; with
 --service-account also /.well-known/jwks.json, /oauth2/v1/certs and
 /tokeninfo?id_token=TOKEN; with --control-token-file also POST /pause, /resume and
 /endpoint ({"endpoint": URL}).""",

@@ -1,4 +1,4 @@
-"""Serves the metrics to Prometheus."""
+"""Serves the metrics to Prometheus, and the health to probes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.observe import multiprocess, sharing
 from pulsar_retry.observe.bounded import Bounded
 from pulsar_retry.observe.metrics import LedgerCollector
+from pulsar_retry.observe.probes import Watched, checked, with_probes
 from pulsar_retry.policy.checks import whole
 
 _COLLECTOR = LedgerCollector()
@@ -102,9 +103,17 @@ def metrics_text() -> bytes:
 
 
 def start_metrics_server(
-    port: int, addr: str = "127.0.0.1", registry: CollectorRegistry | None = None
+    port: int,
+    addr: str = "127.0.0.1",
+    registry: CollectorRegistry | None = None,
+    *,
+    health: Watched | None = None,
 ) -> MetricsServer:
     """Serve the metrics of every consumer of this process, for Prometheus to scrape.
+
+    With *health*, it also answers probes, as JSON. ``/livez`` is 200, or 503 if a subscription has
+    failed, so that the process has to be restarted. ``/readyz`` is 200 if each subscription is
+    ``running``, and otherwise 503: at the start, while it is degraded, and while it stops.
 
     Consumers always count, so it does not matter when this is called. With
     ``PROMETHEUS_MULTIPROC_DIR`` it serves the metrics of all processes that share that directory.
@@ -114,31 +123,36 @@ def start_metrics_server(
         addr: The address to listen on. With the default only this machine can scrape.
         registry: A registry to serve. This package's metrics are added to it. None: a new registry
             with only this package's metrics.
+        health: A subscriber, an asyncio subscriber or a dispatcher, or a collection of these, to
+            which you may add later. None: there are no probes.
 
     Returns:
         The server. It runs until it is closed or the process ends.
 
     Raises:
-        ConfigError: *port* or *registry* is invalid.
+        ConfigError: *port*, *registry* or *health* is invalid.
         PulsarRetryError: the server cannot listen on that address and port.
     """
     whole("port", port, 0, _MOST, accepted=f"0 to {_MOST}")
     return serve_registry(
-        own_registry() if registry is None else register_metrics(registry), port, addr
+        own_registry() if registry is None else register_metrics(registry), port, addr, health
     )
 
 
-def serve_registry(registry: CollectorRegistry, port: int, addr: str) -> MetricsServer:
-    """Serve a registry.
+def serve_registry(
+    registry: CollectorRegistry, port: int, addr: str, health: Watched | None = None
+) -> MetricsServer:
+    """Serve a registry, and the probes of *health*.
 
     Raises:
         PulsarRetryError: the server cannot listen on that address and port.
     """
+    app = with_probes(make_wsgi_app(registry), None if health is None else checked(health))
     try:
         found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
         kind = _IPv6Server if family == socket.AF_INET6 else _Server
-        server = make_server(str(address[0]), port, make_wsgi_app(registry), kind, _Handler)
+        server = make_server(str(address[0]), port, app, kind, _Handler)
     except OSError as error:
         raise PulsarRetryError(f"cannot listen on {addr}, port {port}: {error}") from None
     return MetricsServer(server)

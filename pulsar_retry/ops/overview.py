@@ -18,7 +18,7 @@ from pulsar_retry.replay.redriving.source import is_users, usual_subscription
 from pulsar_retry.wire.letter_topics import Kind, candidates, kind_of
 
 #: How many requests run at a time.
-_THREADS = 16
+THREADS = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -83,22 +83,22 @@ def letter_topics(
     letters = {each for each in topics if kind_of(each)}
     owners = {each: list(candidates(each, topics)) for each in letters}
     mains = {topic for each in owners.values() for topic, _ in each if topic is not None}
-    stats = dict(_ask(admin, sorted(letters | mains), progress))
-    subscriptions = {topic: _subscriptions(each) for topic, each in stats.items()}
+    stats = dict(ask_stats(admin, sorted(letters | mains), progress))
+    subscriptions = {topic: subscriptions_of(each) for topic, each in stats.items()}
     there = sorted(letters & stats.keys())
     unread = [each for each in there if not subscriptions[each]]
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         asked = pool.map(lambda each: _stored(admin, stats[each]), unread)
         stored = dict(zip(unread, asked, strict=True))
     found = [
-        _letter_topic(each, stats[each], *_owner(owners[each], subscriptions), stored.get(each))
+        _letter_topic(each, stats[each], *owner_of(owners[each], subscriptions), stored.get(each))
         for each in there
     ]
     return sorted(found, key=lambda each: -each.backlog)
 
 
 @attrs.frozen
-class _Stats:
+class TopicStats:
     """The statistics of a topic: those of each partition, by name."""
 
     by_name: dict[str, dict[str, Any]]
@@ -106,6 +106,7 @@ class _Stats:
 
     @property
     def each(self) -> list[dict[str, Any]]:
+        """Return those of all partitions."""
         return list(self.by_name.values())
 
 
@@ -117,11 +118,13 @@ class _Waiting:
     oldest_age: float | None
 
 
-def _ask(
-    admin: AdminClient, topics: list[str], progress: Callable[[int, int], None]
-) -> Iterator[tuple[str, _Stats]]:
+def ask_stats(
+    admin: AdminClient,
+    topics: list[str],
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Iterator[tuple[str, TopicStats]]:
     """Yield the statistics of each topic that still exists."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(THREADS) as pool:
         asked = {pool.submit(_stats, admin, each): each for each in topics}
         for number, future in enumerate(as_completed(asked), 1):
             progress(number, len(topics))
@@ -130,17 +133,17 @@ def _ask(
                 yield asked[future], stats
 
 
-def _stats(admin: AdminClient, topic: str) -> _Stats | None:
+def _stats(admin: AdminClient, topic: str) -> TopicStats | None:
     with contextlib.suppress(AdminNotFoundError):
-        return _Stats({topic: admin.topics.stats(topic)})
+        return TopicStats({topic: admin.topics.stats(topic)})
     try:
         partitions = admin.topics.partitioned_stats(topic)["partitions"]
-        return _Stats(partitions, partitioned=True)
+        return TopicStats(partitions, partitioned=True)
     except AdminNotFoundError:
         return None  # it was deleted meanwhile
 
 
-def _subscriptions(stats: _Stats) -> dict[str, list[dict[str, Any]]]:
+def subscriptions_of(stats: TopicStats) -> dict[str, list[dict[str, Any]]]:
     """Return the statistics of each durable subscription, for every partition."""
     found: dict[str, list[dict[str, Any]]] = {}
     for partition in stats.each:
@@ -150,9 +153,9 @@ def _subscriptions(stats: _Stats) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def _owner(
+def owner_of(
     possible: list[tuple[str | None, str]], subscriptions: dict[str, dict[str, Any]]
-) -> tuple[str | None, str | None]:
+) -> tuple[str | None, str]:
     """Return the topic and subscription that exist, or else the most likely ones."""
     for topic, subscription in possible:
         if topic is not None and subscription in subscriptions.get(topic, {}):
@@ -160,7 +163,7 @@ def _owner(
     return possible[0]
 
 
-def _stored(admin: AdminClient, stats: _Stats) -> _Waiting:
+def _stored(admin: AdminClient, stats: TopicStats) -> _Waiting:
     """Return what is stored in a topic without subscriptions."""
     count, published = 0, []
     for name in stats.by_name:
@@ -180,14 +183,14 @@ def _stored(admin: AdminClient, stats: _Stats) -> _Waiting:
 
 def _letter_topic(
     topic: str,
-    found: _Stats,
+    found: TopicStats,
     main: str | None,
     subscription: str | None,
     stored: _Waiting | None,
 ) -> LetterTopic:
     kind = kind_of(topic)
     assert kind is not None  # noqa: S101 - only these are asked for
-    stats, own = found.each, _subscriptions(found)
+    stats, own = found.each, subscriptions_of(found)
     waiting = stored or _fullest(own)
     return LetterTopic(
         topic=topic,

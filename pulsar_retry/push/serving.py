@@ -50,18 +50,18 @@ class Orders:
     _throttle: Throttle = attrs.field(factory=Throttle, init=False, repr=False)
 
     def get(self, path: str, query: str = "") -> Reply:
-        """Answer a GET: ``/healthz``, ``/readyz`` or ``/metrics``.
+        """Answer a GET: ``/livez``, ``/readyz`` or ``/metrics``.
 
-        ``/healthz`` is 200 while the dispatcher runs, from its start to its end. ``/readyz`` is 200
-        while its health is ``running`` and it is neither paused nor stopping. Otherwise the status
-        is 503.
+        ``/livez``, also named ``/healthz``, is 200 while the dispatcher runs, from its start to its
+        end. ``/readyz`` is 200 while its health is ``running`` and it is neither paused nor
+        stopping. Otherwise the status is 503.
 
         With an account there are also ``/.well-known/jwks.json`` (its public key),
         ``/oauth2/v1/certs`` (the same key in a certificate, as Google serves it), and
         ``/tokeninfo?id_token=…``.
         """
         match path:
-            case "/healthz" | "/readyz":
+            case "/livez" | "/healthz" | "/readyz":
                 return self._health(ready=path == "/readyz")
             case "/metrics":
                 return HTTPStatus.OK, _METRICS, self.dispatcher.metrics.text()

@@ -15,8 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from pulsar_retry.observe.counting import ATTEMPT_BOUNDS, Book
-from pulsar_retry.observe.metrics import LETTER_METRICS, METRICS, LedgerCollector
-from pulsar_retry.ops.exporter import LetterCollector
+from pulsar_retry.observe.metrics import DUE_METRICS, LETTER_METRICS, METRICS, LedgerCollector
+from pulsar_retry.ops.due import DueBacklog
+from pulsar_retry.ops.exporter import DueCollector, LetterCollector
 from pulsar_retry.ops.overview import LetterTopic
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +51,13 @@ def letter_topic(kind: Any) -> LetterTopic:
     )
 
 
+def due_backlog() -> DueBacklog:
+    """Return a backlog of which a part is due."""
+    return DueBacklog(
+        topic="orders", subscription="billing", part="main", backlog=5, due=2, error=1
+    )
+
+
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Give the name and labels of every sample of a scrape."""
@@ -68,6 +76,9 @@ def exported() -> dict[str, set[str]]:
     registry = prometheus_client.CollectorRegistry()
     registry.register(LedgerCollector(book))
     registry.register(letters)
+    backlogs = DueCollector(lambda _: [due_backlog()], ["public/default"])
+    backlogs.ask()
+    registry.register(backlogs)
     text = prometheus_client.generate_latest(registry).decode()
     return {
         sample.name: set(sample.labels)
@@ -118,7 +129,9 @@ def test_a_query_asks_for_what_is_there(query: str, exported: dict[str, set[str]
         assert labels <= exported[name]
 
 
-@pytest.mark.parametrize("spec", [*METRICS, *LETTER_METRICS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec", [*METRICS, *LETTER_METRICS, *DUE_METRICS], ids=lambda spec: spec.name
+)
 def test_every_metric_is_shown_or_watched(spec: Any) -> None:
     """What nobody sees is not worth its series."""
     names = {name for _, query in queries() for name, _ in asked(query)}
@@ -206,7 +219,9 @@ def test_the_documentation_names_what_is_exported(exported: dict[str, set[str]])
     assert bases == set(documented)
 
 
-@pytest.mark.parametrize("spec", [*METRICS, *LETTER_METRICS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize(
+    "spec", [*METRICS, *LETTER_METRICS, *DUE_METRICS], ids=lambda spec: spec.name
+)
 def test_the_documentation_says_type_and_labels(spec: Any) -> None:
     """As they are exported."""
     kind, labels, _ = rows(PAGE.read_text(encoding="utf-8"))[spec.full_name]

@@ -34,7 +34,7 @@ def dispatcher(health: Health, *, paused: bool = False) -> Mock:
 def test_health_is_that_of_the_dispatcher(health: Health, live: int, ready: int) -> None:
     """It lives until it has ended; it is ready while all is well. Both say what is wrong."""
     orders = Orders(dispatcher(health))
-    for path, expected in (("/healthz", live), ("/readyz", ready)):
+    for path, expected in (("/livez", live), ("/healthz", live), ("/readyz", ready)):
         status, _, body = orders.get(path)
         told = json.loads(body)
         assert (expected, health.state, health.reason) == (status, told["state"], told["reason"])

@@ -1,0 +1,211 @@
+"""Manifests, units and the compose file: valid, and in agreement with the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import runpy
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import promql_parser as promql
+import pytest
+import yaml
+
+import pulsar_retry as pr
+from pulsar_retry.cli import push
+from pulsar_retry.observe.metrics import DUE_METRICS
+
+DOCKER = Path(__file__).parents[3] / "docker"
+KUBERNETES = DOCKER / "kubernetes"
+SYSTEMD = DOCKER / "systemd"
+COMPOSE = DOCKER / "image" / "compose.yaml"
+
+#: Seconds for closing, after what is in hand is settled.
+CLOSING = 10.0
+
+DOCUMENTS = {
+    f"{path.stem}-{document['kind']}": document
+    for path in sorted(KUBERNETES.glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+}
+DEPLOYMENTS = {
+    each["metadata"]["name"]: each for each in DOCUMENTS.values() if each["kind"] == "Deployment"
+}
+#: Kinds that Kubernetes itself does not have.
+OTHERS = {"Kustomization", "ScaledObject"}
+
+
+def seconds(text: str) -> float:
+    """Return a duration of compose, such as ``40s``."""
+    return float(text.removesuffix("s"))
+
+
+def drain_of(kind: str) -> float:
+    """Return the seconds that something of a kind may need to settle what it has in hand."""
+    if kind == "push":
+        (option,) = (each for each in push.serve.params if each.name == "drain_timeout")
+        return seconds(str(option.default))
+    if kind == "worker":
+        return float(runpy.run_path(str(KUBERNETES / "worker.py"))["DRAIN_TIMEOUT"])
+    return 5.0
+
+
+def pod(name: str) -> Any:
+    """Return the pod's part of a deployment."""
+    return DEPLOYMENTS[name]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("version", ["1.32", ""], ids=["1.32", "newest"])
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(d, id=name) for name, d in DOCUMENTS.items() if d["kind"] not in OTHERS],
+)
+def test_kubernetes_takes_it(document: Any, version: str) -> None:
+    """By the schemas of its REST API, which refuse unknown fields."""
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(document, version or validate.latest_version(), strict=True)
+
+
+def test_kustomize_finds_everything() -> None:
+    """And each manifest is named there, if only as one to choose."""
+    text = (KUBERNETES / "kustomization.yaml").read_text(encoding="utf-8")
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} - {"kustomization.yaml"} == set(
+        re.findall(r"- (\w+\.yaml)", text)
+    )
+    if shutil.which("kubectl") is None:
+        pytest.skip("skipped, because there is no kubectl here")
+    built = subprocess.run(
+        [shutil.which("kubectl") or "", "kustomize", str(KUBERNETES)],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    images = set(re.findall(r"image: (.*)", built))
+    assert {f"pulsar-retry/pulsar-retry:{pr.__version__}"} == images
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_pods_have_no_more_rights_than_they_need(name: str) -> None:
+    """Which the strictest standard of Kubernetes demands; and memory has a limit."""
+    (container,) = pod(name)["containers"]
+    assert pod(name)["securityContext"]["runAsNonRoot"]
+    assert {"type": "RuntimeDefault"} == pod(name)["securityContext"]["seccompProfile"]
+    assert not pod(name)["automountServiceAccountToken"]
+    rights = container["securityContext"]
+    assert rights["readOnlyRootFilesystem"]
+    assert not rights["allowPrivilegeEscalation"]
+    assert ["ALL"] == rights["capabilities"]["drop"]
+    assert "memory" in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_probes_ask_for_pages_that_there_are(name: str) -> None:
+    """At a port that the container has."""
+    (container,) = pod(name)["containers"]
+    ports = {each["name"] for each in container["ports"]}
+    pages = {"console": {"/style.css"}, "metrics": {"/metrics"}}.get(name, {"/livez", "/readyz"})
+    asked = [container[f"{each}Probe"]["httpGet"] for each in ("startup", "liveness", "readiness")]
+    assert pages == {each["path"] for each in asked}
+    assert ports >= {each["port"] for each in asked}
+
+
+@pytest.mark.parametrize("name", ["worker", "push"])
+def test_an_eviction_leaves_some(name: str) -> None:
+    """The budget names the pods of the deployment, of which there are several."""
+    budget = DOCUMENTS[f"{name}-PodDisruptionBudget"]["spec"]
+    template = DEPLOYMENTS[name]["spec"]["template"]["metadata"]
+    assert budget["selector"]["matchLabels"].items() <= template["labels"].items()
+    assert DEPLOYMENTS[name]["spec"]["replicas"] > budget["maxUnavailable"]
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_there_is_time_to_drain(name: str) -> None:
+    """In Kubernetes, in compose and in systemd: more than the code takes by itself."""
+    least = drain_of(name) + CLOSING
+    assert pod(name)["terminationGracePeriodSeconds"] >= least
+    service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"][name]
+    if name in {"worker", "push"}:
+        assert seconds(service["stop_grace_period"]) >= least
+    for unit in SYSTEMD.glob(f"pulsar-retry-{name}*.service"):
+        (found,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text("utf-8"), re.MULTILINE)
+        assert int(found) >= least
+
+
+def test_the_worker_drains_as_long_as_by_default() -> None:
+    """So its manifest also fits a worker that says nothing."""
+    default = inspect.signature(pr.Subscriber.run).parameters["timeout"].default
+    assert default == drain_of("worker")
+
+
+def commands() -> list[tuple[str, list[str]]]:
+    """Return the arguments of the command in manifests, in the compose file and in units."""
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    found = [
+        (f"compose-{n}", each["command"])
+        for n, each in services.items()
+        if "entrypoint" not in each
+    ]
+    found = [each for each in found if isinstance(each[1], list)]
+    for name in DEPLOYMENTS:
+        (container,) = pod(name)["containers"]
+        found += [(name, container["args"])] if "args" in container else []
+    for unit in SYSTEMD.glob("*.service"):
+        started = re.findall(
+            r"^ExecStart=\S+/pulsar-retry (.*)$", unit.read_text("utf-8"), re.MULTILINE
+        )
+        found += [(unit.stem, line.split()) for line in started]
+    return found
+
+
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(arguments, id=name) for name, arguments in commands()]
+)
+def test_the_command_takes_the_arguments(arguments: list[str]) -> None:
+    """A misspelt option would be seen only when the container starts."""
+    verb, *rest = arguments
+    command = importlib.import_module(f"pulsar_retry.cli.{verb}").command
+    if isinstance(command, click.Group):
+        command, rest = command.commands[rest[0]], rest[1:]
+    assert command.make_context(verb, list(rest))
+
+
+def test_workers_scale_by_a_metric_that_is_exported() -> None:
+    """What is due, with the labels that it has."""
+    keda, hpa = (
+        DOCUMENTS["keda-ScaledObject"]["spec"],
+        DOCUMENTS["hpa-HorizontalPodAutoscaler"]["spec"],
+    )
+    spec = {spec.full_name: set(spec.labels) for spec in DUE_METRICS}
+    (trigger,) = keda["triggers"]
+    query = promql.parse(trigger["metadata"]["query"])
+    assert isinstance(query, promql.AggregateExpr)
+    selector = query.expr
+    assert isinstance(selector, promql.VectorSelector)
+    assert selector.name == "pulsar_retry_due_backlog"
+    assert {each.name for each in selector.matchers.matchers} <= spec[selector.name or ""]
+    (metric,) = (each["external"]["metric"] for each in hpa["metrics"])
+    assert set(metric["selector"]["matchLabels"]) <= spec[metric["name"]]
+    for scaled in (keda, hpa):
+        assert scaled["scaleTargetRef"]["name"] in DEPLOYMENTS
+
+
+@pytest.mark.parametrize("unit", sorted(SYSTEMD.glob("*.service")), ids=lambda path: path.stem)
+def test_systemd_takes_the_unit(unit: Path, tmp_path: Path) -> None:
+    """The program is another one here, because it need not be installed."""
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        pytest.skip("skipped, because there is no systemd here")
+    text = re.sub(
+        r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text("utf-8"), flags=re.MULTILINE
+    )
+    copied = tmp_path / unit.name.replace("@", "@x")
+    copied.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [tool, "verify", "--man=no", str(copied)], capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
