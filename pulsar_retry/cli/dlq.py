@@ -1,4 +1,4 @@
-"""`pulsar-retry dlq`: read dead-letter topics. Nothing here consumes a letter."""
+"""`pulsar-retry dlq`: look into dead-letter topics, and move their letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_o
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, rows_of_groups
+from pulsar_retry.cli._common.moves import archive_command, discard_command, restore_command
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
+from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
 from pulsar_retry.ops.showing import facts_of, failure_of, fits
@@ -32,7 +34,7 @@ _through = click.option(
 
 
 @click.group(
-    short_help="Look into dead-letter topics.",
+    short_help="Look into dead-letter topics, and move their letters.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -42,12 +44,14 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ
   pulsar-retry dlq show orders-billing-DLQ 12:7
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout
-  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
+  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet
+  pulsar-retry dlq archive orders-billing-DLQ --reason invalid --dry-run""",
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
 
-    Reading consumes nothing: every letter stays in its topic, for every subscription.
+    Reading (ls, show, tail, export) consumes nothing: every letter stays in its topic, for every
+    subscription. redrive, archive, discard and restore move letters.
     """
 
 
@@ -218,3 +222,9 @@ def export_(
         count = written.write(meant, limit, tell)
     if output not in {None, "-"}:
         click.echo(f"{count} letters in {output}", err=True)
+
+
+command.add_command(redrive_command, "redrive")
+command.add_command(archive_command())
+command.add_command(discard_command())
+command.add_command(restore_command("DLQ", "dead-letter topic", "dlq restore orders-billing-DLQ"))

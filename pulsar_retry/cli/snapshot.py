@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import ConfigError
@@ -168,6 +169,7 @@ Examples:
 @letter_options
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @json_option
 @cluster_options
 def restore(
@@ -193,7 +195,7 @@ def restore(
     def move(dry_run: bool, grace: float) -> SeekReport:
         return snapshot.restore(target, dry_run=dry_run, grace=grace)
 
-    carry_out(move, can_look=exists, **options)
+    carry_out(move, target=target, can_look=exists, **options)
 
 
 @command.command()
@@ -213,14 +215,16 @@ def label(
 @click.argument("topic")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @cluster_options
-def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
+def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool) -> None:
     """Remove the snapshot NAME of TOPIC. Its messages are not kept any longer."""
     snapshot = Snapshot.get(cluster, topic, name)
     check_can_ask(yes=yes)
     if not yes:
         ask(f"Remove {snapshot.name!r}, with {snapshot.backlog} messages?")
-    snapshot.delete()
+    with who.audited(cluster, topic, who.act(f"{logical(topic)} {name}")):
+        snapshot.delete()
 
 
 @command.command()
