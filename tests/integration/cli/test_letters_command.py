@@ -173,6 +173,18 @@ def test_several_dead_letter_topics(dead, run_json, namespace) -> None:
     assert {("dlq redrive", dead.dlq), ("dlq redrive", other)} == set(verbs)
 
 
+def test_a_sample_says_that_it_is_one(dead, run, run_json, namespace) -> None:
+    """Within a short time, only some letters are read; a namespace stands for all its DLQs."""
+    dead.fill(2_000)
+    code, text, errors = run("dlq", "show", dead.dlq, "--within", "0")
+    assert (0, True) == (code, f"only the first 500 of about 2000 letters of {dead.dlq}" in errors)
+    assert "250" in text
+    code, text, errors = run("dlq", "show", namespace, "--within", "5m")
+    assert (0, "") == (code, errors)
+    assert "1000" in text
+    assert 2_000 == sum(each["count"] for each in run_json("dlq", "show", namespace))
+
+
 def test_existing_verbs_are_in_the_audit_log(dead, run, run_json, namespace) -> None:
     """A redrive, a seek, and a snapshot that is restored and removed; no dry run is."""
     dead.subscribe().close()

@@ -107,7 +107,7 @@ def test_a_file_that_is_none(tmp_path, content) -> None:
         ["redrive", "dlq"],
         ["redrive", "dlq", "--json"],
         ["redrive"],
-        ["redrive", "a/b", "--yes"],
+        ["redrive", "a/b/c/d", "--yes"],
         ["redrive", "dlq", "--yes", "--to", "dlq"],
         ["redrive", "dlq", "--yes", "--ramp", "1;2"],
         ["redrive", "dlq", "--yes", "--ramp-step", "soon"],
