@@ -291,6 +291,8 @@ Examples:
 def expedite(**options: Any) -> None:
     """Make letters of RETRY due now. Their count of attempts does not change.
 
+    Letters that are due already stay as they are.
+
     Each letter is published again without a delay, its receipt is awaited, and then it is
     acknowledged. If this command is killed, the same command continues; a letter may then be
     delivered twice. The property REPUBLISHED_FROM names the earlier letter.
@@ -329,7 +331,7 @@ def _carry_out(
     )
     if dry_run or not yes:
         with progress("looking") as tell:
-            plan = letters.look(tell)
+            plan = letters.look(expedites=verb == "expedite", tell=tell)
         if dry_run and as_json:
             show_json(plan.facts())
             return

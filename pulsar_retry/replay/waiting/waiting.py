@@ -7,6 +7,7 @@ with a reader, published to where they go, and then acknowledged by their ids.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -121,11 +122,13 @@ class WaitingLetters:
         self._due = due or DueTimes()
         self._limit = limit
 
-    def look(self, tell: Tell = lambda _done, _total: None) -> WaitingReport:
-        """Return what `cancel` and `expedite` would do. Nothing is changed."""
+    def look(
+        self, *, expedites: bool = False, tell: Tell = lambda _done, _total: None
+    ) -> WaitingReport:
+        """Return what `cancel`, or with *expedites* `expedite`, would do. Nothing is changed."""
         with self._opened() as (admin, client, subscription):
             groups = Groups()
-            found = self._find(admin, client, subscription, groups, tell)
+            found = self._find(admin, client, subscription, groups, tell, expedites=expedites)
             return self._report(subscription, found, groups, dry_run=True)
 
     def cancel(
@@ -179,9 +182,9 @@ class WaitingLetters:
     def expedite(self, job: str, tell: Tell = lambda _done, _total: None) -> WaitingReport:
         """Publish the letters again without a delay; their attempts stay.
 
-        Each copy is published, its receipt is awaited, and then the letter is acknowledged by its
-        id. If the command is killed, the same command continues, and does not publish a letter
-        again while its copy waits.
+        Letters that are due already stay as they are. Each copy is published, its receipt is
+        awaited, and then the letter is acknowledged by its id. If the command is killed, the same
+        command continues, and does not publish a letter again while its copy waits.
 
         Args:
             job: The id of the command.
@@ -194,7 +197,7 @@ class WaitingLetters:
         """
         with self._opened() as (admin, client, subscription):
             groups = Groups()
-            found = self._find(admin, client, subscription, groups, tell)
+            found = self._find(admin, client, subscription, groups, tell, expedites=True)
 
             def letter(raw: Any, place: str, _due: int | None) -> Letter:
                 return Letter(self.topic, republished(raw.properties(), place, 0.0))
@@ -214,9 +217,21 @@ class WaitingLetters:
             yield admin, client, subscription_of_retry(admin, self.topic, self._subscription)
 
     def _find(
-        self, admin: AdminClient, client: Client, subscription: str, groups: Groups, tell: Tell
+        self,
+        admin: AdminClient,
+        client: Client,
+        subscription: str,
+        groups: Groups,
+        tell: Tell,
+        *,
+        expedites: bool = False,
     ) -> list[_Found]:
-        """Read the letters of all partitions, and count those that are meant in *groups*."""
+        """Read the letters of all partitions, and count those that are meant in *groups*.
+
+        With *expedites*, letters that are due are not meant: among them are the copies of an
+        earlier command that was killed.
+        """
+        now = time.time() * 1000 if expedites else -math.inf
         names = admin.topics.partition_names(self.topic)
         found = [_Found(seen) for seen in survey_all(admin, names, subscription)]
         total = sum(each.seen.acks.backlog(each.seen.log) for each in found)
@@ -229,7 +244,7 @@ class WaitingLetters:
                 place = entry_place_of(raw)
                 due = self._meant(raw)
                 full = self._limit is not None and count >= self._limit
-                if due is None or full:
+                if due is None or full or due <= now:
                     each.others.add(place)
                 else:
                     count += 1

@@ -268,6 +268,38 @@ def test_killed_and_run_again(dead, environment, run_json, verb) -> None:
         assert 3_000 <= len(numbers) < 4_500
 
 
+@pytest.mark.parametrize("verb", ["cancel", "expedite"])
+def test_waiting_letters_and_kills(dead, environment, run_json, verb) -> None:
+    """No letter is lost: after the same command each is cancelled, or due, exactly once."""
+    dead.subscribe().close()
+    fill_retry(dead, 4_000, delay=3_600)
+    command = [sys.executable, "-c", RUN, "retry", verb, dead.retry, "--all", "--yes"]
+    for goal in (1, 2):  # a thousand letters are published, and then acknowledged
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        eventually(lambda goal=goal: _published(dead, verb) >= 1_000 * goal, 60)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+
+    run_json("retry", verb, dead.retry, "--all", "--yes")
+    if verb == "cancel":
+        assert 0 == run_json("retry", "show", dead.retry)["count"]
+        run_json("retry", "restore", dead.retry, "--all", "--yes")
+    seen = run_json("retry", "show", dead.retry)
+    assert (4_000, 0 if verb == "cancel" else 4_000) == (seen["count"], seen["overdue"])
+    numbers = {int(each["payload"]) for each in _exported(dead.retry)}
+    assert set(range(4_000)) == numbers
+
+
+def _published(dead, verb: str) -> int:
+    """Return how many letters a command has published so far."""
+    admin = dead.cluster.admin()
+    topic = f"{dead.retry}-ARCHIVE" if verb == "cancel" else dead.retry
+    if not admin.topics.exists(topic):
+        return 0
+    entries = admin.topics.internal_stats(topic)["entriesAddedCounter"]
+    return int(entries) - (0 if verb == "cancel" else 4_000)
+
+
 def _moved(dead, verb: str) -> int:
     """Return how many letters have left."""
     topic = f"{dead.dlq}-ARCHIVE" if verb == "restore" else dead.dlq

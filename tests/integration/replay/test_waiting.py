@@ -121,6 +121,7 @@ def test_a_letter_is_due_now(dead) -> None:
         consumer.acknowledge(message)
     assert [1, 3, 5] == sorted(found)
     eventually(lambda: 3 == waiting(dead).look().count)
+    assert 3 == waiting(dead).look(expedites=True).count
 
 
 def test_a_look_changes_nothing(dead) -> None:
