@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, rows_of_groups
@@ -106,7 +107,7 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h
   pulsar-retry dlq show orders-billing-DLQ 12:7"""
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @click.argument("message_id", required=False)
 @filter_options
 @click.option(
@@ -186,7 +187,7 @@ Examples:
   pulsar-retry dlq tail orders-billing-DLQ
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"""
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @filter_options
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="End after this number of letters."
@@ -216,7 +217,7 @@ Examples:
   pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
   pulsar-retry dlq export orders-billing-DLQ --output dead.parquet --reason invalid""",
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @filter_options
 @click.option(
     "--output",
@@ -257,4 +258,6 @@ def export_(
 command.add_command(redrive_command, "redrive")
 command.add_command(archive_command())
 command.add_command(discard_command())
-command.add_command(restore_command("DLQ", "dead-letter topic", "dlq restore orders-billing-DLQ"))
+command.add_command(
+    restore_command("DLQ", "dead_letter", "dead-letter topic", "dlq restore orders-billing-DLQ")
+)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.redriving import carry_out, dead_letter_topics
@@ -42,7 +43,9 @@ Examples:
   pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
   pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7""",
 )
-@click.argument("dlqs", metavar="DLQ...", nargs=-1, required=True)
+@click.argument(
+    "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
+)
 @click.option(
     "--to",
     default="retry",

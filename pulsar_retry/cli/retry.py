@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options, moment
 from pulsar_retry.cli._common.letters import full, rows_of_groups
 from pulsar_retry.cli._common.moves import restore_command
@@ -141,7 +142,7 @@ Examples:
   pulsar-retry retry show orders-billing-RETRY --attempt 3 --due-before 10m --list 20
   pulsar-retry retry show orders-billing-RETRY 12:7"""
 )
-@click.argument("retry", metavar="RETRY")
+@click.argument("retry", metavar="RETRY", shell_complete=complete_topic("retry"))
 @click.argument("message_id", required=False)
 @filter_options
 @_due_options
@@ -241,7 +242,7 @@ Examples:
   pulsar-retry retry cancel orders-billing-RETRY --id 12:7 --id 12:9 --why INC-1234 --yes
   pulsar-retry retry cancel orders-billing-RETRY --property shop=7 --due-after 1h"""
 )
-@click.argument("retry", metavar="RETRY")
+@click.argument("retry", metavar="RETRY", shell_complete=complete_topic("retry"))
 @filter_options
 @_due_options
 @_change_options
@@ -281,7 +282,7 @@ Examples:
   pulsar-retry retry expedite orders-billing-RETRY --id 12:7 --yes
   pulsar-retry retry expedite orders-billing-RETRY --error TimeoutError --due-after 10m"""
 )
-@click.argument("retry", metavar="RETRY")
+@click.argument("retry", metavar="RETRY", shell_complete=complete_topic("retry"))
 @filter_options
 @_due_options
 @_change_options
@@ -372,4 +373,6 @@ def _show(report: WaitingReport, done: str) -> None:
         click.echo(f"warning: {clean(warning)}", err=True)
 
 
-command.add_command(restore_command("RETRY", "retry topic", "retry restore orders-billing-RETRY"))
+command.add_command(
+    restore_command("RETRY", "retry", "retry topic", "retry restore orders-billing-RETRY")
+)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
@@ -62,8 +63,8 @@ Examples:
   pulsar-retry snapshot create orders billing
   pulsar-retry snapshot create orders billing --name before-deploy --label release=41 --json"""
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option(
     "--name", metavar="NAME", help="The name of the snapshot.  [default: made from the time]"
 )
@@ -147,7 +148,7 @@ def ls(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @json_option
 @cluster_options
@@ -162,8 +163,8 @@ Examples:
   pulsar-retry snapshot restore orders billing before-deploy --dry-run
   pulsar-retry snapshot restore orders billing-test before-deploy --yes"""
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.argument("name")
 @grace_option
 @letter_options
@@ -199,7 +200,7 @@ def restore(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @_label_option
 @json_option
@@ -212,7 +213,7 @@ def label(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @operator_options

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.redriving import carry_out, check_selects, dead_letter_topics
@@ -18,6 +19,7 @@ from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.wire.archive import ArchivedAs, ArchiveNote
+from pulsar_retry.wire.letter_topics import Kind
 
 __all__ = ["archive_command", "discard_command", "restore_command"]
 
@@ -110,7 +112,13 @@ def _archiving(archived_as: ArchivedAs, verb: str, text: str, example: str) -> c
         words = (verb, archived_as)
         return carry_out(make, topics, cluster=cluster, who=who, words=words, total=limit, **output)
 
-    argument = click.argument("dlqs", metavar="DLQ...", nargs=-1, required=True)
+    argument = click.argument(
+        "dlqs",
+        metavar="DLQ...",
+        nargs=-1,
+        required=True,
+        shell_complete=complete_topic("dead_letter"),
+    )
     function = argument(_with_options(run, _DLQ_SUBSCRIPTION, _ANY_TOPIC))
     return click.command(verb, help=text, epilog=example)(function)
 
@@ -154,8 +162,8 @@ Examples:
     )
 
 
-def restore_command(metavar: str, kind: str, example: str) -> click.Command:
-    """Return the command `restore` for a *kind* of topics."""
+def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> click.Command:
+    """Return the command `restore` for a *kind* of topics, which have these *letters*."""
 
     def run(
         *,
@@ -198,7 +206,9 @@ def restore_command(metavar: str, kind: str, example: str) -> click.Command:
         delay waits for the rest of it. If this command is killed, the same command continues.
 
         Without --yes it does a dry run first and asks."""
-    function = click.argument("topic", metavar=metavar)(_with_options(run))
+    function = click.argument("topic", metavar=metavar, shell_complete=complete_topic(letters))(
+        _with_options(run)
+    )
     return click.command(
         "restore",
         help=text,
