@@ -48,6 +48,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "AdminForbiddenError",
         "AdminNotFoundError",
         "AlreadySettledError",
+        "AuditError",
         "BatchSettleError",
         "ConfigError",
         "ConsumerClosedError",

@@ -7,6 +7,7 @@
     │   ├── AdminConflictError               … because something exists already, or is in use
     │   ├── AdminForbiddenError              … because the role lacks a right, or is not known
     │   └── AdminNotFoundError               … because something does not exist
+    ├── AuditError                           the audit log cannot be written; nothing was done
     ├── ConfigError (also a ValueError)      an argument is invalid; nothing was opened
     ├── EventLoopError (also a RuntimeError) a consumer was used on a different event loop
     ├── ForkedError (also a RuntimeError)    a client was used in a forked child process
@@ -47,6 +48,7 @@ __all__ = [
     "AdminForbiddenError",
     "AdminNotFoundError",
     "AlreadySettledError",
+    "AuditError",
     "BatchSettleError",
     "ConfigError",
     "ConsumerClosedError",
@@ -134,6 +136,10 @@ class AdminForbiddenError(AdminError):
 
 class AdminNotFoundError(AdminError):
     """The tenant, namespace, topic, subscription or message does not exist."""
+
+
+class AuditError(PulsarRetryError):
+    """The audit log cannot be written. The command that it is about has not begun."""
 
 
 class EventLoopError(PulsarRetryError, RuntimeError):

@@ -1,27 +1,35 @@
-"""`pulsar-retry dlq`: read dead-letter topics. Nothing here consumes a letter."""
+"""`pulsar-retry dlq`: look into dead-letter topics, and move their letters."""
 
 from __future__ import annotations
 
 import contextlib
-from itertools import islice
+import math
+from typing import Any
 
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, rows_of_groups
+from pulsar_retry.cli._common.moves import archive_command, discard_command, restore_command
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
+from pulsar_retry.cli._common.redriving import dead_letter_topics
+from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
-from pulsar_retry.ops.showing import facts_of, failure_of, fits
+from pulsar_retry.ops.showing import facts_of, fits
+from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import tail_letters
-from pulsar_retry.replay.redriving.report import Groups
 from pulsar_retry.wire.names import TopicName
 
 __all__ = ["command"]
+
+#: Seconds for which `show` reads, if nothing else is asked for.
+_PATIENCE = 4.0
 
 _through = click.option(
     "--dlq-subscription",
@@ -32,7 +40,7 @@ _through = click.option(
 
 
 @click.group(
-    short_help="Look into dead-letter topics.",
+    short_help="Look into dead-letter topics, and move their letters.",
     epilog=f"""{CONNECTION}
 
 \b
@@ -42,12 +50,14 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ
   pulsar-retry dlq show orders-billing-DLQ 12:7
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout
-  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet""",
+  pulsar-retry dlq export orders-billing-DLQ --output dead.parquet
+  pulsar-retry dlq archive orders-billing-DLQ --reason invalid --dry-run""",
 )
 def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
 
-    Reading consumes nothing: every letter stays in its topic, for every subscription.
+    Reading (ls, show, tail, export) consumes nothing: every letter stays in its topic, for every
+    subscription. redrive, archive, discard and restore move letters.
     """
 
 
@@ -97,7 +107,7 @@ Examples:
   pulsar-retry dlq show orders-billing-DLQ --reason invalid --since 2h
   pulsar-retry dlq show orders-billing-DLQ 12:7"""
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @click.argument("message_id", required=False)
 @filter_options
 @click.option(
@@ -105,6 +115,12 @@ Examples:
     type=click.IntRange(min=1),
     metavar="N",
     help="The maximum number of letters to read.",
+)
+@click.option(
+    "--within",
+    metavar="DURATION",
+    help="Read for this long at most, and say how many letters were read.  [default: 4s; with "
+    "--json, without a limit]",
 )
 @_through
 @json_option
@@ -116,33 +132,52 @@ def show(
     dlq: str,
     message_id: str | None,
     limit: int | None,
+    within: str | None,
     dlq_subscription: str | None,
     as_json: bool,
 ) -> int:
     """Show the letters of DLQ by reason and place, with counts and some ids.
 
+    A name of the form tenant/namespace stands for all its dead-letter topics with letters.
+
     With MESSAGE_ID, in the form that is printed here, it shows one letter in full.
     """
-    with look_into(cluster, dlq, dlq_subscription) as found:
-        if message_id is not None:
+    if message_id is not None:
+        with look_into(cluster, dlq, dlq_subscription) as found:
             facts = facts_of(found.letter(message_id))
-            show_json(facts) if as_json else click.echo(full(facts))
-            return 0
-        groups = Groups()
-        with progress("reading") as tell:
-            for number, each in enumerate(islice(found.letters(), limit), 1):
-                if fits(where, each):
-                    groups.add(failure_of(each), str(each.position))
-                if number % 500 == 0:
-                    tell(number, limit)
+        show_json(facts) if as_json else click.echo(full(facts))
+        return 0
+    seconds = math.inf if within is None else seconds_of_text("--within", within)
+    if within is None and not as_json:
+        seconds = _PATIENCE
+    topics = dead_letter_topics(cluster, [dlq])
+    shown: list[dict[str, Any]] = []
+    for topic in topics:
+        with (
+            look_into(cluster, topic, dlq_subscription) as found,
+            progress(f"reading {TopicName.parse(topic).local}") as tell,
+        ):
+            seen = found.grouped(where, limit=limit, within=seconds / len(topics), tell=tell)
+        if not seen.is_whole and limit is None:
+            of = "" if seen.of is None else f" of about {seen.of}"
+            sample = f"only the first {seen.read}{of} letters of {topic} were read"
+            click.echo(f"{sample}: --within 10m reads for longer", err=True)
+        if as_json:
+            more = {} if dlq in topics or len(topics) == 1 else {"topic": topic}
+            shown += [{**each.facts(), **more} for each in seen.groups]
+        elif seen.groups:
+            if len(topics) > 1:
+                click.echo(f"{topic}:")
+            names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
+            table(names, rows_of_groups(seen.groups))
+            shown.append({"of": topic, "id": seen.groups[0].samples[0]})
     if as_json:
-        show_json([each.facts() for each in groups.all()])
-    elif groups.all():
-        names = ["#letters", "reason", "error", "fingerprint", "sample ids", "sample message"]
-        table(names, rows_of_groups(groups.all()))
-        click.echo(f"To see one in full: pulsar-retry dlq show {dlq} {groups.all()[0].samples[0]}")
-    else:
+        show_json(shown)
+    elif not shown:
         click.echo("no letters")
+    else:
+        name = dlq if len(topics) == 1 and "/" not in dlq else shown[0]["of"]
+        click.echo(f"To see one in full: pulsar-retry dlq show {name} {shown[0]['id']}")
     return 0
 
 
@@ -152,7 +187,7 @@ Examples:
   pulsar-retry dlq tail orders-billing-DLQ
   pulsar-retry dlq tail orders-billing-DLQ --reason timeout --json | jq .payload"""
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @filter_options
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="End after this number of letters."
@@ -182,7 +217,7 @@ Examples:
   pulsar-retry dlq export orders-billing-DLQ > dead.jsonl
   pulsar-retry dlq export orders-billing-DLQ --output dead.parquet --reason invalid""",
 )
-@click.argument("dlq")
+@click.argument("dlq", shell_complete=complete_topic("dead_letter"))
 @filter_options
 @click.option(
     "--output",
@@ -218,3 +253,11 @@ def export_(
         count = written.write(meant, limit, tell)
     if output not in {None, "-"}:
         click.echo(f"{count} letters in {output}", err=True)
+
+
+command.add_command(redrive_command, "redrive")
+command.add_command(archive_command())
+command.add_command(discard_command())
+command.add_command(
+    restore_command("DLQ", "dead_letter", "dead-letter topic", "dlq restore orders-billing-DLQ")
+)

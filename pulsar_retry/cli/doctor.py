@@ -6,6 +6,7 @@ import attrs
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
 from pulsar_retry.cli._common.output import clean, show_json
 from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.migration import check_migration
@@ -33,8 +34,8 @@ Examples:
   pulsar-retry doctor shop/orders/orders billing --naming tdmq-2.7.2 --json
   pulsar-retry doctor orders billing --pulsar5""",
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option(
     "--naming",
     type=click.Choice([each.value for each in Naming]),

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options
-from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json, table
+from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.redriving import carry_out, dead_letter_topics
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.formatting import short
+from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import MAX_REDRIVES, Redrive
-from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.wire.names import Naming
 
 __all__ = ["command"]
@@ -29,6 +27,8 @@ _WHAT = (
     *("to", "subscription", "naming", "limit", "max_redrives", "keep_failure", "keep_attempts"),
     *("reason", "error", "fingerprint", "key", "properties", "since", "until"),
 )
+#: More of them. They are left out of the key if they are empty, as in the keys of older releases.
+_SINCE_0_3 = ("ids", "attempts", "search")
 
 
 @click.command(
@@ -39,9 +39,13 @@ Examples:
   pulsar-retry redrive orders-billing-DLQ --reason timeout --limit 10 --yes
   pulsar-retry redrive orders-billing-DLQ --ramp 1,10,100 --rate 500 --max-failure-ratio 0.2
   pulsar-retry redrive orders-billing-DLQ --to origin --since 2h
+  pulsar-retry redrive orders-billing-DLQ --id 12:7 --id 12:9 --why INC-1234
+  pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
   pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7""",
 )
-@click.argument("dlq")
+@click.argument(
+    "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
+)
 @click.option(
     "--to",
     default="retry",
@@ -101,21 +105,23 @@ Examples:
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @json_option
 @cluster_options
 def command(
     *,
     cluster: Cluster,
     where: Filter,
-    dlq: str,
+    who: Operator,
+    dlqs: tuple[str, ...],
     ramp: str | None,
     ramp_step: str,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
+
+    There may be several. A name of the form tenant/namespace stands for all dead-letter topics of
+    this namespace that have letters.
 
     Each letter is published, then its receipt is awaited, and then it is acknowledged in DLQ. So
     nothing is lost if this command is killed, and the same command continues where it stopped. A
@@ -125,10 +131,11 @@ def command(
     Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
     redriven are left.
     """
+    output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
 
-    def redrive(*, dry: bool) -> Redrive:
+    def redrive(topic: str, dry: bool, _act: Act) -> Redrive:
         return Redrive(
-            dlq,
+            topic,
             cluster=cluster,
             where=where,
             ramp=_rates(ramp),
@@ -138,26 +145,22 @@ def command(
             **options,
         )
 
-    check_can_ask(yes=yes or dry_run)
-    job, total = redrive(dry=dry_run), options["limit"]
-    if not dry_run and not yes:
-        plan = _carried_out(redrive(dry=True), "looking", total)
-        if not as_json:
-            _show(plan)
-        ask(f"Redrive {plan.redriven} letters now?")
-        total = plan.redriven
-    done = _carried_out(job, "looking" if dry_run else "redriving", total)
-    if as_json:
-        show_json(done.facts())
-    else:
-        _show(done)
-    return 0 if done.is_complete else 1
+    return carry_out(
+        redrive,
+        dead_letter_topics(cluster, dlqs),
+        cluster=cluster,
+        who=who,
+        words=("redrive", "redriven"),
+        total=options["limit"],
+        **output,
+    )
 
 
 def _job_key() -> str:
     """Return a key that is the same for the same command. A text such as "2h" keeps its key."""
     given = click.get_current_context().params
     what = {name: value for name, value in given.items() if name in _WHAT}
+    what |= {name: given[name] for name in _SINCE_0_3 if given[name]}
     return json.dumps(what, sort_keys=True, default=str)
 
 
@@ -166,55 +169,3 @@ def _rates(text: str | None) -> list[float]:
         return [float(each) for each in text.split(",")] if text else []
     except ValueError:
         raise ConfigError.bad("--ramp", text, "rates separated by commas, such as 1,10") from None
-
-
-def _carried_out(job: Redrive, what: str, total: int | None) -> Redriven:
-    with _interruptible(job), progress(what) as show:
-        return job.run(lambda so_far: show(so_far.redriven, total))
-
-
-@contextlib.contextmanager
-def _interruptible(job: Redrive) -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM cancel the job; the second ends the process."""
-    previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-
-    def cancel(_number: int, _frame: object) -> None:
-        job.cancel()
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-    for each in previous:
-        signal.signal(each, cancel)
-    try:
-        yield
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
-
-
-# -- as text --------------------------------------------------------------------------------------
-
-
-def _show(done: Redriven) -> None:
-    if done.groups:
-        rows = [
-            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
-            for each in done.groups
-        ]
-        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
-        click.echo()
-    verb = "would be redriven" if done.dry_run else "redriven"
-    resumed = ", including the previous run" if done.resumed else ""
-    least = "at least " if done.at_least else ""
-    click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
-    for topic, count in done.targets.items():
-        click.echo(f"  {count} to {topic}")
-    seen = "of those read " if done.stopped else ""
-    for why, count in done.left.items():
-        click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
-    if done.failed_again:
-        click.echo(f"  {done.failed_again} are dead again")
-    for problem in done.problems:
-        click.echo(f"  {clean(problem)}", err=True)
-    if done.stopped:
-        click.echo(STOPPED[done.stopped])

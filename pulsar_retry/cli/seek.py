@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
+from pulsar_retry.cli._common.operator import operator_options
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import RetentionError, SeekError
 from pulsar_retry.replay.cluster import Cluster
@@ -31,8 +33,8 @@ Examples:
   pulsar-retry seek orders billing --to 12:7:0             this message and what came after it
   pulsar-retry seek orders billing --to snapshot:before-deploy""",
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option(
     "--to",
     required=True,
@@ -50,6 +52,7 @@ Examples:
 @letter_options
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @json_option
 @cluster_options
 def command(
@@ -86,4 +89,4 @@ def command(
         except RetentionError as error:
             raise SeekError(f"{error} (--partial)") from error
 
-    carry_out(move, **options)
+    carry_out(move, target=target, **options)

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_subscription, complete_topic
+from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.cli._common.seek import carry_out, grace_option, letter_options, subscription_of
 from pulsar_retry.errors import ConfigError
@@ -61,8 +63,8 @@ Examples:
   pulsar-retry snapshot create orders billing
   pulsar-retry snapshot create orders billing --name before-deploy --label release=41 --json"""
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.option(
     "--name", metavar="NAME", help="The name of the snapshot.  [default: made from the time]"
 )
@@ -146,7 +148,7 @@ def ls(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @json_option
 @cluster_options
@@ -161,13 +163,14 @@ Examples:
   pulsar-retry snapshot restore orders billing before-deploy --dry-run
   pulsar-retry snapshot restore orders billing-test before-deploy --yes"""
 )
-@click.argument("topic")
-@click.argument("subscription")
+@click.argument("topic", shell_complete=complete_topic(None))
+@click.argument("subscription", shell_complete=complete_subscription)
 @click.argument("name")
 @grace_option
 @letter_options
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @json_option
 @cluster_options
 def restore(
@@ -193,11 +196,11 @@ def restore(
     def move(dry_run: bool, grace: float) -> SeekReport:
         return snapshot.restore(target, dry_run=dry_run, grace=grace)
 
-    carry_out(move, can_look=exists, **options)
+    carry_out(move, target=target, can_look=exists, **options)
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @_label_option
 @json_option
@@ -210,17 +213,19 @@ def label(
 
 
 @command.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic(None))
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
 @cluster_options
-def rm(*, cluster: Cluster, topic: str, name: str, yes: bool) -> None:
+def rm(*, cluster: Cluster, who: Operator, topic: str, name: str, yes: bool) -> None:
     """Remove the snapshot NAME of TOPIC. Its messages are not kept any longer."""
     snapshot = Snapshot.get(cluster, topic, name)
     check_can_ask(yes=yes)
     if not yes:
         ask(f"Remove {snapshot.name!r}, with {snapshot.backlog} messages?")
-    snapshot.delete()
+    with who.audited(cluster, topic, who.act(f"{logical(topic)} {name}")):
+        snapshot.delete()
 
 
 @command.command()

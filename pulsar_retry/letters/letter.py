@@ -49,6 +49,7 @@ class Letter:
         error: The exception that was raised; None if there is none, or it is not known.
         span: The span of the hand-off; None without tracing.
         origin: Where the message was delivered from; None: it was not looked up.
+        payload: The payload that replaces that of the message; None: it stays.
     """
 
     topic: str
@@ -60,6 +61,7 @@ class Letter:
     error: BaseException | None = attrs.field(default=None, eq=False, repr=False)
     span: HandOffSpan | None = attrs.field(default=None, eq=False, repr=False)
     origin: Origin | None = attrs.field(default=None, eq=False, repr=False)
+    payload: bytes | None = attrs.field(default=None, repr=False)
     published = None  # the message says it
 
 

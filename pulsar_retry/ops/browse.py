@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import PulsarRetryError
+from pulsar_retry.ops.showing import failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace, read_letters, read_one
+from pulsar_retry.replay.redriving.report import Group, Groups
 from pulsar_retry.replay.redriving.source import (
+    all_stats,
     check_exists,
     durable_subscriptions,
     usual_subscription,
 )
 from pulsar_retry.wire.names import TopicName
+
+#: After so many letters the clock is read, and progress told.
+_OFTEN = 500
+
+
+@attrs.frozen
+class Sample:
+    """The groups of the letters that were read.
+
+    Attributes:
+        groups: The letters by reason and fingerprint, the largest group first.
+        read: How many letters were read, with those that the filter left out.
+        is_whole: Whether these are all letters.
+        of: About how many letters there are; None if no subscription counts them.
+    """
+
+    groups: tuple[Group, ...]
+    read: int
+    is_whole: bool
+    of: int | None
 
 
 @attrs.frozen
@@ -41,6 +68,39 @@ class LetterReader:
     def letters(self) -> Iterator[LetterInPlace]:
         """Yield the current letters."""
         return read_letters(self.client, self.admin, self.partitions, self.through)
+
+    def count(self) -> int | None:
+        """Return about how many letters there are; None if no subscription counts them."""
+        stats = all_stats(self.admin, self.topic, precise=False)["subscriptions"]
+        return int(stats[self.through]["msgBacklog"]) if self.through in stats else None
+
+    def grouped(
+        self,
+        where: Filter,
+        *,
+        limit: int | None = None,
+        within: float = math.inf,
+        tell: Callable[[int, int | None], None] = lambda _done, _total: None,
+    ) -> Sample:
+        """Return the letters by reason and fingerprint. Blocks.
+
+        Args:
+            where: Which letters.
+            limit: How many letters are read at most.
+            within: For how many seconds letters are read at most.
+            tell: Called with the number of letters that were read, and of all.
+        """
+        groups, read, give_up = Groups(), 0, time.monotonic() + within
+        total = self.count()
+        reading = self.letters()
+        for read, each in enumerate(islice(reading, limit), 1):
+            if fits(where, each):
+                groups.add(failure_of(each), str(each.position))
+            if read % _OFTEN == 0:
+                tell(read, total)
+                if time.monotonic() > give_up:
+                    break
+        return Sample(groups.all(), read, next(reading, None) is None, total)
 
     def letter(self, message_id: str) -> LetterInPlace:
         """Return one letter.

@@ -41,6 +41,8 @@ class LetterTopic:
         partitions: How many partitions it has; 0 if it is not partitioned.
         subscriptions: Its durable subscriptions.
         consumers: How many consumers they have.
+        delayed: How many letters the broker holds back until they are due, as far as it has read
+            them for connected consumers.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class LetterTopic:
     partitions: int
     subscriptions: tuple[str, ...]
     consumers: int
+    delayed: int = 0
 
     def facts(self) -> dict[str, Any]:
         """Return it as JSON-compatible values."""
@@ -204,6 +207,7 @@ def _letter_topic(
         partitions=len(stats) if found.partitioned else 0,
         subscriptions=tuple(sorted(own)),
         consumers=sum(len(each["consumers"]) for parts in own.values() for each in parts),
+        delayed=max((_delayed(parts) for parts in own.values()), default=0),
     )
 
 
@@ -212,6 +216,10 @@ def _fullest(own: dict[str, list[dict[str, Any]]]) -> _Waiting:
     waiting = {name: sum(each["msgBacklog"] for each in parts) for name, parts in own.items()}
     name = usual_subscription(list(own)) or max(waiting, key=waiting.__getitem__)
     return _Waiting(waiting[name], _age(own[name]))
+
+
+def _delayed(parts: list[dict[str, Any]]) -> int:
+    return sum(int(each.get("msgDelayed", 0)) for each in parts)
 
 
 def _age(parts: list[dict[str, Any]]) -> float | None:

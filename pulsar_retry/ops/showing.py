@@ -8,7 +8,7 @@ from typing import Any
 
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace
-from pulsar_retry.replay.redriving.judge import key_of
+from pulsar_retry.replay.redriving.judge import is_meant, key_of
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
@@ -67,8 +67,7 @@ def fits(where: Filter, stored: LetterInPlace) -> bool:
         properties = stored.raw.properties()
     except UnicodeDecodeError:
         return False
-    published = datetime.fromtimestamp(stored.raw.publish_timestamp() / 1000, UTC)
-    return where.matches(properties, key_of(stored.raw), published)
+    return is_meant(where, stored.raw, properties, str(stored.position))
 
 
 def _moment(milliseconds: int) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.cluster import Cluster
 
-__all__ = ["CONNECTION", "cluster_options", "json_option"]
+__all__ = ["CONNECTION", "cluster_of", "cluster_options", "json_option"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -101,6 +101,15 @@ _OPTIONS = (
 
 #: The option of all verbs that print data.
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def cluster_of(params: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of a command that is being completed, from its parameters so far.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    return _cluster({key: params.get(key) for key in _KEYS}, params.get("config_file"))
 
 
 def _one_token(given: dict[str, Any]) -> dict[str, Any]:

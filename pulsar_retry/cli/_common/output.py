@@ -12,8 +12,18 @@ import click
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.formatting import clean, words_of_age
@@ -51,17 +61,28 @@ def _plain(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
 
 
+class _Rate(ProgressColumn):
+    """Shows how many are done per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f}/s")
+
+
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[float, float | None], None]]:
     """Yield a function that shows progress on standard error: what is done, and the total.
 
-    It shows nothing if standard error is not a terminal.
+    The rate, and the time that is left if the total is known, are shown, too. It shows nothing if
+    standard error is not a terminal.
     """
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         yield lambda _done, _total: None
         return
-    columns = (SpinnerColumn(), TextColumn(what), BarColumn(30), MofNCompleteColumn())
+    columns = (
+        *(SpinnerColumn(), TextColumn(what), BarColumn(30), MofNCompleteColumn()),
+        *(_Rate(), TimeRemainingColumn(compact=True)),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,10 +82,19 @@ def _tell(error: Exception, *, as_json: bool) -> int:
     elif not isinstance(error, PulsarRetryError):
         text = f"the broker was not reached, or refused the request: {error}"
     if as_json:
-        facts = {"error": text, "kind": type(error).__name__, "exit_code": code}
+        kind = type(error).__name__
+        facts = {"code": _code_of(error), "error": text, "kind": kind, "exit_code": code}
         click.echo(json.dumps(facts, ensure_ascii=False), err=True)
     elif isinstance(error, click.ClickException):
         error.show()  # together with the usage
     else:
         click.echo(f"error: {text}", err=True)
     return code
+
+
+def _code_of(error: Exception) -> str:
+    """Return a short, stable name of an error for programs: ``admin_not_found``, for example."""
+    if isinstance(error, click.ClickException):
+        return "usage"
+    name = type(error).__name__.removesuffix("Error")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

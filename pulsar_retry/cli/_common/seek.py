@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.cli._common.output import ask, check_can_ask, clean, show_json, table
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
@@ -27,6 +28,9 @@ _LETTERS = {
     "copied": "copied from the snapshot's subscription",
     "late": "made from messages that consumers have in hand and may acknowledge late",
 }
+
+#: What the audit log has of a report.
+_RECORDED = ("to", "replayed", "purged", "backlog_after", "consumers", "letters", "warnings")
 
 grace_option = click.option(
     "--grace",
@@ -68,6 +72,8 @@ def subscription_of(
 def carry_out(
     move: Callable[[bool, float], SeekReport],
     *,
+    target: Subscription,
+    who: Operator,
     grace: str,
     dry_run: bool,
     yes: bool,
@@ -78,6 +84,8 @@ def carry_out(
 
     Args:
         move: Moves, or with True only reports what it would do. The number is the grace in seconds.
+        target: The subscription, for the audit log.
+        who: Who gives the command.
         grace: The option as it was typed.
         dry_run: Do only the dry run.
         yes: Do not ask.
@@ -90,7 +98,14 @@ def carry_out(
         if can_look:
             _show(move(True, wait), err=True)  # noqa: FBT003 - see above
         ask("Move the subscription?")
-    report = move(dry_run, wait)
+    if dry_run:
+        report = move(dry_run, wait)
+    else:
+        act = who.act(f"{target.topic} {target.name}")
+        with who.audited(target.cluster, target.topic, act) as record:
+            report = move(dry_run, wait)
+            facts = report.facts()
+            record({name: facts[name] for name in _RECORDED})
     if as_json:
         show_json(report.facts())
     else:

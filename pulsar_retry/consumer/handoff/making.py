@@ -219,7 +219,9 @@ def build_letter(
         clock: The clock.
     """
     builder = builder or _pulsar.MessageBuilder()
-    if has_null_value(raw):
+    if letter.payload is not None:
+        builder.content(letter.payload)
+    elif has_null_value(raw):
         builder.set_null_value()
     else:
         builder.content(raw.data())

@@ -132,7 +132,8 @@ class NativeProducer(LetterProducer):
         apart: bool,
     ) -> None:
         """Publish the letter of *flight*; see `LetterProducer.publish`."""
-        if type(flight.source) is not _pulsar.Consumer:  # a reader of this package, for example
+        # A source can be a reader of this package; C++ always sends the payload of the message.
+        if type(flight.source) is not _pulsar.Consumer or flight.letter.payload is not None:
             super().publish(flight, assemble, clock, apart=apart)
             return
         letter = flight.letter

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,34 +15,18 @@ from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
 
 
-class RedriveJudge:
-    """Decides which letters are redriven, and to which topic.
+class LetterJudge(abc.ABC):
+    """Decides which letters leave their topic, and to which topic they go.
 
     Attributes:
-        problems: Why letters stay in the dead-letter topic, in words; a dictionary without values.
+        problems: Why letters stay in their topic, in words; a dictionary without values.
     """
 
-    def __init__(
-        self,
-        where: Filter,
-        targets: RedriveTargets,
-        written: RedriveProperties,
-        *,
-        source: str,
-        naming: Naming,
-        max_redrives: int,
-    ) -> None:
-        """Make the judge of one redrive; see `Redrive`."""
-        self._where = None if where.takes_all else where
-        self._targets = targets
-        self._written = written
-        self._source = source
-        self._naming = naming
-        self._max_redrives = max_redrives
+    def __init__(self) -> None:
         self.problems: dict[str, None] = {}
 
     def judge(self, raw: Any, position: str) -> Letter | str:
-        """Return the letter to publish, or the reason why the dead letter stays.
+        """Return the letter to publish, or the reason why the letter stays.
 
         Args:
             raw: A `_pulsar.Message`.
@@ -53,10 +39,39 @@ class RedriveJudge:
                 f"{position}: a property is not UTF-8, so pulsar-client cannot read it"
             ] = None
             return UNREADABLE
-        if self._where is not None:
-            published = datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
-            if not self._where.matches(properties, key_of(raw), published):
-                return FILTERED
+        return self.decide(raw, properties, position)
+
+    @abc.abstractmethod
+    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
+        """Return the same as `judge`, for a letter with readable properties."""
+
+
+class RedriveJudge(LetterJudge):
+    """Decides which letters are redriven, and to which topic."""
+
+    def __init__(
+        self,
+        where: Filter,
+        targets: RedriveTargets,
+        written: RedriveProperties,
+        *,
+        source: str,
+        naming: Naming,
+        max_redrives: int,
+    ) -> None:
+        """Make the judge of one redrive; see `Redrive`."""
+        super().__init__()
+        self._where = None if where.takes_all else where
+        self._targets = targets
+        self._written = written
+        self._source = source
+        self._naming = naming
+        self._max_redrives = max_redrives
+
+    def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
+        """Return the letter to publish, or the reason why the dead letter stays."""
+        if self._where is not None and not is_meant(self._where, raw, properties, position):
+            return FILTERED
         count = next_redrive(properties, self._max_redrives)
         if count is None:
             return TOO_OFTEN
@@ -68,6 +83,12 @@ class RedriveJudge:
             properties, count=count, position=f"{self._source} {position}", owner=target.owner
         )
         return Letter(target.topic, redriven)
+
+
+def is_meant(where: Filter, raw: Any, properties: Mapping[str, str], position: str) -> bool:
+    """Tell whether the filter *where* takes the raw message *raw*."""
+    published = datetime.fromtimestamp(raw.publish_timestamp() / 1000, UTC)
+    return where.matches(properties, key_of(raw), published, message_id=position, payload=raw.data)
 
 
 def key_of(raw: Any) -> str | None:

@@ -24,7 +24,7 @@ from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import hand_off_of
-from pulsar_retry.replay.redriving.judge import RedriveJudge
+from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import Redriven, first_of_each
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
@@ -227,7 +227,7 @@ class Redrive:
         )
         return attrs.evolve(found, source=self._source)
 
-    def _judge(self, admin: AdminClient, job: str) -> RedriveJudge:
+    def _judge(self, admin: AdminClient, job: str) -> LetterJudge:
         targets = RedriveTargets(admin, self._to, self._source, self._subscription, self._naming)
         return RedriveJudge(
             self._where,
@@ -238,12 +238,16 @@ class Redrive:
             max_redrives=self._max_redrives,
         )
 
+    def _prepare(self, client: Client) -> None:
+        """Prepare the target, before the first letter is published."""
+
     # -- doing it ---------------------------------------------------------------------------------
 
     def _work(
         self, admin: AdminClient, client: Client, through: str, tell: Callable[[Redriven], None]
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
+            self._prepare(client)
             consumer = stack.enter_context(_consumer(client, self._source, through))
             # This consumer is the only one now, so no other process writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
@@ -275,7 +279,7 @@ class Redrive:
             return self._report(run, judge, checkpoint, resumed=resumed)
 
     def _report(
-        self, run: Run, judge: RedriveJudge, checkpoint: Checkpoint, *, resumed: bool
+        self, run: Run, judge: LetterJudge, checkpoint: Checkpoint, *, resumed: bool
     ) -> Redriven:
         return Redriven(
             source=self._source,

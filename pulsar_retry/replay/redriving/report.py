@@ -17,6 +17,10 @@ NO_TARGET = "no_target"
 ANOTHERS = "other_subscription"
 UNREADABLE = "unreadable"
 REFUSED = "refused"
+#: The letter was discarded, without its payload.
+NOT_KEPT = "discarded"
+#: An earlier run has archived the same letter, so this copy is only acknowledged.
+COPY = "copy"
 #: The same reasons, in words.
 STAYS = {
     FILTERED: "left out by the filter",
@@ -25,6 +29,8 @@ STAYS = {
     ANOTHERS: "of another subscription",
     UNREADABLE: "unreadable",
     REFUSED: "refused by their topic",
+    NOT_KEPT: "discarded, without their payload",
+    COPY: "a second copy of another one",
 }
 #: Why a redrive ended early, in words.
 STOPPED = {

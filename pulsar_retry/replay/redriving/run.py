@@ -23,9 +23,9 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
-from pulsar_retry.replay.redriving.judge import RedriveJudge
+from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
-from pulsar_retry.replay.redriving.report import REFUSED
+from pulsar_retry.replay.redriving.report import COPY, REFUSED
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.runtime.future import LetterFuture
 
@@ -91,7 +91,7 @@ class RedriveWork:
 
     consumer: Any
     hand_off: HandOff
-    judge: RedriveJudge
+    judge: LetterJudge
     checkpoint: Checkpoint
     pace: RedriveRate
     limit: float
@@ -157,6 +157,8 @@ class Run:
             verdict = self._work.judge.judge(raw, position)
             if isinstance(verdict, str):
                 self.left[verdict] += 1
+                if verdict == COPY:
+                    self._acknowledge(raw)
                 continue
             if self._sent >= room:
                 self.stopped = LIMIT

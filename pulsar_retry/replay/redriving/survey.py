@@ -13,7 +13,7 @@ import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.replay.reading import read_letters, reader_of
-from pulsar_retry.replay.redriving.judge import RedriveJudge
+from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.report import Groups, Redriven, first_of_each
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.codecs import read_envelope
@@ -30,7 +30,7 @@ def survey_redrive(
     partitions: list[str],
     subscription: str | None,
     *,
-    judge: RedriveJudge,
+    judge: LetterJudge,
     limit: float,
     cancelled: threading.Event,
     tell: Callable[[Redriven], None],

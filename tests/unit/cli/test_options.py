@@ -107,7 +107,7 @@ def test_a_file_that_is_none(tmp_path, content) -> None:
         ["redrive", "dlq"],
         ["redrive", "dlq", "--json"],
         ["redrive"],
-        ["redrive", "a/b", "--yes"],
+        ["redrive", "a/b/c/d", "--yes"],
         ["redrive", "dlq", "--yes", "--to", "dlq"],
         ["redrive", "dlq", "--yes", "--ramp", "1;2"],
         ["redrive", "dlq", "--yes", "--ramp-step", "soon"],
@@ -189,13 +189,14 @@ def test_ages_for_people(age, words) -> None:
 def test_errors_are_json_where_results_are(capsys, monkeypatch) -> None:
     """On standard error, so that results are never mixed with them."""
     monkeypatch.setenv("PULSAR_ADMIN_URL", "http://127.0.0.1:1")
-    for arguments, code, kind in (
-        (["doctor", "a/b", "billing"], 2, "ConfigError"),
-        (["redrive", "--nonsense"], 2, "NoSuchOption"),
-        (["dlq", "ls"], 1, "AdminError"),
+    for arguments, code, kind, name in (
+        (["doctor", "a/b", "billing"], 2, "ConfigError", "config"),
+        (["redrive", "--nonsense"], 2, "NoSuchOption", "usage"),
+        (["dlq", "ls"], 1, "AdminError", "admin"),
     ):
         assert code == cli.main([*arguments, "--json"])
         output, errors = capsys.readouterr()
         facts = json.loads(errors)
         assert ("", kind, code) == (output, facts["kind"], facts["exit_code"])
+        assert name == facts["code"]
     assert "http://127.0.0.1:1 was not reached" in facts["error"]

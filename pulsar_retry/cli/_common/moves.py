@@ -1,0 +1,219 @@
+"""The verbs `archive`, `discard` and `restore`."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from pulsar_retry.cli._common.cluster import cluster_options, json_option
+from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.filter import filter_options
+from pulsar_retry.cli._common.operator import Operator, operator_options
+from pulsar_retry.cli._common.redriving import carry_out, check_selects, dead_letter_topics
+from pulsar_retry.ops.audit import Act
+from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.wire.archive import ArchivedAs, ArchiveNote
+from pulsar_retry.wire.letter_topics import Kind
+
+__all__ = ["archive_command", "discard_command", "restore_command"]
+
+#: The options that say what to move, and not how.
+_WHAT = (
+    *("ids", "reason", "error", "fingerprint", "key", "properties", "attempts", "search"),
+    *("since", "until", "limit"),
+)
+
+_DLQ_SUBSCRIPTION = click.option(
+    "--dlq-subscription",
+    metavar="NAME",
+    help="The DLQ's subscription through which letters are taken.  [default: pulsar-retry, or the "
+    "only one]",
+)
+_ANY_TOPIC = click.option(
+    "--any-topic", is_flag=True, help="Accept a DLQ that is not a topic of letters."
+)
+
+
+def _with_options(function: Any, *more: Any) -> Any:
+    """Give a command the options of all three verbs, and *more*."""
+    options = (
+        filter_options,
+        click.option("--all", "everything", is_flag=True, help="All letters of the topic."),
+        click.option(
+            "--limit",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="The maximum number of letters.",
+        ),
+        click.option("--rate", type=float, metavar="N", help="Messages per second."),
+        *more,
+        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        operator_options,
+        json_option,
+        cluster_options,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _key(verb: str) -> str:
+    """Return a key that is the same for the same command."""
+    given = click.get_current_context().params
+    what = {name: given[name] for name in _WHAT}
+    return json.dumps([verb, what], sort_keys=True, default=str)
+
+
+def _archiving(archived_as: ArchivedAs, verb: str, text: str, example: str) -> click.Command:
+    def run(
+        *,
+        cluster: Cluster,
+        where: Filter,
+        who: Operator,
+        dlqs: tuple[str, ...],
+        everything: bool,
+        limit: int | None,
+        rate: float | None,
+        dlq_subscription: str | None,
+        any_topic: bool,
+        **output: Any,
+    ) -> int:
+        check_selects(selects=not where.takes_all, everything=everything)
+
+        def make(topic: str, dry: bool, act: Act) -> Redrive:
+            note = ArchiveNote(
+                archived_as=archived_as,
+                by=who.by,
+                at=datetime.now(UTC),
+                why=who.why,
+                job=act.job,
+            )
+            return Archiving(
+                topic,
+                note,
+                cluster=cluster,
+                where=where,
+                limit=limit,
+                rate=rate,
+                dlq_subscription=dlq_subscription,
+                any_topic=any_topic,
+                dry_run=dry,
+                job_key=_key(verb),
+            )
+
+        topics = dead_letter_topics(cluster, dlqs)
+        words = (verb, archived_as)
+        return carry_out(make, topics, cluster=cluster, who=who, words=words, total=limit, **output)
+
+    argument = click.argument(
+        "dlqs",
+        metavar="DLQ...",
+        nargs=-1,
+        required=True,
+        shell_complete=complete_topic("dead_letter"),
+    )
+    function = argument(_with_options(run, _DLQ_SUBSCRIPTION, _ANY_TOPIC))
+    return click.command(verb, help=text, epilog=example)(function)
+
+
+def archive_command() -> click.Command:
+    """Return the command `archive`."""
+    return _archiving(
+        "archived",
+        "archive",
+        """Move letters of DLQ to the archive beside it, the topic DLQ-ARCHIVE.
+
+        The archive has the whole letter, and who archived it, when and why. Each letter is
+        published there, its receipt is awaited, and then it is acknowledged in DLQ. If this command
+        is killed, the same command continues. `dlq restore` brings letters back. A name of the form
+        tenant/namespace stands for all dead-letter topics of this namespace that have letters.
+
+        Without --yes it does a dry run first and asks.""",
+        """\b
+Examples:
+  pulsar-retry dlq archive orders-billing-DLQ --reason invalid --why INC-1234 --dry-run
+  pulsar-retry dlq archive orders-billing-DLQ --until 30d --yes""",
+    )
+
+
+def discard_command() -> click.Command:
+    """Return the command `discard`."""
+    return _archiving(
+        "discarded",
+        "discard",
+        """Remove letters of DLQ for good. This cannot be undone.
+
+        The archive beside DLQ, the topic DLQ-ARCHIVE, gets a record of each letter: its key and its
+        properties, and who discarded it, when and why, but not its payload. The record is stored
+        before the letter is acknowledged. If this command is killed, the same command continues.
+
+        Without --yes it does a dry run first and asks.""",
+        """\b
+Examples:
+  pulsar-retry dlq discard orders-billing-DLQ --id 12:7 --why "test data" --yes
+  pulsar-retry dlq discard orders-billing-DLQ --fingerprint ccea288163ac967e --dry-run""",
+    )
+
+
+def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> click.Command:
+    """Return the command `restore` for a *kind* of topics, which have these *letters*."""
+
+    def run(
+        *,
+        cluster: Cluster,
+        where: Filter,
+        who: Operator,
+        topic: str,
+        everything: bool,
+        limit: int | None,
+        rate: float | None,
+        **output: Any,
+    ) -> int:
+        check_selects(selects=not where.takes_all, everything=everything)
+
+        def make(source: str, dry: bool, _act: Act) -> Redrive:
+            return Restoring(
+                source,
+                cluster=cluster,
+                where=where,
+                limit=limit,
+                rate=rate,
+                dry_run=dry,
+                job_key=_key("restore"),
+            )
+
+        return carry_out(
+            make,
+            [topic],
+            cluster=cluster,
+            who=who,
+            words=("restore", "restored"),
+            total=limit,
+            **output,
+        )
+
+    text = f"""Bring letters back from the archive beside {metavar} into the {kind} {metavar}.
+
+        --id is the id that a letter had in {metavar}. --property ARCHIVED_JOB=ID selects the
+        letters of one command, whose id is in `pulsar-retry audit ls`. A letter that waited for its
+        delay waits for the rest of it. If this command is killed, the same command continues.
+
+        Without --yes it does a dry run first and asks."""
+    function = click.argument("topic", metavar=metavar, shell_complete=complete_topic(letters))(
+        _with_options(run)
+    )
+    return click.command(
+        "restore",
+        help=text,
+        epilog=f"""\b
+Examples:
+  pulsar-retry {example} --all --dry-run
+  pulsar-retry {example} --property ARCHIVED_JOB=1f0c2a9be5d7""",
+    )(function)

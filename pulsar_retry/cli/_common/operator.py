@@ -1,0 +1,96 @@
+"""The options of verbs that change something: who does it and why, for the audit log."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import attrs
+import click
+from click.core import ParameterSource
+
+from pulsar_retry.errors import AuditError
+from pulsar_retry.ops.audit import Act, audited, operator
+from pulsar_retry.replay.cluster import Cluster
+
+__all__ = ["Operator", "operator_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+#: Options that say how to connect or to print, and not what to do.
+_LEFT_OUT = frozenset(
+    {
+        *("service_url", "admin_url", "token", "token_file", "tls_trust_certs_file"),
+        *("tls_allow_insecure", "config_file", "as_json", "yes", "by", "why", "no_audit"),
+    }
+)
+
+_OPTIONS = (
+    click.option("--why", metavar="TEXT", help="The reason, for the audit log."),
+    click.option(
+        "--by",
+        envvar="PULSAR_RETRY_OPERATOR",
+        metavar="NAME",
+        help="Who does this, for the audit log.  [default: user@host]",
+    ),
+    click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace."),
+)
+
+
+@attrs.frozen
+class Operator:
+    """Who gives a command, and why.
+
+    Attributes:
+        by: Who.
+        why: The reason; None if none was given.
+        audits: Whether the audit log is written.
+    """
+
+    by: str
+    why: str | None
+    audits: bool
+
+    def act(self, target: str) -> Act:
+        """Return the running command, which changes *target*, with the options that were given."""
+        context = click.get_current_context()
+        source = context.get_parameter_source
+        given = {
+            name: value
+            for name, value in context.params.items()
+            if name not in _LEFT_OUT and source(name) is ParameterSource.COMMANDLINE
+        }
+        _, _, verb = context.command_path.partition(" ")
+        return Act(verb=verb, target=target, by=self.by, why=self.why, given=given)
+
+    @contextlib.contextmanager
+    def audited(
+        self, cluster: Cluster, topic: str, act: Act
+    ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Write the audit log around the body; see `ops.audit.audited`.
+
+        Raises:
+            AuditError: it cannot be written; the body did not run.
+        """
+        try:
+            with audited(cluster, topic, act, enabled=self.audits) as tell:
+                yield tell
+        except AuditError as error:
+            raise AuditError(f"{error}; nothing was done (--no-audit goes on without it)") from None
+
+
+def operator_options(command: _Command) -> _Command:
+    """Give a command the options of the audit log; it gets them as one argument, `who`."""
+
+    def with_operator(**options: Any) -> Any:
+        by, why = options.pop("by"), options.pop("why")
+        who = Operator(by or operator(), why, audits=not options.pop("no_audit"))
+        return command(who=who, **options)
+
+    wrapped: Any = functools.update_wrapper(with_operator, command)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    result: _Command = wrapped
+    return result

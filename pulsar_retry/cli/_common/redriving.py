@@ -1,0 +1,172 @@
+"""What verbs that move dead letters have in common: Ctrl-C, progress, and the report."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from pulsar_retry.cli._common.operator import Operator
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json, table
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.audit import Act
+from pulsar_retry.ops.formatting import short
+from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
+from pulsar_retry.wire.names import TopicName
+
+__all__ = ["carry_out", "check_selects", "dead_letter_topics"]
+
+#: Makes the job for one topic: whether it is a dry run, and the command for the audit log.
+Make = Callable[[str, bool, Act], Redrive]
+
+
+def dead_letter_topics(cluster: Cluster, names: Sequence[str]) -> list[str]:
+    """Return topics; a name ``tenant/namespace`` stands for its dead-letter topics with letters."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name.count("/") != 1:
+            found[str(TopicName.parse(name, "DLQ"))] = None
+            continue
+        with cluster.admin() as admin, progress("asking for topics") as show:
+            for each in letter_topics(admin, name, progress=show):
+                if each.kind == "dead_letter" and each.backlog:
+                    found[each.topic] = None
+    return list(found)
+
+
+def check_selects(*, selects: bool, everything: bool) -> None:
+    """Check that the letters of a verb that removes them are selected.
+
+    Raises:
+        ConfigError: there is neither a filter nor *everything*.
+    """
+    if not selects and not everything:
+        raise ConfigError("expected a filter, such as --id or --reason, or --all for all letters")
+
+
+def carry_out(
+    make: Make,
+    topics: Sequence[str],
+    *,
+    cluster: Cluster,
+    who: Operator,
+    words: tuple[str, str],
+    total: int | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Do a dry run, ask unless *yes* is set, do the job for each topic, and report.
+
+    Args:
+        make: Makes the job for one topic.
+        topics: The topics, one after the other.
+        cluster: The cluster.
+        who: Who gives the command.
+        words: What is done to letters: ``("redrive", "redriven")``.
+        total: The maximum number of letters, if it is known.
+        dry_run: Do only the dry run.
+        yes: Do not ask.
+        as_json: Print JSON: an object, or a list of objects if there are several topics.
+
+    Returns:
+        The exit code.
+    """
+    verb, done_ = words
+    check_can_ask(yes=yes or dry_run)
+    acts = {each: who.act(each) for each in topics}
+    jobs = {each: make(each, dry_run, acts[each]) for each in topics}  # checks the arguments first
+    totals: dict[str, int | None] = dict.fromkeys(topics, total)
+    if not dry_run and not yes:
+        for each in topics:
+            plan = _run(make(each, True, acts[each]), "looking", total)  # noqa: FBT003 - a dry run
+            if not as_json:
+                _show(plan, done_, several=len(topics) > 1)
+            totals[each] = plan.redriven
+        ask(f"{verb.capitalize()} {sum(each or 0 for each in totals.values())} letters now?")
+    results: list[Redriven] = []
+    for each, job in jobs.items():
+        if dry_run:
+            done = _run(job, "looking", total)
+        else:
+            with who.audited(cluster, each, acts[each]) as tell:
+                done = _run(job, done_, totals[each])
+                tell(_counts(done))
+        results.append(done)
+        if not as_json:
+            _show(done, done_, several=len(topics) > 1)
+        if done.stopped == "cancelled":
+            break
+    if as_json:
+        facts = [each.facts() for each in results]
+        show_json(facts[0] if len(topics) == 1 else facts)
+    elif not topics:
+        click.echo("no letters")
+    return 0 if all(each.is_complete for each in results) else 1
+
+
+def _counts(done: Redriven) -> dict[str, Any]:
+    """Return the result for the audit log."""
+    facts = done.facts()
+    names = ("job", "redriven", "at_least", "resumed", "left", "targets", "stopped", "seconds")
+    return {name: facts[name] for name in names}
+
+
+def _run(job: Redrive, what: str, total: int | None) -> Redriven:
+    with _interruptible(job), progress(what) as show:
+        return job.run(lambda so_far: show(so_far.redriven, total))
+
+
+@contextlib.contextmanager
+def _interruptible(job: Redrive) -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM cancel the job; the second ends the process."""
+    previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+
+    def cancel(_number: int, _frame: object) -> None:
+        job.cancel()
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+    for each in previous:
+        signal.signal(each, cancel)
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+# -- as text --------------------------------------------------------------------------------------
+
+
+def _show(done: Redriven, word: str, *, several: bool) -> None:
+    if several:
+        click.echo(f"{done.source}:")
+    if done.groups:
+        rows = [
+            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
+            for each in done.groups
+        ]
+        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
+        click.echo()
+    verb = f"would be {word}" if done.dry_run else word
+    resumed = ", including the previous run" if done.resumed else ""
+    least = "at least " if done.at_least else ""
+    click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
+    for topic, count in done.targets.items():
+        click.echo(f"  {count} to {topic}")
+    seen = "of those read " if done.stopped else ""
+    for why, count in done.left.items():
+        click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")
+    if done.failed_again:
+        click.echo(f"  {done.failed_again} are dead again")
+    for problem in done.problems:
+        click.echo(f"  {clean(problem)}", err=True)
+    if done.stopped:
+        click.echo(STOPPED[done.stopped])

@@ -1,0 +1,90 @@
+"""`pulsar-retry audit`: who changed what."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
+from pulsar_retry.cli._common.output import progress, show_json, table
+from pulsar_retry.ops.audit import AuditEntry, read_audit
+from pulsar_retry.ops.formatting import short
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.wire.names import TopicName
+
+__all__ = ["command"]
+
+#: The values of a result that a table shows.
+_COUNTS = ("redriven", "count", "replayed", "purged", "stopped")
+
+
+@click.group(
+    short_help="Show who changed letters and subscriptions.",
+    epilog=f"""{CONNECTION}
+
+\b
+Examples:
+  pulsar-retry audit ls
+  pulsar-retry audit ls shop/orders --json""",
+)
+def command() -> None:
+    """Show the audit log: the commands that changed letters and subscriptions.
+
+    It is the topic pulsar-retry-audit of each namespace. Its subscription keeps all entries.
+    """
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  pulsar-retry audit ls
+  pulsar-retry audit ls shop/orders --limit 100 --json"""
+)
+@click.argument("namespace", default="public/default")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="The maximum number of commands.",
+)
+@json_option
+@cluster_options
+def ls(*, cluster: Cluster, namespace: str, limit: int, as_json: bool) -> None:
+    """List the commands in the audit log of NAMESPACE [public/default], the latest first."""
+    with progress("reading"):
+        found = read_audit(cluster, namespace)[:limit]
+    if as_json:
+        show_json([each.facts() for each in found])
+    elif not found:
+        click.echo(f"nothing was changed in {namespace}, as far as its audit log says")
+    else:
+        names = ["began", "by", "command", "topic", "options", "result", "why", "job"]
+        table(names, [_row(each) for each in found])
+
+
+def _row(entry: AuditEntry) -> tuple[object, ...]:
+    given = {name: each for name, each in entry.given.items() if name not in _ARGUMENTS}
+    if entry.error:
+        result = f"failed: {short(entry.error)}"
+    elif entry.ended is None:
+        result = "not ended"
+    else:
+        said = (f"{name} {entry.result[name]}" for name in _COUNTS if entry.result.get(name))
+        result = ", ".join(said) or "done"
+    return (
+        entry.at.partition(".")[0],
+        entry.by,
+        entry.verb,
+        TopicName.parse(entry.target).local,
+        short(json.dumps(given, ensure_ascii=False)) if given else "",
+        result,
+        entry.why,
+        entry.job,
+    )
+
+
+#: What the column of the topic shows already.
+_ARGUMENTS = frozenset({"dlq", "dlqs", "topic", "retry"})

@@ -1,0 +1,1 @@
+"""Dead letters are archived, discarded and restored."""

@@ -1,0 +1,1 @@
+"""Letters that wait for their delay are cancelled, or made due now."""
