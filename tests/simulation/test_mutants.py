@@ -33,6 +33,7 @@ def test_a_planted_error_is_found(mutant: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
+        cwd=tmp_path,
         timeout=600,
     )
     assert found.returncode == 1, found.stdout + found.stderr
