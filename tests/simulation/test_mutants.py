@@ -28,7 +28,7 @@ def test_a_planted_error_is_found(mutant: Path, tmp_path: Path) -> None:
     patch = ["git", "apply", "--unsafe-paths", f"--directory={tmp_path}", str(mutant)]
     subprocess.run(patch, check=True, cwd=tmp_path)
     found = subprocess.run(
-        [sys.executable, "-m", "support.simulation.search", "0", str(SCHEDULES)],
+        [sys.executable, "-m", "support.simulation.search", "0", str(SCHEDULES), "--as-it-is"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(TESTS)])},
         capture_output=True,
         text=True,
