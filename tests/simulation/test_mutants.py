@@ -30,11 +30,12 @@ def test_a_planted_error_is_found(mutant: Path, tmp_path: Path) -> None:
     # PYTHONSAFEPATH: otherwise the package in the current folder would be found first.
     path = os.pathsep.join([str(tmp_path), str(TESTS)])
     found = subprocess.run(
-        [sys.executable, "-m", "support.simulation.search", "0", str(SCHEDULES)],
+        [sys.executable, "-m", "support.simulation.search", "0", str(SCHEDULES), "--as-it-is"],
         env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
         capture_output=True,
         text=True,
         check=False,
+        cwd=tmp_path,
         timeout=600,
     )
     assert found.returncode == 1, found.stdout + found.stderr

@@ -27,7 +27,7 @@ TOPICS = (MAIN, f"{MAIN}-billing-RETRY")
 DLQ = f"{MAIN}-billing-DLQ"
 
 #: Virtual seconds for every message to end.
-HORIZON = 4 * 3600.0
+HORIZON = 1200.0
 
 #: More than any scenario has.
 _MANY = 1000
@@ -348,11 +348,15 @@ class Simulation:
         witness.failed(name, copy, count=count, stamp=stamp)
 
     def _stored(
-        self, witness: Witness, name: str, copy: tuple[int, int], parent: Any, _entry: Any
+        self, witness: Witness, name: str, copy: tuple[int, int], parent: Any, entry: Any
     ) -> None:
         if parent is not None:
             self._receipts.discard((name, parent))
             witness.stored(name, parent, copy)
+            letter = witness.state.copies[-1].letter
+            count = int(entry.messages[0].content.properties.get(RECONSUMETIMES, "0"))
+            if letter.place == "retry" and letter.count != count:
+                raise NotABehaviourError(f"{copy} counts {count} retries instead of {letter.count}")
 
     def _receipt(
         self, _witness: Witness, name: str, copy: tuple[int, int], is_published: bool

@@ -1,7 +1,7 @@
 """Searches schedules for one that fails: ``python -m support.simulation.search FIRST COUNT``.
 
-It prints the first seed that fails, its scenario after shrinking, and what does not hold. The exit
-code is 1 then, and 0 if nothing was found.
+It prints the first seed that fails, its scenario after shrinking (unless ``--as-it-is`` follows),
+and what does not hold. The exit code is 1 then, and 0 if nothing was found.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ def report(seed: int, why: str) -> str:
 
 def main() -> int:
     """Search; return the exit code."""
-    first, count = map(int, sys.argv[1:])
+    first, count = map(int, sys.argv[1:3])
     for seed in range(first, first + count):
         if (why := find(scenario(seed))) is not None:
-            print(report(seed, why))  # noqa: T201
+            shrinks = "--as-it-is" not in sys.argv
+            print(report(seed, why) if shrinks else f"schedule {seed}: {why}")  # noqa: T201
             return 1
     print(f"{count} schedules, and each keeps what is promised")  # noqa: T201
     return 0
