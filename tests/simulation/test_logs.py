@@ -16,6 +16,8 @@ AGAIN = "delivered 7 2 retry 1 6:0:-1:-1"
 TWIN = "delivered 7 2 retry 1 6:1:-1:-1"
 DONE = "processed 7 2 retry 1 6:0:-1:-1"
 TWIN_DONE = "processed 7 2 retry 1 6:1:-1:-1"
+SECOND = "delivered 7 2 retry 2 6:2:-1:-1"
+SECOND_DONE = "processed 7 2 retry 2 6:2:-1:-1"
 DEAD = "dead 7 3 dlq 0 8:0:-1:-1"
 
 
@@ -37,6 +39,8 @@ def checked(tmp_path: Path, lines: list[str]) -> dict[str, int]:
         ([SENT, FIRST, ASKED, AGAIN, AGAIN, DONE], {"redeliver": 1}),
         # Refused once: no letter, and the message comes again.
         ([SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE], {"redeliver": 1}),
+        # The process remembers its first attempt, so that the second letter counts both.
+        ([SENT, FIRST, ASKED, FIRST, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
     ],
 )
 def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[str, int]) -> None:
@@ -51,6 +55,8 @@ def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[st
         [SENT, FIRST, ASKED, AGAIN.replace("retry 1", "retry 2")],  # two attempts for one failure
         [SENT, FIRST, ASKED, AGAIN],  # it does not end
         [SENT, FIRST, ASKED, DEAD.replace("dlq 0", "dlq 2")],  # dead before its attempts
+        # another process does not remember it
+        [SENT, FIRST.replace("7 1", "7 9"), ASKED.replace("7 1", "7 9"), FIRST, ASKED, SECOND],
         [SENT, FIRST, ASKED, ASKED, AGAIN, DONE],  # two decisions about one delivery
     ],
 )

@@ -108,6 +108,7 @@ class _Log:
             max_faults=_MANY,
             window=False,
             own=False,
+            remembers=True,
             faults=frozenset({"lose", "redeliver", "forget", "reject"}),
         )
         self.witness = Witness(machine, first)
@@ -119,6 +120,8 @@ class _Log:
             for each in {(e.count, e.copy): e for e in entries if e.place == "retry"}.values()
         )
         self._unnamed = defaultdict[int, list[int]](list)
+        # What each process remembers of the message: how many of its attempts have failed.
+        self._failures = Counter[str]()
 
     def follow(self, entry: Entry) -> None:
         """Perform the actions of an entry."""
@@ -131,12 +134,23 @@ class _Log:
             worker = self._working[entry.process, entry.copy] = next(self._free)
             self.witness.delivered(worker, entry.copy)
         if entry.event == "retried":
-            self.witness.failed(worker, entry.copy, count=entry.count + 1)
-            if self._letters[entry.count + 1] > 0:
+            count = self._count_of_letter(entry)
+            self._failures[entry.process] = max(self._failures[entry.process], count)
+            self.witness.failed(worker, entry.copy, count=count)
+            if self._letters[count] > 0:
                 self._publish(worker, self.witness.number(entry.copy))
         elif entry.event == "processed":
             self.witness.act("succeed", worker, self.witness.number(entry.copy))
             del self._working[entry.process, entry.copy]
+
+    def _count_of_letter(self, entry: Entry) -> int:
+        """Return the count of the letter that was requested for a copy.
+
+        It is one more than that of the copy, or than what a subscriber remembers of other copies
+        of the message. The letters in the log tell which.
+        """
+        usual, own = entry.count + 1, max(entry.count, self._failures[entry.process]) + 1
+        return own if self._letters[usual] == 0 and self._letters[own] > 0 else usual
 
     def _publish(self, worker: str, k: int) -> int:
         """Publish a letter that has no id yet."""

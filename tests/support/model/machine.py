@@ -102,7 +102,11 @@ class RefusedError(Exception):
 
 @attrs.frozen
 class Machine:
-    """The machine and its constants. An action returns the next state, or raises `RefusedError`."""
+    """The machine and its constants. An action returns the next state, or raises `RefusedError`.
+
+    Without *own*, processes remember nothing. With *remembers* they may count more failures than
+    the copy that they handle: this is for logs, which know how many failures a process has seen.
+    """
 
     consumers: tuple[str, ...] = ("c1", "c2")
     max_retries: int = 1
@@ -111,6 +115,7 @@ class Machine:
     max_faults: int = 1
     window: bool = True
     own: bool = True
+    remembers: bool = False
     faults: frozenset[str] = FAULTS
 
     def initial(self) -> State:
@@ -204,7 +209,8 @@ class Machine:
             _require(stamp > max(copy.stamp, own.issued))
             own = own._replace(failures=max(own.failures, before + 1), issued=stamp)
         else:
-            _require(before == copy.count and not stamp)
+            _require(before == copy.count or (self.remembers and before > copy.count))
+            _require(not stamp)
         is_dead = reject or before + 1 > self.max_retries
         count = copy.count if is_dead else before + 1
         letter = Letter("dlq" if is_dead else "retry", count, copy.gen, copy.depth + 1, stamp)
