@@ -26,6 +26,10 @@ from support.reading import (
 )
 
 COUNT = 500
+
+#: The properties of dead letters that differ for each message.
+TIMES = ("FAILURE_TIME", "FAILURE_HISTORY", "FAILURE_PUBLISH_TIME")
+
 QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
 
 
@@ -141,15 +145,15 @@ def assert_alike(letters):
         {
             name: text
             for name, text in letter.properties().items()
-            if not name.startswith("ORIGIN_") and name not in ("FAILURE_TIME", "FAILURE_HISTORY")
+            if not name.startswith("ORIGIN_") and name not in TIMES
         }
         for letter in letters
     ]
     assert found[1:] == found[:1] * (len(found) - 1)
-    names = {"FAILURE_REASON", "FAILURE_ERROR", "FAILURE_MESSAGE", "FAILURE_PUBLISH_TIME"}
-    assert names <= set(found[0])
+    assert {"FAILURE_REASON", "FAILURE_ERROR", "FAILURE_MESSAGE"} <= set(found[0])
     for letter in letters:
         failure = pr.DeadLetter.of(letter).failure
+        assert failure.published is not None
         assert [(1, failure.when)] == [(each.number, each.when) for each in failure.history]
 
 
