@@ -27,7 +27,8 @@ def pay(message: pulsar.Message) -> None:
     amount = float(message.data())
     if item == "lamp" and pr.attempt_of(message) == 1:
         raise TimeoutError("no answer")
-    print(f"paid {amount:.2f} for the {item}, attempt {pr.attempt_of(message)}")
+    # With its end in one write: other threads print, too.
+    print(f"paid {amount:.2f} for the {item}, attempt {pr.attempt_of(message)}\n", end="")
     paid.release()
 
 
