@@ -41,6 +41,15 @@ def checked(tmp_path: Path, lines: list[str]) -> dict[str, int]:
         ([SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE], {"redeliver": 1}),
         # The process remembers its first attempt, so that the second letter counts both.
         ([SENT, FIRST, ASKED, FIRST, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
+        # The first of these letters is stored twice, so the order of the requests is not that of
+        # the counts.
+        (
+            [SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE, TWIN, TWIN_DONE, SECOND, SECOND_DONE],
+            {"redeliver": 1, "again": 1},
+        ),
+        # A copy is delivered again while it is handled, by another thread of the process.
+        ([SENT, FIRST, FIRST, ASKED, ASKED, AGAIN, DONE, TWIN, TWIN_DONE], {"redeliver": 1}),
+        ([SENT, FIRST, FIRST, ASKED, AGAIN, DONE, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
     ],
 )
 def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[str, int]) -> None:

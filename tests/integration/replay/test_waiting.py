@@ -64,7 +64,7 @@ def test_letters_that_a_running_consumer_has_fetched(dead) -> None:
 
 
 def test_a_running_subscriber_that_has_fetched(dead, client) -> None:
-    """A subscriber handles no cancelled letter, except those whose handler runs."""
+    """A subscriber handles no cancelled letter, except one that it had in hand."""
     dead.subscribe().close()
     fill_retry(dead, 300, delay=0)
     handled: list[int] = []
@@ -84,7 +84,9 @@ def test_a_running_subscriber_that_has_fetched(dead, client) -> None:
     goes_on.set()
     eventually(lambda: set(range(0, 300, 2)) <= set(handled), 60)
     subscriber.stop()
-    assert {each for each in handled if each % 2} <= before
+    # On a busy machine, the connection may be back before the subscriber notices that it was lost.
+    # Then it keeps the one letter that waits for its only worker.
+    assert {each for each in handled if each % 2} <= before | {1}
 
 
 def test_more_gaps_than_a_broker_stores(own_dead) -> None:

@@ -87,18 +87,56 @@ def _canonical(entries: list[Entry]) -> tuple[Entry, ...]:
 
 @lru_cache(10_000)
 def _behaviour(entries: tuple[Entry, ...], retries: int) -> tuple[tuple[str, int], ...]:
-    """Find a behaviour of the model with these entries; return what had to be assumed."""
-    log = _Log(entries, retries)
-    for each in entries:
-        log.follow(each)
-    log.finish()
-    return tuple(log.witness.hidden.items())
+    """Find a behaviour of the model with these entries; return what had to be assumed.
+
+    Where the log leaves a choice, all possibilities are tried, the likely ones first.
+    """
+    first: NotABehaviourError | None = None
+    choices = _Choices()
+    for _ in range(_MANY):
+        try:
+            log = _Log(entries, retries, choices)
+            for each in entries:
+                log.follow(each)
+            log.finish()
+        except NotABehaviourError as error:
+            first = first or error
+            if not choices.next():
+                break
+        else:
+            return tuple(log.witness.hidden.items())
+    raise first or NotABehaviourError("nothing was tried")
+
+
+class _Choices:
+    """Goes through all combinations of choices, one combination per run."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[int, int]] = []
+        self._place = 0
+
+    def among(self, options: list[int]) -> int:
+        """Return one of *options*; the runs together try each."""
+        if self._place == len(self._made):
+            self._made.append((0, len(options)))
+        self._place += 1
+        return options[self._made[self._place - 1][0]]
+
+    def next(self) -> bool:
+        """Prepare the next run; return False if all combinations were tried."""
+        self._place = 0
+        while self._made:
+            chosen, count = self._made.pop()
+            if chosen + 1 < count:
+                self._made.append((chosen + 1, count))
+                return True
+        return False
 
 
 class _Log:
     """The behaviour so far. Each delivery is one consumer of the model: none remembers anything."""
 
-    def __init__(self, entries: tuple[Entry, ...], retries: int) -> None:
+    def __init__(self, entries: tuple[Entry, ...], retries: int, choices: _Choices) -> None:
         first = next(each.copy for each in entries if each.place == "main")
         machine = Machine(
             consumers=tuple(f"d{each}" for each in range(len(entries))),
@@ -113,7 +151,10 @@ class _Log:
         )
         self.witness = Witness(machine, first)
         self._free = iter(machine.consumers)
-        self._working: dict[tuple[str, str], str] = {}
+        self._choices = choices
+        # The deliveries of each copy to each process that have not ended. A copy that is delivered
+        # again while it is handled has several.
+        self._working: dict[tuple[str, str], list[str]] = {}
         # Letters that appear in the log, and those that were published and have no id yet.
         self._letters = Counter(
             each.count
@@ -128,11 +169,17 @@ class _Log:
         if entry.event == "dead":
             self._dead(entry)
             return
-        worker = self._working.get((entry.process, entry.copy))
-        if entry.event == "delivered" or worker is None:
+        where = (entry.process, entry.copy)
+        if entry.event == "delivered" or where not in self._working:
             self._name(entry)
-            worker = self._working[entry.process, entry.copy] = next(self._free)
+            worker = next(self._free)
+            self._working.setdefault(where, []).append(worker)
             self.witness.delivered(worker, entry.copy)
+        if entry.event == "delivered":
+            return
+        if not self._working[where]:
+            raise NotABehaviourError(f"{entry} is a second decision about one delivery")
+        worker = self._working[where].pop(0)
         if entry.event == "retried":
             count = self._count_of_letter(entry)
             self._failures[entry.process] = max(self._failures[entry.process], count)
@@ -141,16 +188,16 @@ class _Log:
                 self._publish(worker, self.witness.number(entry.copy))
         elif entry.event == "processed":
             self.witness.act("succeed", worker, self.witness.number(entry.copy))
-            del self._working[entry.process, entry.copy]
 
     def _count_of_letter(self, entry: Entry) -> int:
         """Return the count of the letter that was requested for a copy.
 
         It is one more than that of the copy, or than what a subscriber remembers of other copies
-        of the message. The letters in the log tell which.
+        of the message. The letters in the log tell which is possible.
         """
         usual, own = entry.count + 1, max(entry.count, self._failures[entry.process]) + 1
-        return own if self._letters[usual] == 0 and self._letters[own] > 0 else usual
+        possible = [count for count in sorted({usual, own}) if self._letters[count] > 0]
+        return self._choices.among(possible or [usual])
 
     def _publish(self, worker: str, k: int) -> int:
         """Publish a letter that has no id yet."""
