@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Literal
 
 from pyspark.sql import DataFrame
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.frames.counted import counting_judged_rows
 from pulsar_retry_spark.frames.plans import freeing_kept_rows, is_frame
 from pulsar_retry_spark.ledger.keeping import OpenRecord, keeping
 from pulsar_retry_spark.ledger.stores import check_path
@@ -100,7 +102,7 @@ def route_batches(
     def written(batch: DataFrame, batch_id: int, opened: OpenRecord | None) -> Report:
         batch.persist()
         try:
-            with freeing_kept_rows():
+            with freeing_kept_rows(), counting_judged_rows() if opened else nullcontext():
                 good, failed, dropped = _judged(handler, batch)
                 ready = prepare(failed, parsed)
                 check_reachable(ready, parsed)
