@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.frames.counted import counting_judged_rows
 from pulsar_retry_spark.frames.plans import freeing_kept_rows, is_frame
-from pulsar_retry_spark.ledger.keeping import OpenRecord, keeping
+from pulsar_retry_spark.ledger.keeping import OpenRecord, Stores, keeping
 from pulsar_retry_spark.ledger.stores import check_path
 from pulsar_retry_spark.parsing import Option
 from pulsar_retry_spark.quarantine.tables import QuarantineTable
@@ -92,9 +92,10 @@ def route_batches(
     _check_ledger(ledger, on_unbalanced)
     strict = on_unbalanced == "fail"
     places = StreamPlaces(where, parsed)
+    stores: Stores = {}
 
     def route(batch: DataFrame, batch_id: int) -> None:
-        with keeping(ledger, batch.sparkSession, batch_id) as opened:
+        with keeping(ledger, batch.sparkSession, batch_id, stores) as opened:
             report = written(batch, batch_id, opened)
             if on_report is not None:
                 on_report(report, batch_id)
