@@ -16,7 +16,7 @@ from _pulsar import MessageBuilder
 
 from pulsar_retry.errors import ConfigError
 from pulsar_retry_spark.clients import CachedClient, lease
-from pulsar_retry_spark.exactly_once.manifest import KEEPER, TIMEOUT_MS, sibling_topic
+from pulsar_retry_spark.exactly_once.manifest import KEEPER, TIMEOUT_MS, same_rows, sibling_topic
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.receipts import refused
 
@@ -41,7 +41,7 @@ def check_rows(options: SinkOptions, query: str, batch: int, rows: str) -> None:
             last = _last(client, topic)
             if last is None or last["batch"] < batch:
                 _replace(client, topic, last, {"batch": batch, "rows": rows})
-            elif (last["batch"], last["rows"]) != (batch, rows):
+            elif last["batch"] != batch or not same_rows(rows, last["rows"]):
                 raise ConfigError(
                     f"micro-batch {batch} has {rows}, but micro-batch {last['batch']} was already "
                     f"sent with {last['rows']}: expected the same rows, or another sink.id, which "

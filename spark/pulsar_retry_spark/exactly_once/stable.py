@@ -8,7 +8,7 @@ from pyspark.sql.types import StructField
 
 from pulsar_retry_spark.errors import PulsarFailuresError
 from pulsar_retry_spark.exactly_once.last_batch import check_rows
-from pulsar_retry_spark.exactly_once.manifest import claimed
+from pulsar_retry_spark.exactly_once.manifest import claimed, fingerprint
 from pulsar_retry_spark.frames.identity import with_dedupe_id
 from pulsar_retry_spark.options import SinkOptions
 from pulsar_retry_spark.session import query_id
@@ -65,11 +65,13 @@ def _digest(rows: DataFrame) -> str:
     """Return a fingerprint of the rows, which does not depend on their order.
 
     It includes every column, because each may decide about a row's topic, its number or where a
-    batch ends.
+    batch ends. See `manifest.fingerprint`.
     """
     every = [_comparable(field) for field in sorted(rows.schema, key=lambda field: field.name)]
-    count, digest = rows.agg(F.count("*"), F.bit_xor(F.xxhash64(*every))).collect()[0]
-    return f"{count} rows, {(digest or 0) % (1 << 64):016x}"
+    each = F.xxhash64(*every)
+    sums = (F.count("*"), F.bit_xor(each), F.sum(each.cast("decimal(20)")))
+    count, xor, total = rows.agg(*sums).collect()[0]
+    return fingerprint(count, xor or 0, int(total or 0))
 
 
 def _comparable(field: StructField) -> Column:

@@ -31,8 +31,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from collections.abc import Container, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -113,6 +114,9 @@ _OF_TABLES = COLUMNS.keys() - READ_BACK - {"topic", _SCHEMA_VERSION}
 
 #: Not written, because a letter has no property for the first publish time.
 IGNORED = frozenset({"__publishtime"})
+
+
+_COLLATION: Final = re.compile(r" collate \w+", re.IGNORECASE)
 
 
 class _Type(Protocol):
@@ -313,7 +317,7 @@ def check_schema(schema: Any, options: SinkOptions | None) -> Columns:
 def _check_type(field: _Field, accepted: tuple[str, ...]) -> None:
     kind = field.dataType.simpleString()
     # A collation makes no difference here; an untyped null is allowed everywhere.
-    word = kind.split(" ", 1)[0]
+    word = _COLLATION.sub("", kind)
     if word not in {*accepted, "void"} and not (
         "struct" in accepted and word.startswith("struct<")
     ):

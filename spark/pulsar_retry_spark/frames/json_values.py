@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,10 @@ _Convert = Callable[[Any], Any]
 def json_values(column: pa.Array) -> list[Any]:
     """Return a column's values in the form that `to_json` takes."""
     convert = _converter(column.type)
-    values: list[Any] = column.to_pylist()
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):  # a time that Python can't represent
+        values = [_value(each) for each in column]
     return values if convert is None else [convert(each) for each in values]
 
 
@@ -36,6 +40,25 @@ def text_or_base64(value: bytes | None) -> str | None:
         return value.decode()
     except UnicodeDecodeError:
         return base64.b64encode(value).decode()
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    """Return a value as `to_pylist` does; times before the year 1 and after 9999 as texts."""
+    kind = scalar.type
+    if not scalar.is_valid:
+        return None
+    if pa.types.is_struct(kind):
+        return {name: _value(each) for name, each in scalar.items()}
+    if pa.types.is_map(kind):
+        return [(_value(each["key"]), _value(each["value"])) for each in scalar.values]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_value(each) for each in scalar.values]
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        text: str = scalar.cast(pa.string()).as_py()
+        text = text.replace(".000000", "").replace("Z", "+0000")
+        return re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", text) if " " in text else text
 
 
 def _shown(value: Any) -> str:

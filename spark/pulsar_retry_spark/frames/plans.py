@@ -63,8 +63,10 @@ def rows_of(df: DataFrame) -> int | None:
     return None if plan is None else int(plan.queryExecution().toRdd().count())
 
 
-def keep_rows(df: DataFrame) -> DataFrame:
+def keep_rows(df: DataFrame, *, eager: bool = True) -> DataFrame:
     """Run *df* once, and return its rows, which are kept on the executors' disks.
+
+    If not *eager*, the first job that reads all of them runs it.
 
     They are freed when Spark's garbage collection finds no reference to the frame, or at the end of
     `freeing_kept_rows`.
@@ -76,7 +78,7 @@ def keep_rows(df: DataFrame) -> DataFrame:
     # has no such choice, and keeps in memory what fits there.
     where = {"storageLevel": StorageLevel.DISK_ONLY} if _CAN_CHOOSE else {}
     try:
-        kept = df.localCheckpoint(eager=True, **where)
+        kept = df.localCheckpoint(eager=eager, **where)
     except PySparkNotImplementedError:
         accepted = "False, because Spark Connect keeps no rows before Spark 4.0"
         raise ConfigError.bad("once", True, accepted) from None  # noqa: FBT003 - the value

@@ -1,9 +1,10 @@
 """Count the rows of frames.
 
-The counts are results of Spark's jobs, not accumulators or observed metrics. Spark adds up an
-accumulator once more when a task of a shuffle runs again, and not at all when a task finds its rows
-in a cache that an earlier attempt has filled. The result of a partition is taken from one attempt,
-whatever happens to the others.
+The counts are results of Spark's jobs, or what `split` has counted; see `frames.counted`. The
+result of a partition is taken from one attempt, whatever happens to the others. Metrics that are
+observed in other places would not do: Spark adds up an accumulator once more when a task of a
+shuffle runs again, and not at all when a task finds its rows in a cache that an earlier attempt has
+filled.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
+from pulsar_retry_spark.frames.counted import REASON, known_rows
 from pulsar_retry_spark.frames.plans import rows_of
-
-#: The column of dropped rows that says why.
-REASON = "reason"
 
 #: How many reasons are counted one by one; rows with the rarer ones have the reason `OTHER`.
 MOST_REASONS = 1000
@@ -42,6 +41,9 @@ def count_rows(
     parts = []
     for name, frame in frames.items():
         named = name == by_reason and REASON in frame.columns
+        if (known := known_rows(frame, by_reason=named)) is not None:
+            counts[name] = dict(sorted(known.items(), key=lambda each: (-each[1], each[0])))
+            continue
         if not named and (number := rows_of(frame)) is not None:
             counts[name] = {"": number} if number else {}
             continue

@@ -17,6 +17,7 @@ BEGUN, DONE, FAILED = "begun", "done", "failed"
 FILE: Final = re.compile(r"attempt=([0-9]+)(\.begun)?\.json")
 
 _TIMES = ("begun", "ended")
+_BY_REASON = ("dead_lettered", "dropped")
 
 
 @attrs.frozen
@@ -93,24 +94,35 @@ class BatchRecord:
         return self.unaccounted == 0
 
     def to_json(self) -> str:
-        """Return the record as one line of JSON, with `unaccounted` and `balanced`."""
+        """Return the record as one line of JSON, with `unaccounted` and `balanced`.
+
+        Numbers by reason are a list of objects. As the fields of one object, reasons would be
+        columns for Spark, which takes names that differ only in case for one column.
+        """
         fields = attrs.asdict(self) | {"unaccounted": self.unaccounted, "balanced": self.balanced}
         for name in _TIMES:
             if fields[name] is not None:
                 fields[name] = fields[name].astimezone(UTC).isoformat(timespec="microseconds")
+        for name in _BY_REASON:
+            if fields[name] is not None:
+                fields[name] = [{"reason": each, "rows": n} for each, n in fields[name].items()]
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the record from the text that `to_json` returned.
 
-        Fields that a newer release has added are ignored.
+        Fields that a newer release has added are ignored. Release 0.2.0 wrote numbers by reason as
+        one object.
         """
         fields: dict[str, Any] = json.loads(text)
         known = {each.name: fields[each.name] for each in attrs.fields(cls) if each.name in fields}
         for name in _TIMES:
             if known.get(name) is not None:
                 known[name] = datetime.fromisoformat(known[name])
+        for name in _BY_REASON:
+            if isinstance(known.get(name), list):
+                known[name] = {each["reason"]: each["rows"] for each in known[name]}
         return cls(**known)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -142,7 +142,8 @@ def store_of(path: str, spark: Any) -> RecordStore:
         return LocalStore(Path(whole.toUri().getPath()))
     url = urlsplit(path)
     if url.scheme == "file" and url.netloc in {"", "localhost"}:
-        return LocalStore(Path(unquote(url.path)))
+        # Hadoop, and so Spark, takes `%20`, `?` and `#` for parts of names.
+        return LocalStore(Path(path.partition(":")[2].removeprefix(f"//{url.netloc}")))
     if not Path(path).is_absolute():
         accepted = (
             "an absolute path or a file: URL, because only a classic Spark session can reach other "

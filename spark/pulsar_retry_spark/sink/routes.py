@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Literal
 
 from pyspark.sql import DataFrame
 
 from pulsar_retry.errors import ConfigError
+from pulsar_retry_spark.frames.counted import counting_judged_rows
 from pulsar_retry_spark.frames.plans import freeing_kept_rows, is_frame
-from pulsar_retry_spark.ledger.keeping import OpenRecord, keeping
+from pulsar_retry_spark.ledger.keeping import OpenRecord, Stores, keeping
 from pulsar_retry_spark.ledger.stores import check_path
 from pulsar_retry_spark.parsing import Option
 from pulsar_retry_spark.quarantine.tables import QuarantineTable
@@ -90,9 +92,10 @@ def route_batches(
     _check_ledger(ledger, on_unbalanced)
     strict = on_unbalanced == "fail"
     places = StreamPlaces(where, parsed)
+    stores: Stores = {}
 
     def route(batch: DataFrame, batch_id: int) -> None:
-        with keeping(ledger, batch.sparkSession, batch_id) as opened:
+        with keeping(ledger, batch.sparkSession, batch_id, stores) as opened:
             report = written(batch, batch_id, opened)
             if on_report is not None:
                 on_report(report, batch_id)
@@ -100,7 +103,7 @@ def route_batches(
     def written(batch: DataFrame, batch_id: int, opened: OpenRecord | None) -> Report:
         batch.persist()
         try:
-            with freeing_kept_rows():
+            with freeing_kept_rows(), counting_judged_rows() if opened else nullcontext():
                 good, failed, dropped = _judged(handler, batch)
                 ready = prepare(failed, parsed)
                 check_reachable(ready, parsed)

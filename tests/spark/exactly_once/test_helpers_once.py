@@ -82,3 +82,13 @@ def test_a_checkpoint_makes_rows_stable(spark, options):
     report = write_failures(failures(frame, reason="late").localCheckpoint(), options)
 
     assert 10 == report.rows
+
+
+def test_equal_rows_that_are_others_now_are_refused(spark, options):
+    """Their hashes cancel each other out in what an earlier release kept: their XOR."""
+    once = failures(spark.sql("SELECT id FROM VALUES (1), (2), (2) AS t(id)"), reason="late")
+    again = failures(spark.sql("SELECT id FROM VALUES (1), (3), (3) AS t(id)"), reason="late")
+    write_failures(once, options)
+
+    with pytest.raises(pr.ConfigError, match=r"rows='3 rows, "):
+        write_failures(again, options)

@@ -15,6 +15,7 @@ import pytest
 from pulsar_retry_spark import clients
 from support.reading import SUBSCRIPTION, eventually
 from support.spark import chaos
+from support.spark.cluster import Cluster
 from support.spark.routed import Job, Whereabouts, judge
 from support.stored import stored
 
@@ -216,3 +217,21 @@ def test_a_driver_that_is_killed(job, admin, namespace):
     assert [(1, "begun"), (2, "done")] == attempts
     right(job)
     assert len(stored(job.options["service.url"], job.dead)) > ROWS // 10, "it was killed too early"
+
+
+def test_an_executor_that_dies_while_rows_are_judged(tmp_path):
+    """By random rules: its rows are judged again, so what was counted before does not count."""
+    with Cluster(tmp_path / "cluster") as cluster:
+        environment = os.environ | {
+            "FOLDER": str(tmp_path),
+            "MASTER": cluster.url,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = [sys.executable, "-c", "from support.spark.losing import main; main()"]
+        subprocess.run(command, env=environment, check=True, timeout=400)
+
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert said["lost"], "no executor was lost"
+    assert said["known"] is None
+    assert {"good": said["good"], "bad": said["bad"]} == said["counted"]
+    assert said["good"] + said["bad"] == said["rows"] == said["different"]

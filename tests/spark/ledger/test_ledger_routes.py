@@ -11,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 import pulsar_retry as pr
 from pulsar_retry_spark import ledger_metrics, read_ledger, route_batches
+from pulsar_retry_spark.ledger.stores import store_of
 from support.spark.routed import Whereabouts, judge
 
 
@@ -264,6 +265,23 @@ def test_spark_reads_the_records(job, spark):
     rows = spark.read.json(job.ledger)
     assert [(0, 0), (1, 0)] == sorted((row.batch, row.unaccounted) for row in rows.collect())
     assert 2 == rows.where("balanced AND state = 'done'").count()
+
+
+def test_spark_reads_reasons_that_differ_only_in_case(job, spark):
+    """They are values, not names of columns."""
+    job.put("1.json", range(20))
+    some = "CASE WHEN reason = 'twice' THEN 'FILTERED' ELSE reason END AS reason"
+
+    job.run(lambda batch: (*judge(batch)[:2], judge(batch)[2].selectExpr("id", some)))
+
+    each = spark.read.json(job.ledger).selectExpr("inline(dropped)")
+    assert {"FILTERED": 2, "filtered": 2} == {row.reason: row.rows for row in each.collect()}
+
+
+def test_a_path_means_the_same_without_a_session(job, spark):
+    """As Spark takes it: `%20` is no blank."""
+    path = f"file:{job.folder}/a%20b c"
+    assert store_of(path, spark) == store_of(path, None)
 
 
 def test_queries_share_a_ledger(job, tmp_path):

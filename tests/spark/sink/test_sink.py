@@ -194,6 +194,16 @@ def test_a_topic_of_the_rows_own(spark, broker, write, namespace):
         assert {b"%d" % number: 1, b"%d" % (number + 2): 1} == got
 
 
+def test_headers_with_a_collation(spark, broker, write, dead):
+    """Spark 4 hands them to Python like other texts."""
+    kind = "map<string collate UTF8_LCASE, string collate UTF8_LCASE>"
+    headers = f"CAST(map('Who', 'me') AS {kind}) AS headers"
+    write(spark.sql(f"SELECT 'x' AS payload, false AS retryable, {headers}"))
+
+    (message,) = stored(broker.service_url, dead)
+    assert "me" == message.properties()["Who"]
+
+
 def test_rows_of_other_sources_do_not_go_back(spark, broker, write, topic, dead):
     """`__topic` and `topic` are where rows were read; with an action, and on a live topic."""
     pulsars = spark.range(1).selectExpr(

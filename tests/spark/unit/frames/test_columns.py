@@ -59,6 +59,20 @@ def test_every_accepted_type_is_accepted():
             check(", ".join(names.values()))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        "headers map<string collate UTF8_LCASE,string collate UTF8_LCASE>",
+        "headers array<struct<key:string collate UNICODE_CI_AI,value:binary>>",
+        "rule array<string collate UTF8_LCASE>",
+        "reason string collate UTF8_LCASE",
+    ],
+)
+def test_a_collation_makes_no_difference(column):
+    """Only comparisons would."""
+    assert column.split()[0] in check(f"payload binary, {column}").known
+
+
 def test_a_null_of_no_type_fits_everywhere():
     """As `lit(None)` gives one."""
     check("payload string, key void, headers void, attempt void")

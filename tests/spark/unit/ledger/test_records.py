@@ -53,6 +53,8 @@ def test_a_record_is_a_line_of_json():
     assert "2026-01-02T03:04:05.000678+00:00" == fields["begun"]
     assert RECORD == BatchRecord.from_json(json.dumps(fields | {"later": 1}))
     assert BatchRecord() == BatchRecord.from_json(BatchRecord().to_json())
+    as_before = fields | {"dead_lettered": {"ä": 2, "": 1}, "dropped": {"late": 2}}
+    assert RECORD == BatchRecord.from_json(json.dumps(as_before))
 
 
 def test_the_last_attempt_counts():

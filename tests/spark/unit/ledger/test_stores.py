@@ -50,8 +50,8 @@ def test_a_file_that_is_not_complete_is_not_there(tmp_path, monkeypatch, caplog)
 def test_paths_without_spark(tmp_path, prefix):
     """Of this machine."""
     (tmp_path / "a b").mkdir()
-    quoted = f"{tmp_path}/a b" if not prefix else f"{prefix}{tmp_path}/a%20b"
-    assert LocalStore(tmp_path / "a b") == store_of(quoted, None)
+    assert LocalStore(tmp_path / "a b") == store_of(f"{prefix}{tmp_path}/a b", None)
+    assert LocalStore(tmp_path / "a%20b?#c") == store_of(f"{prefix}{tmp_path}/a%20b?#c", None)
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/ledger", "hdfs:///ledger", "file://host/l", "l"])

@@ -1,0 +1,95 @@
+"""A program that loses an executor, with the rows it keeps, while rows are judged by a random rule.
+
+It judges four partitions on two executors. The task of the last one waits until all others are
+done. Then the executor that does not run it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pulsar_retry_spark import split
+from pulsar_retry_spark.frames.counted import counting_judged_rows, known_rows
+from pulsar_retry_spark.ledger.counting import count_rows
+from pulsar_retry_spark.local import local_session
+
+ROWS, PARTS = 20_000, 4
+
+
+def waiting(folder: str) -> Any:
+    """Return a function for `mapInArrow` that says where it is, and in the last part waits."""
+
+    def passing(batches: Iterator[Any]) -> Iterator[Any]:
+        # This function runs in a worker.
+        import os  # noqa: PLC0415
+        import time  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        part = TaskContext.get().partitionId()
+        daemon = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+        executor = daemon.rpartition(")")[2].split()[1]
+        (Path(folder) / f"part={part}").write_text(executor)
+        deadline = time.monotonic() + 150
+        while part == 3 and not (Path(folder) / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield from batches
+
+    return passing
+
+
+def main() -> None:
+    """Run it; write what came of it to `said.json`."""
+    folder = Path(os.environ["FOLDER"])
+    said: dict[str, Any] = {"rows": ROWS, "lost": False}
+    conf = {"spark.executor.memory": "512m"}
+    with local_session(master=os.environ["MASTER"], conf=conf) as spark:
+        context = spark.sparkContext._jsc.sc()
+
+        def executors() -> set[str]:
+            ids = context.getExecutorIds()
+            return {ids.apply(number) for number in range(ids.size())}
+
+        def done() -> int:
+            running = spark.sparkContext.statusTracker().getActiveStageIds()
+            stages = map(spark.sparkContext.statusTracker().getStageInfo, running)
+            return max((each.numCompletedTasks for each in stages if each), default=0)
+
+        def lose() -> None:
+            deadline = time.monotonic() + 150
+            while done() < PARTS - 1 and time.monotonic() < deadline:
+                time.sleep(0.05)
+            waits, *others = [
+                (folder / f"part={part}").read_text() for part in reversed(range(PARTS))
+            ]
+            before = executors()
+            for each in set(others) - {waits}:
+                os.kill(int(each), signal.SIGKILL)
+            while before <= executors() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            said["lost"] = not before <= executors()
+            (folder / "go").touch()
+
+        while len(executors()) < 2:
+            time.sleep(0.05)
+        other = threading.Thread(target=lose)
+        other.start()
+        with counting_judged_rows():
+            frame = spark.range(0, ROWS, 1, PARTS)
+            slow = frame.mapInArrow(waiting(str(folder)), frame.schema)
+            good, bad = split(slow, {"lucky": "rand() < 0.5"})
+            said["known"] = known_rows(good)
+            counts = count_rows({"good": good, "bad": bad})
+        other.join()
+        said["counted"] = {name: sum(each.values()) for name, each in counts.items()}
+        good_ids, bad_ids = ({row.id for row in each.collect()} for each in (good, bad))
+        said |= {"good": len(good_ids), "bad": len(bad_ids), "different": len(good_ids | bad_ids)}
+    (folder / "said.json").write_text(json.dumps(said))
