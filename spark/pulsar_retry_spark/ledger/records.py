@@ -37,7 +37,7 @@ class BatchRecord:
         state: `begun`, `done` or `failed`. A run that was killed stays `begun`.
         begun: When the run began, by the driver's clock.
         ended: When it ended, by the driver's clock; None if it has not.
-        rows_in: The rows of the micro-batch, counted by themselves, whatever became of them.
+        rows_in: The rows of the micro-batch, whatever became of them.
         good: The good rows, as the handler returned them.
         retried: The rows that the broker has stored in the retry topic.
         dead_lettered: The rows that the broker has stored as dead letters, by reason; "" for rows
