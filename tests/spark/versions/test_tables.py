@@ -37,6 +37,7 @@ LAKE = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalog.ice": "org.apache.iceberg.spark.SparkCatalog",
     "spark.sql.catalog.ice.type": "hadoop",
+    "spark.databricks.delta.snapshotPartitions": "2",  # as few tasks as a small table needs
 }
 
 
