@@ -77,9 +77,10 @@ def route_batches(
         ledger: The folder in which a `BatchRecord` of each run of a micro-batch is kept: any path
             or URL that Spark can write to; on Spark Connect, a path of the driver. The rows of the
             micro-batch and the good and dropped ones are counted before anything is written: by the
-            job in which `split` judges them, otherwise by one more job; retried rows and dead letters are those that the broker has stored. If a record
-            can't be written, the query fails: at the beginning before any row is written, at the
-            end after all of them. `read_ledger` reads the records.
+            job in which `split` judges them, otherwise by one more job. Retried rows and dead
+            letters are those that the broker has stored. If a record can't be written, the query
+            fails: at the beginning before any row is written, at the end after all of them.
+            `read_ledger` reads the records.
         on_unbalanced: What to do if rows are not accounted for: `warn` logs a warning. With `fail`,
             the failed rows are counted as well, and the query fails before any row is written.
 
