@@ -47,6 +47,8 @@ def checked(tmp_path: Path, lines: list[str]) -> dict[str, int]:
             [SENT, FIRST, ASKED, FIRST, ASKED, AGAIN, DONE, TWIN, TWIN_DONE, SECOND, SECOND_DONE],
             {"redeliver": 1, "again": 1},
         ),
+        # It remembers all attempts, also those whose letters were not stored.
+        ([SENT, *[FIRST, ASKED] * 3, DEAD.replace("dlq 0", "dlq 2")], {"redeliver": 2}),
         # A copy is delivered again while it is handled, by another thread of the process.
         ([SENT, FIRST, FIRST, ASKED, ASKED, AGAIN, DONE, TWIN, TWIN_DONE], {"redeliver": 1}),
         ([SENT, FIRST, FIRST, ASKED, AGAIN, DONE, ASKED, SECOND, SECOND_DONE], {"redeliver": 1}),
@@ -67,6 +69,8 @@ def test_a_log_is_a_behaviour(tmp_path: Path, lines: list[str], assumed: dict[st
         # another process does not remember it
         [SENT, FIRST.replace("7 1", "7 9"), ASKED.replace("7 1", "7 9"), FIRST, ASKED, SECOND],
         [SENT, FIRST, ASKED, ASKED, AGAIN, DONE],  # two decisions about one delivery
+        # dead after two attempts of three that it remembers
+        [SENT, *[FIRST, ASKED] * 2, DEAD.replace("dlq 0", "dlq 2")],
     ],
 )
 def test_a_log_is_no_behaviour(tmp_path: Path, lines: list[str]) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from support.model.machine import Machine, Work
 from support.model.witness import NotABehaviourError, Witness
+
+T = TypeVar("T")
 
 #: More than any log has.
 _MANY = 10_000
@@ -115,7 +117,7 @@ class _Choices:
         self._made: list[tuple[int, int]] = []
         self._place = 0
 
-    def among(self, options: list[int]) -> int:
+    def among(self, options: list[T]) -> T:
         """Return one of *options*; the runs together try each."""
         if self._place == len(self._made):
             self._made.append((0, len(options)))
@@ -163,6 +165,8 @@ class _Log:
         self._unnamed = defaultdict[int, list[int]](list)
         # What each process remembers of the message: how many of its attempts have failed.
         self._failures = Counter[str]()
+        self._retries = retries
+        self._dead_left = sum(each.event == "dead" for each in entries)
 
     def follow(self, entry: Entry) -> None:
         """Perform the actions of an entry."""
@@ -182,22 +186,25 @@ class _Log:
         worker = self._working[where].pop(0)
         if entry.event == "retried":
             count = self._count_of_letter(entry)
-            self._failures[entry.process] = max(self._failures[entry.process], count)
             self.witness.failed(worker, entry.copy, count=count)
-            if self._letters[count] > 0:
+            if count is not None and self._letters[count] > 0:
                 self._publish(worker, self.witness.number(entry.copy))
         elif entry.event == "processed":
             self.witness.act("succeed", worker, self.witness.number(entry.copy))
 
-    def _count_of_letter(self, entry: Entry) -> int:
-        """Return the count of the letter that was requested for a copy.
+    def _count_of_letter(self, entry: Entry) -> int | None:
+        """Return the count of the letter that was requested for a copy; None: a dead letter.
 
-        It is one more than that of the copy, or than what a subscriber remembers of other copies
-        of the message. The letters in the log tell which is possible.
+        It is one more than that of the copy. A subscriber also counts the failures of other copies
+        of the message that it remembers, at most all of its process. The letters in the log tell
+        which counts are possible.
         """
-        usual, own = entry.count + 1, max(entry.count, self._failures[entry.process]) + 1
-        possible = [count for count in sorted({usual, own}) if self._letters[count] > 0]
-        return self._choices.among(possible or [usual])
+        most = self._failures[entry.process] = max(entry.count, self._failures[entry.process]) + 1
+        counts = range(entry.count + 1, min(most, self._retries) + 1)
+        possible: list[int | None] = [count for count in counts if self._letters[count] > 0]
+        if most > self._retries and self._dead_left:
+            possible.append(None)
+        return self._choices.among(possible or [entry.count + 1])
 
     def _publish(self, worker: str, k: int) -> int:
         """Publish a letter that has no id yet."""
@@ -234,6 +241,11 @@ class _Log:
     def _dead(self, entry: Entry) -> None:
         """Find who has published a dead letter."""
         witness = self.witness
+        self._dead_left -= 1
+        for worker, work in self._works("publish"):
+            if work.letter.place == "dlq":
+                self._publish(worker, work.k)
+                return
         for worker, work in self._works("got"):
             if witness.state.copy(work.k).letter.count == entry.count:
                 copy = next(name for name, k in witness.numbers.items() if k == work.k)
@@ -242,7 +254,7 @@ class _Log:
                 return
         # The consumer has found that its deliveries were used up, or its letter is there twice.
         for worker, work in self._works("sent"):
-            if work.letter.place == "dlq" and work.letter.count == entry.count:
+            if work.letter.place == "dlq" and work.letter.count <= entry.count:
                 witness.assume("again", worker, work.k)
                 self._publish(worker, work.k)
                 return
