@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from support.model.machine import Machine, Work
 from support.model.witness import NotABehaviourError, Witness
-
-T = TypeVar("T")
 
 #: More than any log has.
 _MANY = 10_000
@@ -117,7 +115,7 @@ class _Choices:
         self._made: list[tuple[int, int]] = []
         self._place = 0
 
-    def among(self, options: list[T]) -> T:
+    def among(self, options: list[int | None]) -> int | None:
         """Return one of *options*; the runs together try each."""
         if self._place == len(self._made):
             self._made.append((0, len(options)))
@@ -254,7 +252,7 @@ class _Log:
                 return
         # The consumer has found that its deliveries were used up, or its letter is there twice.
         for worker, work in self._works("sent"):
-            if work.letter.place == "dlq" and work.letter.count <= entry.count:
+            if work.letter.place == "dlq" and entry.count in {work.letter.count, self._retries}:
                 witness.assume("again", worker, work.k)
                 self._publish(worker, work.k)
                 return
