@@ -96,7 +96,8 @@ def count_judged(
         reasons: The reasons to count one by one.
 
     Returns:
-        The numbers; None if Spark may have judged rows twice. The rows are kept either way.
+        The numbers; None if Spark may have judged rows twice, or does not tell. The rows are kept
+        either way.
     """
     name = uuid.uuid4().hex
     metrics = [F.count(F.lit(1)), F.count_if(good), F.count_if(failed)]
@@ -108,9 +109,18 @@ def count_judged(
     after = _jobs(kept)
     if before is None or after != before + 1:  # or another thread has run a job
         return None
-    found = plan.observedMetrics().apply(name)
-    rows, are_good, are_failed, *each = [found.getLong(number) for number in range(len(metrics))]
+    try:
+        rows, are_good, are_failed, *each = _observed(plan, name, len(metrics))
+    except Exception as error:  # noqa: BLE001 - a Spark that is changed inside: a job counts them
+        _log.debug("%s", first_line(error))
+        return None
     return Judged(rows, are_good, are_failed, dict(zip(reasons, each, strict=True)))
+
+
+def _observed(plan: Any, name: str, count: int) -> list[int]:
+    """Return the *count* metrics that a plan has observed under a name."""
+    found = plan.observedMetrics().apply(name)
+    return [found.getLong(number) for number in range(count)]
 
 
 def _jobs(df: DataFrame) -> int | None:
