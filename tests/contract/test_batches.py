@@ -27,7 +27,8 @@ def test_a_batch_is_redelivered_whole(place: Place, by_index: bool, back: list[s
     with place.subscribe(batch_index_ack_enabled=by_index) as consumer:
         publish_batch(place, "a", "b", "c")
         consumer.acknowledge(take(consumer, 3)[1])
-    assert back == rest(place.subscribe(batch_index_ack_enabled=by_index))
+    consumer = place.subscribe(batch_index_ack_enabled=by_index)
+    assert back == rest(consumer, least=len(back))
 
 
 @pytest.mark.parametrize(

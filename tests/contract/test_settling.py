@@ -8,7 +8,17 @@ import pulsar
 import pytest
 
 import pulsar_retry as pr
-from support.brokers.contract import EARLIEST, NEVER, SOON, SUBSCRIPTION, Place, rest, take, texts
+from support.brokers.contract import (
+    EARLIEST,
+    NEVER,
+    SOON,
+    SUBSCRIPTION,
+    Place,
+    rest,
+    shares,
+    take,
+    texts,
+)
 from support.versions import NOT_ON_AN_OLD_PULSAR
 
 
@@ -37,7 +47,7 @@ def test_an_id_is_as_good_as_its_message(place: Place) -> None:
     with place.subscribe() as consumer:
         place.publish("a", "b")
         consumer.acknowledge(take(consumer, 2)[0].message_id())
-    assert ["b"] == rest(place.subscribe())
+    assert ["b"] == rest(place.subscribe(), least=1)
 
 
 def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> None:
@@ -45,7 +55,7 @@ def test_a_cumulative_acknowledgement_takes_what_came_before(place: Place) -> No
     with place.subscribe("Exclusive") as consumer:
         place.publish("a", "b", "c")
         consumer.acknowledge_cumulative(take(consumer, 3)[1])
-    assert ["c"] == rest(place.subscribe("Exclusive"))
+    assert ["c"] == rest(place.subscribe("Exclusive"), least=1)
 
 
 def test_a_shared_subscription_knows_no_cumulative_acknowledgement(place: Place) -> None:
@@ -95,7 +105,7 @@ def test_nacks_come_by_their_delay(place: Place) -> None:
 
 def test_a_nack_backoff_goes_by_the_count(place: Place) -> None:
     """The second delay is longer, and another message is delivered meanwhile."""
-    consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 1.5))
+    consumer = place.subscribe(negative_ack_backoff=pr.Linear(0, 5))
     place.publish("a")
     (message,) = take(consumer, 1)
     consumer.negative_acknowledge(message)
@@ -111,7 +121,7 @@ def test_redelivering_everything(place: Place) -> None:
     place.publish("a", "b", "c")
     consumer.acknowledge(take(consumer, 3)[0])
     consumer.redeliver_unacknowledged_messages()
-    assert ["b", "c"] == sorted(rest(consumer))
+    assert ["b", "c"] == sorted(rest(consumer, least=2))
 
 
 @NOT_ON_AN_OLD_PULSAR
@@ -163,7 +173,7 @@ def test_unsubscribing_needs_to_be_alone(place: Place) -> None:
     with pytest.raises(pulsar.PulsarException, match="BrokerMetadataError"):
         consumers[0].unsubscribe()
     place.publish("a")
-    assert ["a"] == rest(consumers[0]) + rest(consumers[1])
+    assert [["a"], []] == sorted(shares(consumers, 1), reverse=True)
 
 
 def test_unsubscribing_forgets(place: Place) -> None:
@@ -172,7 +182,7 @@ def test_unsubscribing_forgets(place: Place) -> None:
     place.publish("a")
     consumer.acknowledge(take(consumer, 1)[0])
     consumer.unsubscribe()
-    assert ["a"] == rest(place.subscribe())
+    assert ["a"] == rest(place.subscribe(), least=1)
 
 
 # -- retry letters --------------------------------------------------------------------------------

@@ -75,14 +75,24 @@ def texts(messages: list[Any]) -> list[str]:
     return [message.data().decode() for message in messages]
 
 
-def rest(consumer: Any, wait: int = NEVER) -> list[str]:
-    """Return the payloads of all messages that still come."""
-    found = []
+def rest(consumer: Any, wait: int = NEVER, *, least: int = 0) -> list[str]:
+    """Return the payloads of all messages that still come; *least* of them have to."""
+    found = texts(take(consumer, least))
     try:
         while True:
             found.append(consumer.receive(wait).data().decode())
     except pulsar.Timeout:
         return found
+
+
+def shares(consumers: list[Any], least: int) -> list[list[str]]:
+    """Return what `rest` returns for each of several consumers; *least* is for all together."""
+    found: list[list[str]] = [[] for _ in consumers]
+    while True:
+        for number, consumer in enumerate(consumers):
+            found[number] += rest(consumer)
+        if sum(map(len, found)) >= least:
+            return found
 
 
 def publish_batch(place: Place, *contents: str) -> None:
