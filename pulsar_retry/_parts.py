@@ -57,6 +57,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "HandlerError",
         "LeaseExpired",
         "LetterPublishError",
+        "PayloadError",
         "PulsarRetryError",
         "RedriveError",
         "RetentionError",

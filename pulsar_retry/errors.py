@@ -21,6 +21,7 @@
     ├── HandlerError                         an exception of a handler in another process
     │   ├── UnfinishedError                  … a handler returned a generator that has not run
     │   └── WorkerCrashedError               … the process of a handler died
+    ├── PayloadError                         a payload does not fit its schema, or is not read here
     ├── RedriveError                         a redrive could not start, or had to stop
     ├── SeekError                            a seek was refused, or could not be finished
     │   └── RetentionError                   … because the broker has deleted the messages
@@ -57,6 +58,7 @@ __all__ = [
     "HandlerError",
     "LeaseExpired",
     "LetterPublishError",
+    "PayloadError",
     "PulsarRetryError",
     "RedriveError",
     "RetentionError",
@@ -218,6 +220,10 @@ class UnfinishedError(HandlerError):
 
 class WorkersLostError(PulsarRetryError):
     """A subscription has ended because all its workers hang or have died."""
+
+
+class PayloadError(PulsarRetryError):
+    """A payload does not fit its schema, or the schema is not read here, or an edit is refused."""
 
 
 class RedriveError(PulsarRetryError):

@@ -9,6 +9,7 @@ import click
 
 from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_topic
+from pulsar_retry.cli._common.editing import MakeEdit, edit_options
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
 from pulsar_retry.cli._common.redriving import carry_out, dead_letter_topics
@@ -41,7 +42,9 @@ Examples:
   pulsar-retry redrive orders-billing-DLQ --to origin --since 2h
   pulsar-retry redrive orders-billing-DLQ --id 12:7 --id 12:9 --why INC-1234
   pulsar-retry redrive shop/orders --fingerprint ccea288163ac967e
-  pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7""",
+  pulsar-retry redrive orders-billing-DLQ --to workbench --keep-failure --property shop=7
+  pulsar-retry redrive orders-billing-DLQ --reason invalid --patch '{"currency": "EUR"}' --dry-run
+  pulsar-retry redrive orders-billing-DLQ --reason invalid --transform fixes.py:amount --yes""",
 )
 @click.argument(
     "dlqs", metavar="DLQ...", nargs=-1, required=True, shell_complete=complete_topic("dead_letter")
@@ -95,6 +98,7 @@ Examples:
     metavar="N",
     help="Letters that were redriven this many times stay in the DLQ.",
 )
+@edit_options
 @click.option("--keep-failure", is_flag=True, help="Keep the properties that describe the failure.")
 @click.option("--keep-attempts", is_flag=True, help="Keep the number of attempts.")
 @click.option(
@@ -116,6 +120,8 @@ def command(
     dlqs: tuple[str, ...],
     ramp: str | None,
     ramp_step: str,
+    make_edit: MakeEdit,
+    diffs: int,
     **options: Any,
 ) -> int:
     """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
@@ -128,18 +134,23 @@ def command(
     letter that is published twice then has the same DEDUPE_ID both times. Attempts start anew, and
     REDRIVE_COUNT grows by one. Ctrl-C settles the letters in flight and ends.
 
+    --transform and --patch change letters on their way, and the dry run shows how. The original of
+    a changed letter is stored in the archive beside DLQ before its copy is published. `dlq undo`
+    brings originals back. A letter whose edit fails stays.
+
     Without --yes it does a dry run first and asks. The exit code is 1 if letters that should be
     redriven are left.
     """
     output = {name: options.pop(name) for name in ("dry_run", "yes", "as_json")}
 
-    def redrive(topic: str, dry: bool, _act: Act) -> Redrive:
+    def redrive(topic: str, dry: bool, act: Act) -> Redrive:
         return Redrive(
             topic,
             cluster=cluster,
             where=where,
             ramp=_rates(ramp),
             ramp_step=seconds_of_text("--ramp-step", ramp_step),
+            edit=make_edit(act),
             dry_run=dry,
             job_key=_job_key(),
             **options,
@@ -152,6 +163,7 @@ def command(
         who=who,
         words=("redrive", "redriven"),
         total=options["limit"],
+        diffs=diffs,
         **output,
     )
 

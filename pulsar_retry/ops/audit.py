@@ -7,11 +7,8 @@ keeps them. Each command writes two entries: before it acts, and when it has end
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import logging
-import os
-import platform
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -27,6 +24,7 @@ from pulsar_retry.errors import AuditError, shown
 from pulsar_retry.policy.dead_letter import KEEPING_SUBSCRIPTION
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.reading import read_letters
+from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.names import TopicName
 
 _log = logging.getLogger("pulsar_retry")
@@ -48,15 +46,6 @@ def audit_topic(topic: str) -> str:
 def audit_topic_of(namespace: str) -> str:
     """Return the full name of the audit topic of ``tenant/namespace``."""
     return audit_topic(f"persistent://{namespace}/any")
-
-
-def operator() -> str:
-    """Return the user and the host of this process, ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user id
-        user = f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
-    return f"{user}@{platform.node() or 'unknown'}"
 
 
 @attrs.frozen(kw_only=True)

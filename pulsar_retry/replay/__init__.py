@@ -5,6 +5,9 @@ and the dead-letter topic together.
 """
 
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.editing.content import LetterContent
+from pulsar_retry.replay.editing.diff import LetterDiff
+from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import Group, Redriven
@@ -15,9 +18,12 @@ from pulsar_retry.replay.subscription import Subscription
 
 __all__ = [
     "Cluster",
+    "Edit",
     "Filter",
     "Group",
+    "LetterContent",
     "LetterCounts",
+    "LetterDiff",
     "PartitionReport",
     "Redrive",
     "Redriven",

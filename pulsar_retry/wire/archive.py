@@ -27,6 +27,9 @@ ARCHIVED_WHY = "ARCHIVED_WHY"
 ARCHIVED_JOB = "ARCHIVED_JOB"
 #: When a letter that waited for its delay was due, in milliseconds since 1970.
 ARCHIVED_DUE = "ARCHIVED_DUE"
+#: Of the original of an edited letter: the id of the redrive, and the topic that got the copy.
+ARCHIVED_EDIT = "ARCHIVED_EDIT"
+ARCHIVED_TO = "ARCHIVED_TO"
 #: The archived letter that a restored letter was: the archive, a space, and its id.
 RESTORED_FROM = "RESTORED_FROM"
 #: The letter that a waiting letter was before it was published again with another delay: its topic,
@@ -36,15 +39,16 @@ REPUBLISHED_FROM = "REPUBLISHED_FROM"
 _ARCHIVED = frozenset(
     {
         *(ARCHIVED_FROM, ARCHIVED_AS, ARCHIVED_BY, ARCHIVED_AT),
-        *(ARCHIVED_WHY, ARCHIVED_JOB, ARCHIVED_DUE),
+        *(ARCHIVED_WHY, ARCHIVED_JOB, ARCHIVED_DUE, ARCHIVED_EDIT, ARCHIVED_TO),
     }
 )
 _SUFFIX = "-ARCHIVE"
 
 #: ``cancelled``: it waited for its delay. ``archived``: it was dead. ``discarded``: it was dead,
-#: and its payload was not kept.
-ArchivedAs = Literal["cancelled", "archived", "discarded"]
+#: and its payload was not kept. ``edited``: it was dead, and a copy with changes was redriven.
+ArchivedAs = Literal["cancelled", "archived", "discarded", "edited"]
 DISCARDED: ArchivedAs = "discarded"
+EDITED: ArchivedAs = "edited"
 
 
 def archive_of(topic: str) -> str:

@@ -12,8 +12,9 @@ import click
 from click.core import ParameterSource
 
 from pulsar_retry.errors import AuditError
-from pulsar_retry.ops.audit import Act, audited, operator
+from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.who import operator
 
 __all__ = ["Operator", "operator_options"]
 

@@ -61,6 +61,7 @@ def carry_out(
     dry_run: bool,
     yes: bool,
     as_json: bool,
+    diffs: int = 0,
 ) -> int:
     """Do a dry run, ask unless *yes* is set, do the job for each topic, and report.
 
@@ -74,6 +75,7 @@ def carry_out(
         dry_run: Do only the dry run.
         yes: Do not ask.
         as_json: Print JSON: an object, or a list of objects if there are several topics.
+        diffs: For how many letters a dry run shows what an edit changes.
 
     Returns:
         The exit code.
@@ -87,7 +89,7 @@ def carry_out(
         for each in topics:
             plan = _run(make(each, True, acts[each]), "looking", total)  # noqa: FBT003 - a dry run
             if not as_json:
-                _show(plan, done_, several=len(topics) > 1)
+                _show(plan, done_, several=len(topics) > 1, diffs=diffs)
             totals[each] = plan.redriven
         ask(f"{verb.capitalize()} {sum(each or 0 for each in totals.values())} letters now?")
     results: list[Redriven] = []
@@ -100,7 +102,7 @@ def carry_out(
                 tell(_counts(done))
         results.append(done)
         if not as_json:
-            _show(done, done_, several=len(topics) > 1)
+            _show(done, done_, several=len(topics) > 1, diffs=diffs)
         if done.stopped == "cancelled":
             break
     if as_json:
@@ -115,7 +117,8 @@ def _counts(done: Redriven) -> dict[str, Any]:
     """Return the result for the audit log."""
     facts = done.facts()
     names = ("job", "redriven", "at_least", "resumed", "left", "targets", "stopped", "seconds")
-    return {name: facts[name] for name in names}
+    edit = {name: facts[name] for name in ("edit", "edited")} if done.edit else {}
+    return {**{name: facts[name] for name in names}, **edit}
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
@@ -145,9 +148,13 @@ def _interruptible(job: Redrive) -> Iterator[None]:
 # -- as text --------------------------------------------------------------------------------------
 
 
-def _show(done: Redriven, word: str, *, several: bool) -> None:
+def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     if several:
         click.echo(f"{done.source}:")
+    for diff in done.diffs[:diffs]:
+        click.echo(f"letter {diff.message_id}:")
+        click.echo(clean(diff.text))
+        click.echo()
     if done.groups:
         rows = [
             (each.count, each.reason, each.error, each.fingerprint, short(each.message))
@@ -161,6 +168,9 @@ def _show(done: Redriven, word: str, *, several: bool) -> None:
     click.echo(f"{least}{done.redriven} {verb}{resumed}, {done.seconds:.1f} s")
     for topic, count in done.targets.items():
         click.echo(f"  {count} to {topic}")
+    if done.edit:
+        would = "would be changed" if done.dry_run else "changed"
+        click.echo(f"  {done.edited} {would} by {done.edit}")
     seen = "of those read " if done.stopped else ""
     for why, count in done.left.items():
         click.echo(f"  {count} {seen}stay: {STAYS.get(why, why)}")

@@ -132,11 +132,13 @@ class NativeProducer(LetterProducer):
         apart: bool,
     ) -> None:
         """Publish the letter of *flight*; see `LetterProducer.publish`."""
-        # A source can be a reader of this package; C++ always sends the payload of the message.
-        if type(flight.source) is not _pulsar.Consumer or flight.letter.payload is not None:
+        letter = flight.letter
+        # C++ always sends the payload and the key of the message.
+        differs = letter.payload is not None or letter.key is not None
+        # A source can be a reader of this package.
+        if differs or type(flight.source) is not _pulsar.Consumer:
             super().publish(flight, assemble, clock, apart=apart)
             return
-        letter = flight.letter
         due, properties = deliver_at(letter, clock), letter.properties
         self._outcomes.prepare()
         self._started(flight, self._send(flight.raw, flight.source, properties, due, flight))

@@ -102,7 +102,7 @@ class Archiving(Redrive):
         """The full name of the topic that has the archived letters."""
         return archive_of(self.source)
 
-    def _judge(self, admin: AdminClient, job: str) -> LetterJudge:  # noqa: ARG002 - a redrive's
+    def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
         return _Archived(self._where, self._note, self.source)
 
     def _prepare(self, client: Client) -> None:
@@ -129,7 +129,7 @@ class Restoring(Redrive):
         topic = str(TopicName.parse(source, "source"))
         super().__init__(archive_of(topic), topic, any_topic=True, **options)
 
-    def _judge(self, admin: AdminClient, job: str) -> LetterJudge:  # noqa: ARG002 - a redrive's
+    def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
         def exists(topic: str) -> bool:
             if topic not in known:
                 known[topic] = False

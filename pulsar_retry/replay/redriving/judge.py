@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pulsar_retry.errors import PayloadError
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.report import FILTERED, TOO_OFTEN, UNREADABLE
+from pulsar_retry.replay.redriving.editor import LetterEditor
+from pulsar_retry.replay.redriving.report import EDIT_REFUSED, FILTERED, TOO_OFTEN, UNREADABLE
 from pulsar_retry.replay.redriving.targets import NoTarget, RedriveTargets
 from pulsar_retry.wire.names import Naming
 from pulsar_retry.wire.redrive import RedriveProperties, next_redrive, owner_of
@@ -58,6 +60,7 @@ class RedriveJudge(LetterJudge):
         source: str,
         naming: Naming,
         max_redrives: int,
+        editor: LetterEditor | None = None,
     ) -> None:
         """Make the judge of one redrive; see `Redrive`."""
         super().__init__()
@@ -67,6 +70,7 @@ class RedriveJudge(LetterJudge):
         self._source = source
         self._naming = naming
         self._max_redrives = max_redrives
+        self._editor = editor
 
     def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
         """Return the letter to publish, or the reason why the dead letter stays."""
@@ -79,10 +83,20 @@ class RedriveJudge(LetterJudge):
         if isinstance(target, NoTarget):
             self.problems[target.problem] = None
             return target.why
-        redriven = self._written.build(
-            properties, count=count, position=f"{self._source} {position}", owner=target.owner
-        )
-        return Letter(target.topic, redriven)
+
+        def redriven(carried: Mapping[str, str]) -> dict[str, str]:
+            place = f"{self._source} {position}"
+            return self._written.build(carried, count=count, position=place, owner=target.owner)
+
+        if self._editor is None:
+            return Letter(target.topic, redriven(properties))
+        try:
+            return self._editor.letter(
+                target.topic, redriven, raw, properties, key=key_of(raw), position=position
+            )
+        except PayloadError as error:
+            self.problems[f"{position}: {error}"] = None
+            return EDIT_REFUSED
 
 
 def is_meant(where: Filter, raw: Any, properties: Mapping[str, str], position: str) -> bool:

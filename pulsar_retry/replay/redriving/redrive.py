@@ -17,13 +17,16 @@ from pulsar import Client as BareClient
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
+from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import Duration
 from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.publishing import hand_off_of
+from pulsar_retry.replay.redriving.editor import LetterEditor, archived_by
 from pulsar_retry.replay.redriving.judge import LetterJudge, RedriveJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import Redriven, first_of_each
@@ -39,7 +42,9 @@ from pulsar_retry.replay.redriving.source import (
 )
 from pulsar_retry.replay.redriving.survey import Failures, survey_redrive
 from pulsar_retry.replay.redriving.targets import RETRY, RedriveTargets, checked_target
+from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.wire.archive import archive_of
 from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import Naming, NamingLike, TopicName, logical
 from pulsar_retry.wire.redrive import RedriveProperties
@@ -89,6 +94,7 @@ class Redrive:
         keep_failure: bool = False,
         keep_attempts: bool = False,
         any_topic: bool = False,
+        edit: Edit | None = None,
         dry_run: bool = False,
         job_key: str | None = None,
     ) -> None:
@@ -124,6 +130,8 @@ class Redrive:
                 topic: by its name in any dialect, as the topic of a `Subscription`, or because
                 letters are read through `pulsar-retry`. Messages that are taken through another
                 subscription are lost for the application that owns that subscription.
+            edit: What is changed in each letter. The original of a changed letter is archived
+                before its copy is published (`Edit`).
             dry_run: Only report. Nothing is published, acknowledged or created.
             job_key: The identity of the redrive: a redrive with the same one continues where this
                 one was killed. None derives it from the arguments that select letters and their
@@ -150,6 +158,7 @@ class Redrive:
         self._max_redrives = whole("max_redrives", max_redrives, 0)
         self._keep = (keep_failure, keep_attempts)
         self._any_topic = any_topic
+        self._edit = edit
         self._dry_run = dry_run
         self._job_key = job_key
         self._cancelled = threading.Event()
@@ -212,7 +221,8 @@ class Redrive:
         through: str | None,
         tell: Callable[[Redriven], None],
     ) -> Redriven:
-        judge = self._judge(admin, job="")
+        editor = self._editor(client, job="")
+        judge = self._judge(admin, "", editor)
         partitions = admin.topics.partition_names(self._source)
         limit = self._limit or float("inf")
         found = survey_redrive(
@@ -225,9 +235,22 @@ class Redrive:
             cancelled=self._cancelled,
             tell=tell,
         )
+        if editor is not None:
+            diffs = tuple(editor.diffs)
+            found = attrs.evolve(found, edit=editor.id, edited=editor.changed, diffs=diffs)
         return attrs.evolve(found, source=self._source)
 
-    def _judge(self, admin: AdminClient, job: str) -> LetterJudge:
+    def _editor(
+        self, client: Client, job: str, archived: frozenset[str] = frozenset()
+    ) -> LetterEditor | None:
+        if self._edit is None:
+            return None
+        codecs = LetterCodecs(client)
+        return LetterEditor(
+            self._edit, source=self._source, job=job, codec_of=codecs.of, archived=archived
+        )
+
+    def _judge(self, admin: AdminClient, job: str, editor: LetterEditor | None) -> LetterJudge:
         targets = RedriveTargets(admin, self._to, self._source, self._subscription, self._naming)
         return RedriveJudge(
             self._where,
@@ -236,10 +259,13 @@ class Redrive:
             source=self._source,
             naming=self._naming,
             max_redrives=self._max_redrives,
+            editor=editor,
         )
 
     def _prepare(self, client: Client) -> None:
-        """Prepare the target, before the first letter is published."""
+        """Prepare the topics to publish to, before the first letter is published."""
+        if self._edit is not None:
+            FirstSubscription(client, SUBSCRIPTION).create(archive_of(self._source))
 
     # -- doing it ---------------------------------------------------------------------------------
 
@@ -254,7 +280,15 @@ class Redrive:
             store = CheckpointStore(admin, partitions[0], through)
             checkpoint, resumed = self._begin(admin, partitions, store.load())
             store.save(attrs.evolve(checkpoint, exact=False))  # inexact until the run ends
-            judge = self._judge(admin, checkpoint.job)
+            archived = frozenset[str]()
+            if resumed and self._edit is not None:
+                archived = archived_by(client, admin, self._source, checkpoint.job)
+            editor = self._editor(client, checkpoint.job, archived)
+            judge = self._judge(admin, checkpoint.job, editor)
+
+            def report(run: Run) -> Redriven:
+                return self._report(run, judge, checkpoint, editor, resumed=resumed)
+
             watched = partitions if self._max_failure_ratio is not None else []
             failures = stack.enter_context(
                 contextlib.closing(Failures(client, watched, checkpoint))
@@ -271,15 +305,21 @@ class Redrive:
                 passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
                 failures=failures.count,
                 save=store.save,
-                progress=lambda run: tell(self._report(run, judge, checkpoint, resumed=resumed)),
+                progress=lambda run: tell(report(run)),
             )
             run = Run(work, self._cancelled)
             run.run()
             store.save(run.remains())
-            return self._report(run, judge, checkpoint, resumed=resumed)
+            return report(run)
 
     def _report(
-        self, run: Run, judge: LetterJudge, checkpoint: Checkpoint, *, resumed: bool
+        self,
+        run: Run,
+        judge: LetterJudge,
+        checkpoint: Checkpoint,
+        editor: LetterEditor | None,
+        *,
+        resumed: bool,
     ) -> Redriven:
         return Redriven(
             source=self._source,
@@ -291,6 +331,8 @@ class Redrive:
             failed_again=run.failed_again,
             left=dict(run.left),
             targets=dict(run.targets),
+            edited=run.archived + (len(editor.archived) if editor else 0),
+            edit=editor.id if editor else None,
             stopped=run.stopped,
             problems=first_of_each([*judge.problems, *run.problems]),
         )
@@ -312,6 +354,8 @@ class Redrive:
         text = self._job_key or json.dumps(
             [*what, attrs.asdict(self._where)], default=str, sort_keys=True
         )
+        if self._edit is not None:
+            text += self._edit.id
         return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 

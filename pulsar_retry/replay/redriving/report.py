@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from pulsar_retry.replay.editing.diff import LetterDiff
 from pulsar_retry.wire.envelope import Envelope
 
 #: Why a dead letter stays where it is.
@@ -21,6 +22,10 @@ REFUSED = "refused"
 NOT_KEPT = "discarded"
 #: An earlier run has archived the same letter, so this copy is only acknowledged.
 COPY = "copy"
+#: The edit has left the letter where it is.
+LEFT_BY_EDIT = "left_by_edit"
+#: The edit has failed, or its result cannot take the place of the letter.
+EDIT_REFUSED = "edit_refused"
 #: The same reasons, in words.
 STAYS = {
     FILTERED: "left out by the filter",
@@ -31,6 +36,8 @@ STAYS = {
     REFUSED: "refused by their topic",
     NOT_KEPT: "discarded, without their payload",
     COPY: "a second copy of another one",
+    LEFT_BY_EDIT: "left by the edit",
+    EDIT_REFUSED: "their edit failed",
 }
 #: Why a redrive ended early, in words.
 STOPPED = {
@@ -112,10 +119,14 @@ class Redriven:
         left: How many of the letters seen stay in the dead-letter topic, by reason. A redrive that
             was *stopped* has not seen all letters.
         targets: How many letters went to each topic.
+        edited: How many of them have, or would have, changes by an edit, including those of the
+            redrives that it continues. Their originals are in the archive.
+        edit: The edit, as its letters have it in ``EDITED_WITH``; None if there is none.
         stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``;
             None if nothing is left to do.
         problems: In words, why letters stay; the first problem of each kind.
         groups: For a dry run: what would be redriven, by reason and fingerprint.
+        diffs: For a dry run with an edit: what it changes in the first letters.
         seconds: How long it took.
     """
 
@@ -128,16 +139,19 @@ class Redriven:
     failed_again: int = 0
     left: Mapping[str, int] = attrs.field(factory=dict)
     targets: Mapping[str, int] = attrs.field(factory=dict)
+    edited: int = 0
+    edit: str | None = None
     stopped: str | None = None
     problems: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
+    diffs: tuple[LetterDiff, ...] = ()
     seconds: float = 0.0
 
     @property
     def is_complete(self) -> bool:
         """Whether all letters that were to be redriven could be redriven."""
         return self.stopped in {None, "limit"} and not any(
-            self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED)
+            self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED, EDIT_REFUSED)
         )
 
     def facts(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Every letter is published, its receipt is awaited, and only then it is acknowledged in the
 dead-letter topic. So no letter is lost if the process dies. Only letters of the last moment are
-published once more, with the same ``DEDUPE_ID``.
+published once more, with the same ``DEDUPE_ID``. Before the copy of an edited letter is published,
+its original is published to the archive, and the receipt of that is awaited.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.errors import AcknowledgeError, AdminError, RedriveError
 from pulsar_retry.letters.letter import Letter
+from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.judge import LetterJudge
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.report import COPY, REFUSED
@@ -59,6 +61,7 @@ class Returned:
         number: The number that identifies it within the job.
         letter: The letter to publish.
         error: Why it failed.
+        keeps: Whether it was the original that was to be archived.
         first: When it failed for the first time, by the monotonic clock.
         due: When it may be tried again, by the same clock.
     """
@@ -67,6 +70,7 @@ class Returned:
     number: int
     letter: Letter
     error: BaseException
+    keeps: bool
     first: float
     due: float
 
@@ -106,17 +110,36 @@ class _Hand(LetterFuture):
     """The end of one hand-off. It notifies the run directly, which is cheaper than a callback."""
 
     def __init__(
-        self, run: Run, raw: Any, number: int, letter: Letter, first: float | None
+        self, run: Run, raw: Any, number: int, letter: Letter, first: float | None, *, keeps: bool
     ) -> None:
         super().__init__()
         self.run, self.raw, self.number, self.letter, self.first = run, raw, number, letter, first
+        self.keeps = keeps
 
     def succeed(self) -> None:
-        self.run.landed(self)
+        if self.keeps:
+            self.run.kept(self)
+        else:
+            self.run.landed(self)
 
     def set_exception(self, exception: BaseException | None) -> None:
         assert exception is not None  # noqa: S101 - a hand_off's failures have one
         self.run.failed(self, exception)
+
+
+class _Keeper:
+    """Takes the place of the consumer of a letter whose original is archived: it stays for now."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def acknowledge_async(self, _raw: Any, done: Callable[[_pulsar.Result], object]) -> None:
+        """Report success without acknowledging the letter."""
+        done(_pulsar.Result.Ok)
+
+    def is_connected(self) -> bool:
+        """Tell whether the consumer is connected."""
+        return bool(self._consumer.is_connected())
 
 
 class Run:
@@ -124,6 +147,7 @@ class Run:
 
     Attributes:
         redriven: How many letters were redriven, including those of the runs that it continues.
+        archived: How many originals of edited letters were archived.
         failed_again: How many of them are dead again.
         left: How many letters stay, by reason.
         targets: How many letters went to each topic.
@@ -136,6 +160,9 @@ class Run:
         self._cancelled = cancelled
         self._lock = threading.Lock()
         self._failed_letters: SimpleQueue[Returned] = SimpleQueue()
+        self._kept: SimpleQueue[_Hand] = SimpleQueue()
+        self._keeping = 0  # letters whose original is being archived
+        self._keeper = _Keeper(work.consumer)
         self._returned: deque[Returned] = deque()
         self._seen: dict[int, bool] = {}  # by number: whether the letter was published
         self._saved = work.checkpoint.redriven
@@ -143,6 +170,7 @@ class Run:
         self._sent = 0
         self._next_tick = 0.0
         self.redriven = work.checkpoint.redriven
+        self.archived = 0
         self.failed_again = 0
         self.left: Counter[str] = Counter()
         self.targets: Counter[str] = Counter()
@@ -229,10 +257,32 @@ class Run:
     # -- handing on -------------------------------------------------------------------------------
 
     def _send(self, raw: Any, number: int, letter: Letter, first: float | None = None) -> None:
-        """Hand a letter off; *first* is the time of its first try, if there was one."""
-        hand = _Hand(self, raw, number, letter, first)
-        hand_off, consumer = self._work.hand_off, self._work.consumer
-        hand_off.hand_on(raw, consumer, letter, was_letter=False, future=hand)
+        """Hand a letter off; *first* is the time of its first try, if there was one.
+
+        The original of an edited letter is archived first, and its receipt awaited.
+        """
+        if isinstance(letter, EditedLetter) and letter.original is not None:
+            self._keeping += 1
+            hand = _Hand(self, raw, number, letter, first, keeps=True)
+            published, source = letter.original, self._keeper
+        else:
+            hand = _Hand(self, raw, number, letter, first, keeps=False)
+            published, source = letter, self._work.consumer
+        self._work.hand_off.hand_on(raw, source, published, was_letter=False, future=hand)
+
+    def kept(self, hand: _Hand) -> None:
+        """Record that the original of a letter is archived. Any thread may call it."""
+        self._kept.put(hand)
+
+    def _send_edited(self) -> None:
+        """Publish the edited copies of letters whose originals are archived."""
+        with contextlib.suppress(Empty):
+            while True:
+                hand = self._kept.get_nowait()
+                self._keeping -= 1
+                self.archived += 1
+                assert isinstance(hand.letter, EditedLetter)  # noqa: S101 - others are not kept
+                self._send(hand.raw, hand.number, attrs.evolve(hand.letter, original=None))
 
     def landed(self, hand: _Hand) -> None:
         """Count a letter that was published. Any thread may call it."""
@@ -247,13 +297,15 @@ class Run:
             self.landed(hand)
         now = time.monotonic()
         due, first = now + _PAUSE, hand.first or now
-        self._failed_letters.put(Returned(hand.raw, hand.number, hand.letter, error, first, due))
+        returned = Returned(hand.raw, hand.number, hand.letter, error, hand.keeps, first, due)
+        self._failed_letters.put(returned)
 
     def _take_back(self) -> None:
         """Publish again what was not published, and acknowledge again what was published."""
         with contextlib.suppress(Empty):
             while True:
                 each = self._failed_letters.get_nowait()
+                self._keeping -= each.keeps
                 if isinstance(each.error, AcknowledgeError):
                     self._acknowledge(each.raw)
                 elif isinstance(each.error.__cause__, _NO_RETRY_ERRORS):
@@ -279,6 +331,7 @@ class Run:
     # -- between letters --------------------------------------------------------------------------
 
     def _check(self) -> None:
+        self._send_edited()
         if self._cancelled.is_set():
             self.stopped = self.stopped or CANCELLED
         if time.monotonic() >= self._next_tick:
@@ -323,6 +376,7 @@ class Run:
         give_up = time.monotonic() + _PATIENCE
         while time.monotonic() < give_up and (
             self._work.hand_off.flights
+            or self._keeping
             or not self._failed_letters.empty()
             or (self._returned and self._goes_on())
         ):

@@ -1,0 +1,1 @@
+"""Edits of dead letters: what they change, what they do, and how that is shown. Pure."""

@@ -1,0 +1,245 @@
+"""Avro records as values that JSON can express. Pure; it needs fastavro.
+
+Values that JSON lacks have a text form: bytes and fixed are hexadecimal (``0x00ff``), decimals are
+``12.30``, and dates and times are ISO 8601. A union has the value of its branch.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import fastavro
+from fastavro.validation import validate
+
+from pulsar_retry.errors import PayloadError
+from pulsar_retry.wire.payloads.codec import PayloadCodec
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HEX = "0x"
+#: Microseconds in the unit of a logical type.
+_UNITS = {"millis": 1000, "micros": 1}
+
+
+class AvroCodec(PayloadCodec):
+    """Payloads of one Avro schema."""
+
+    schema = "AVRO"
+
+    def __init__(self, definition: str) -> None:
+        """Read the definition of a schema.
+
+        Raises:
+            PayloadError: it is not one.
+        """
+        try:
+            self._names: dict[str, Any] = {}
+            self._schema = fastavro.parse_schema(json.loads(definition), self._names)
+            self._plain = fastavro.parse_schema(_without_logical_types(json.loads(definition)))
+        except Exception as error:  # noqa: BLE001 - fastavro has many errors
+            raise PayloadError(f"{type(error).__name__}: {error}") from None
+
+    def _decode(self, payload: bytes) -> Any:
+        return self._to_json(self._schema, self._read(payload))
+
+    def _encode(self, value: Any) -> bytes:
+        written = BytesIO()
+        try:
+            fastavro.schemaless_writer(
+                written, self._plain, self._from_json(self._schema, value), strict=True
+            )
+        except Exception as error:  # noqa: BLE001 - fastavro has many errors
+            raise PayloadError(f"the value does not fit the Avro schema: {error}") from None
+        return written.getvalue()
+
+    def _keeps(self, payload: bytes) -> bool:
+        written = self._encode(self._decode(payload))
+        return written == payload or bool(self._read(written) == self._read(payload))
+
+    def _read(self, payload: bytes) -> Any:
+        stream = BytesIO(payload)
+        try:
+            value = fastavro.schemaless_reader(stream, self._plain, None)
+        except Exception as error:  # noqa: BLE001 - fastavro raises whatever it stumbles on
+            text = f"{type(error).__name__}: {error}"
+            raise PayloadError(f"the payload does not fit the Avro schema: {text}") from None
+        if stream.tell() != len(payload):
+            raise PayloadError("the payload does not fit the Avro schema: it has more bytes")
+        return value
+
+    def _resolved(self, schema: Any) -> Any:
+        """Return a schema whose type is not only a name that is defined elsewhere."""
+        while isinstance(schema, str) and schema in self._names:
+            schema = self._names[schema]
+        return schema
+
+    def _to_json(self, schema: Any, value: Any) -> Any:
+        schema = self._resolved(schema)
+        if isinstance(schema, list):
+            return self._to_json(self._branch_of(schema, value), value)
+        kind = _kind(schema)
+        if isinstance(kind, list | dict):  # {"type": {…}}, which some writers nest
+            return self._to_json(kind, value)
+        if kind == "record":
+            return {
+                each["name"]: self._to_json(each["type"], value[each["name"]])
+                for each in schema["fields"]
+            }
+        if kind == "array":
+            return [self._to_json(schema["items"], each) for each in value]
+        if kind == "map":
+            return {name: self._to_json(schema["values"], each) for name, each in value.items()}
+        return _scalar_to_json(schema, value)
+
+    def _branch_of(self, union: list[Any], value: Any) -> Any:
+        """Return the branch of a union that a decoded value has."""
+        others = [each for each in union if each != "null"]
+        if value is None or len(others) == 1:
+            return "null" if value is None else others[0]
+        for each in others:
+            if validate(value, _without_logical_types(self._resolved(each)), raise_errors=False):
+                return each
+        return others[0]
+
+    def _from_json(self, schema: Any, value: Any) -> Any:
+        schema = self._resolved(schema)
+        if isinstance(schema, list):
+            return self._from_union(schema, value)
+        kind = _kind(schema)
+        if isinstance(kind, list | dict):
+            return self._from_json(kind, value)
+        if kind == "record":
+            if not isinstance(value, dict):
+                raise ValueError(f"{schema['name']} needs an object, not {value!r}")
+            types = {each["name"]: each["type"] for each in schema["fields"]}
+            if strange := value.keys() - types.keys():
+                raise ValueError(f"{schema['name']} has no field {', '.join(sorted(strange))}")
+            return {name: self._field(name, types[name], each) for name, each in value.items()}
+        if kind == "array" and isinstance(value, list):
+            return [self._from_json(schema["items"], each) for each in value]
+        if kind == "map" and isinstance(value, dict):
+            return {name: self._from_json(schema["values"], each) for name, each in value.items()}
+        written = _scalar_from_json(schema, value)
+        if not validate(written, _without_logical_types(schema), raise_errors=False):
+            raise ValueError(f"{value!r} is no {kind}")
+        return written
+
+    def _field(self, name: str, schema: Any, value: Any) -> Any:
+        try:
+            return self._from_json(schema, value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def _from_union(self, union: list[Any], value: Any) -> Any:
+        if value is None and "null" in union:
+            return None
+        problems = []
+        for each in union:
+            if each == "null":
+                continue
+            try:
+                return self._from_json(each, value)
+            except (ValueError, TypeError, ArithmeticError) as error:
+                problems.append(str(error))
+        raise ValueError("; ".join(problems) or f"null is needed, not {value!r}")
+
+
+def _kind(schema: Any) -> Any:
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
+def _without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_logical_types(each) for each in schema]
+    if isinstance(schema, dict):
+        return {
+            name: each if name in {"default", "doc", "symbols"} else _without_logical_types(each)
+            for name, each in schema.items()
+            if name != "logicalType"
+        }
+    return schema
+
+
+# -- values that JSON lacks -----------------------------------------------------------------------
+
+
+def _scalar_to_json(schema: Any, value: Any) -> Any:
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical == "decimal" and isinstance(value, bytes):
+        unscaled = int.from_bytes(value, "big", signed=True)
+        return format(Decimal(unscaled).scaleb(-schema.get("scale", 0)), "f")
+    if isinstance(value, bytes):
+        return _HEX + value.hex()
+    if logical is None or not isinstance(value, int):
+        return value
+    try:
+        return _moment_to_text(logical, value)
+    except (OverflowError, ValueError):  # a year that Python does not have
+        return value
+
+
+def _scalar_from_json(schema: Any, value: Any) -> Any:
+    kind = _kind(schema)
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if kind in {"bytes", "fixed"}:
+        if not isinstance(value, str):
+            raise ValueError(f"{kind} need a text, not {value!r}")
+        if logical == "decimal":
+            return _decimal_bytes(schema, Decimal(value))
+        if not value.startswith(_HEX):
+            raise ValueError(f"{kind} need hexadecimal digits after {_HEX}, not {value!r}")
+        return bytes.fromhex(value.removeprefix(_HEX))
+    if logical is not None and kind in {"int", "long"} and isinstance(value, str):
+        return _moment_from_text(logical, value)
+    if kind in {"float", "double"} and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _decimal_bytes(schema: Any, value: Decimal) -> bytes:
+    scaled = value.scaleb(schema.get("scale", 0))
+    unscaled = int(scaled)
+    if unscaled != scaled:
+        raise ValueError(f"{value} has more digits than the scale {schema.get('scale', 0)}")
+    if len(str(abs(unscaled))) > schema["precision"]:
+        raise ValueError(f"{value} has more digits than the precision {schema['precision']}")
+    size = schema.get("size") or max(1, (unscaled + (unscaled < 0)).bit_length() // 8 + 1)
+    return unscaled.to_bytes(size, "big", signed=True)
+
+
+def _moment_to_text(logical: str, value: int) -> Any:
+    name, _, unit = logical.rpartition("-")
+    if logical == "date":
+        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
+    if unit not in _UNITS:
+        return value
+    after = timedelta(microseconds=value * _UNITS[unit])
+    spec = "milliseconds" if unit == "millis" else "microseconds"
+    if name == "time":
+        return (_EPOCH + after).time().isoformat(spec)
+    if name in {"timestamp", "local-timestamp"}:
+        text = (_EPOCH + after).replace(tzinfo=None).isoformat(timespec=spec)
+        return text + "Z" if name == "timestamp" else text
+    return value
+
+
+def _moment_from_text(logical: str, text: str) -> int:
+    name, _, unit = logical.rpartition("-")
+    if logical == "date":
+        return (date.fromisoformat(text) - date(1970, 1, 1)).days
+    if unit not in _UNITS:
+        raise ValueError(f"{logical} needs a number, not {text!r}")
+    if name == "time":
+        when = datetime.combine(date(1970, 1, 1), time.fromisoformat(text), UTC)
+    else:
+        when = datetime.fromisoformat(text)
+        if name == "timestamp" and when.tzinfo is None:
+            raise ValueError(f"{text} has no time zone, such as Z")
+        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    number, rest = divmod((when - _EPOCH) // timedelta(microseconds=1), _UNITS[unit])
+    if rest:
+        raise ValueError(f"{text} has more digits than {logical}")
+    return number

@@ -1,0 +1,245 @@
+"""Payloads as JSON values, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pulsar_retry as pr
+from pulsar_retry.wire.payloads.choosing import codec_of
+from pulsar_retry.wire.payloads.codec import PLAIN
+
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "city", "type": ["null", "string"], "default": None},
+        {
+            "name": "amount",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}]},
+        {"name": "seal", "type": {"type": "fixed", "name": "Seal", "size": 2}},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "bytes"}}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+        {"name": "next", "type": ["null", "Order"], "default": None},
+        {"name": "any", "type": ["null", "long", "string", "boolean"]},
+    ],
+}
+AVRO = codec_of("AVRO", json.dumps(ORDER))
+RECORD: dict[str, Any] = {
+    "id": 7,
+    "city": "Zoë",
+    "amount": Decimal("-12.30"),
+    "at": datetime(2026, 1, 31, 12, 0, 0, 5000, UTC),
+    "day": None,
+    "seal": b"\x00\xff",
+    "tags": {"a": [b"x"]},
+    "kind": "B",
+    "next": None,
+    "any": "3",
+}
+VALUE = {
+    "id": 7,
+    "city": "Zoë",
+    "amount": "-12.30",
+    "at": "2026-01-31T12:00:00.005Z",
+    "day": None,
+    "seal": "0x00ff",
+    "tags": {"a": ["0x78"]},
+    "kind": "B",
+    "next": None,
+    "any": "3",
+}
+
+
+def avro(record: Any, schema: Any = ORDER) -> bytes:
+    """Return a record as the clients of Pulsar write it."""
+    written = BytesIO()
+    fastavro.schemaless_writer(written, fastavro.parse_schema(schema), record)
+    return written.getvalue()
+
+
+def test_an_avro_record() -> None:
+    """Values that JSON lacks are readable texts; the same bytes come back."""
+    payload = avro({**RECORD, "next": {**RECORD, "day": datetime(2026, 2, 1, tzinfo=UTC).date()}})
+    value = AVRO.decode(payload)
+    assert {**VALUE, "next": {**VALUE, "day": "2026-02-01"}} == value
+    assert payload == AVRO.encode(value)
+    value["amount"], value["next"]["any"], value["next"]["next"] = "0.01", True, VALUE
+    edited = AVRO.decode(AVRO.encode_edited(value, payload))
+    assert ("0.01", True, VALUE) == (
+        edited["amount"],
+        edited["next"]["any"],
+        edited["next"]["next"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"id": "7"}, "id"),
+        ({"more": 1}, "no field more"),
+        ({"amount": "1.234"}, "scale"),
+        ({"seal": "0x00"}, "seal|fixed|Seal"),
+        ({"seal": "zz"}, "hexadecimal"),
+        ({"kind": "C"}, "C"),
+        ({"at": "2026-01-31T12:00:00"}, "time zone"),
+        ({"any": 1.5}, "1.5"),
+    ],
+)
+def test_what_an_avro_schema_refuses(change, problem) -> None:
+    """The error says which value."""
+    with pytest.raises(pr.PayloadError, match=problem):
+        AVRO.encode({**VALUE, **change})
+
+
+def test_a_field_is_missing() -> None:
+    """Also one with a default: an edit that removes it is a mistake."""
+    with pytest.raises(pr.PayloadError):
+        AVRO.encode({name: each for name, each in VALUE.items() if name != "city"})
+
+
+@given(
+    st.integers(-(2**63), 2**63 - 1),
+    st.binary(max_size=9),
+    st.decimals(-9999999, 9999999, places=2),
+)
+def test_every_avro_value_comes_back(number, data, amount) -> None:
+    """Also times in years that Python does not have."""
+    record = {**RECORD, "id": number, "at": number, "tags": {"t": [data]}, "amount": amount}
+    payload = avro(record)
+    assert payload == AVRO.encode_edited(AVRO.decode(payload), payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff" * 40, avro(RECORD) + b"x"])
+def test_what_is_no_avro(payload) -> None:
+    """Foreign bytes, and more bytes than the record has."""
+    with pytest.raises(pr.PayloadError, match="Avro"):
+        AVRO.decode(payload)
+
+
+def protobuf_schema() -> tuple[str, Any]:
+    """Return a schema as Pulsar's clients register it, with a dependency, and its older class."""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    message = file.message_type.add(name="Order")
+    for number, (name, kind) in enumerate(
+        [("order_id", "TYPE_INT64"), ("city", "TYPE_STRING"), ("seal", "TYPE_BYTES")], 1
+    ):
+        message.field.add(
+            name=name,
+            number=number,
+            label="LABEL_OPTIONAL",
+            type=getattr(descriptor_pb2.FieldDescriptorProto, kind),
+        )
+    message.field.add(
+        name="at",
+        number=9,
+        label="LABEL_OPTIONAL",
+        type_name=".google.protobuf.Timestamp",
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+    )
+    stamp = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(stamp)
+    files = descriptor_pb2.FileDescriptorSet(file=[stamp, file])
+    facts = {
+        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+        "rootMessageTypeName": "shop.Order",
+        "rootFileDescriptorName": "order.proto",
+    }
+    return json.dumps(facts), files
+
+
+def test_a_protobuf_message() -> None:
+    """It is read by the descriptor in the schema registry, and written again."""
+    definition, _ = protobuf_schema()
+    codec = codec_of("PROTOBUF_NATIVE", definition)
+    value = {"order_id": "7", "city": "Zoë", "at": "2026-01-31T12:00:00Z"}
+    payload = codec.encode(value)
+    assert value == codec.decode(payload)
+    assert "Ulm" == codec.decode(codec.encode_edited({**value, "city": "Ulm"}, payload))["city"]
+    for problem in ({"nothing": 1}, {"order_id": "x"}, [1]):
+        with pytest.raises(pr.PayloadError, match=r"shop\.Order"):
+            codec.encode(problem)
+    with pytest.raises(pr.PayloadError):
+        codec.decode(b"\xff\xff")
+    newer = payload + b"\xf8\x01\x05"  # field 31, which the schema does not have
+    with pytest.raises(pr.PayloadError, match="more than the edit"):
+        codec.encode_edited(value, newer)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"a": 0.12345678901234567890}', '{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}'],
+)
+def test_json_that_would_change(text) -> None:
+    """An edit of another field must not change digits, or lose a repeated key."""
+    value = PLAIN.decode(text.encode())
+    with pytest.raises(pr.PayloadError, match="more than the edit"):
+        PLAIN.encode_edited({**value, "b": 1}, text.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1.10, "b": "\\u00eb", "c": 12345678901234567890}', "[]", "3"]
+)
+def test_json_that_stays(text) -> None:
+    """Other ways to write the same value are fine."""
+    assert json.loads(text) == json.loads(PLAIN.encode_edited(json.loads(text), text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "value", "other", "wrong"),
+    [
+        ("STRING", "Zoë".encode(), "Zoë", "Ulm", 3),
+        ("INT32", b"\x00\x00\x00\x07", 7, -1, "x"),
+        ("DOUBLE", b"\x3f\xf8" + bytes(6), 1.5, 2.5, None),
+        ("JSON", b'{"a":1}', {"a": 1}, {}, {1, 2}),
+    ],
+)
+def test_other_schemas(schema, payload, value, other, wrong) -> None:
+    """Each is read and written as Pulsar's clients do."""
+    codec = codec_of(schema, "")
+    assert value == codec.decode(payload)
+    assert other == codec.decode(codec.encode_edited(other, payload))
+    with pytest.raises(pr.PayloadError):
+        codec.encode(wrong)
+    with pytest.raises(pr.PayloadError):
+        codec.decode(b"\xff\xff\xff")
+
+
+@pytest.mark.parametrize(
+    ("schema", "definition", "why"),
+    [
+        ("PROTOBUF", "{}", "descriptor"),
+        ("KEY_VALUE", "", "KEY_VALUE"),
+        ("AVRO", "{}", "definition"),
+        ("PROTOBUF_NATIVE", "[]", "definition"),
+    ],
+)
+def test_schemas_that_are_not_read(schema, definition, why) -> None:
+    """The error says why; nothing is guessed."""
+    codec = codec_of(schema, definition)
+    for use in (codec.decode, codec.encode, lambda data: codec.encode_edited(1, data)):
+        with pytest.raises(pr.PayloadError, match=why):
+            use(b"x")
+
+
+def test_a_package_that_is_missing(monkeypatch) -> None:
+    """The error names the extra to install."""
+    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
+    with pytest.raises(pr.PayloadError, match=r"pulsar-retry\[avro\]"):
+        codec_of("AVRO", json.dumps(ORDER)).decode(b"x")
