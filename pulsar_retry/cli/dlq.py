@@ -13,13 +13,18 @@ from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.export import Export
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.letters import full, line, rows_of_groups
-from pulsar_retry.cli._common.moves import archive_command, discard_command, restore_command
+from pulsar_retry.cli._common.moves import (
+    archive_command,
+    discard_command,
+    restore_command,
+    undo,
+)
 from pulsar_retry.cli._common.output import clean, progress, show_json, table, words_of_age
 from pulsar_retry.cli._common.redriving import dead_letter_topics
 from pulsar_retry.cli.redrive import command as redrive_command
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import letter_topics
-from pulsar_retry.ops.showing import facts_of, fits
+from pulsar_retry.ops.showing import fits
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -57,7 +62,7 @@ def command() -> None:
     """Look into dead-letter topics: list them, and show their letters and the reasons.
 
     Reading (ls, show, tail, export) consumes nothing: every letter stays in its topic, for every
-    subscription. redrive, archive, discard and restore move letters.
+    subscription. redrive, undo, archive, discard and restore move letters.
     """
 
 
@@ -144,7 +149,7 @@ def show(
     """
     if message_id is not None:
         with look_into(cluster, dlq, dlq_subscription) as found:
-            facts = facts_of(found.letter(message_id))
+            facts = found.facts(found.letter(message_id))
         show_json(facts) if as_json else click.echo(full(facts))
         return 0
     seconds = math.inf if within is None else seconds_of_text("--within", within)
@@ -203,7 +208,7 @@ def tail(*, cluster: Cluster, where: Filter, dlq: str, count: int | None, as_jso
             for each in tail_letters(found.client, found.partitions):
                 if not fits(where, each):
                     continue
-                facts = facts_of(each)
+                facts = found.facts(each)
                 show_json(facts, lines=True) if as_json else click.echo(clean(line(facts)))
                 left = None if left is None else left - 1
                 if left == 0:
@@ -250,12 +255,13 @@ def export_(
     written = Export(output, force=force)
     with look_into(cluster, dlq, dlq_subscription) as found, progress("exporting") as tell:
         meant = (each for each in found.letters() if fits(where, each))
-        count = written.write(meant, limit, tell)
+        count = written.write(meant, limit, tell, found.facts)
     if output not in {None, "-"}:
         click.echo(f"{count} letters in {output}", err=True)
 
 
 command.add_command(redrive_command, "redrive")
+command.add_command(undo)
 command.add_command(archive_command())
 command.add_command(discard_command())
 command.add_command(

@@ -173,7 +173,7 @@ def show(
     """
     with look_into(cluster, retry, subscription) as found:
         if message_id is not None:
-            facts = waiting_facts(found.letter(message_id))
+            facts = waiting_facts(found.letter(message_id), found.codecs)
             show_json(facts) if as_json else click.echo(full(facts))
             return
         with progress("reading") as tell:

@@ -35,6 +35,7 @@ from pulsar_retry.errors import (
     PulsarRetryError,
     UnreachableError,
 )
+from pulsar_retry.ops.showing import record_of
 from pulsar_retry.wire.letter_topics import kind_of
 
 __all__ = ["Console"]
@@ -135,14 +136,15 @@ class Console:
         query = request.query_params
         topic, message_id = self.desk.checked(query.get("name", "")), query.get("id", "")
         facts = self.desk.letter(topic, message_id)
-        payload = _payload(facts)
+        payload, record = _payload(facts), record_of(facts)
+        shown = None if payload is None else displayed(payload, query.get("as"), record)
         return self._views.page(
             "letter.html",
             request,
             topic=topic,
             facts=facts,
             forms=FORMS,
-            payload=None if payload is None else displayed(payload, query.get("as")),
+            payload=shown,
         )
 
     # -- redriving --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import attrs
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic, letter_topics
-from pulsar_retry.ops.showing import facts_of, failure_of, fits
+from pulsar_retry.ops.showing import failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.report import Group, Groups
@@ -105,7 +105,7 @@ class LetterBrowser:
                 count += 1
                 groups.add(failure_of(each), str(each.position))
                 if len(letters) < _LISTS:
-                    letters.append(facts_of(each))
+                    letters.append(found.facts(each))
             has_more = number == LOOKS_AT and next(reading, None) is not None
         return Contents(groups.all(), letters, count, number, has_more)
 
@@ -117,4 +117,4 @@ class LetterBrowser:
             PulsarRetryError: there is no such letter.
         """
         with look_into(self._cluster, self.checked(topic), None) as found:
-            return facts_of(found.letter(message_id))
+            return found.facts(found.letter(message_id))

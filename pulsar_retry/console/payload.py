@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
 from typing import Literal
 
 import attrs
 
 from pulsar_retry.ops.formatting import clean
+from pulsar_retry.wire.payloads.readable import as_hex, as_json, is_text
 
 Form = Literal["text", "json", "hex"]
 FORMS: tuple[Form, ...] = ("text", "json", "hex")
 
 #: How many bytes are shown.
 MOST = 64 * 1024
-_WIDTH = 16
-#: A string; a bracket, comma or colon; white space; or another value.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|\s+|[^\s{}\[\],:"]+')
 
 
 @attrs.frozen
@@ -38,89 +33,29 @@ class Shown:
     left_out: int
 
 
-def displayed(payload: bytes, asked: str | None = None) -> Shown:
+def displayed(payload: bytes, asked: str | None = None, record: str | None = None) -> Shown:
     """Return a payload in the requested form, or else in the form that fits.
 
-    By default objects and lists are JSON, other UTF-8 is text, and everything else is hex. JSON is
-    never cut: if it is too long, it is shown as text.
+    A decoded record is JSON. Without one, objects and lists are JSON, other UTF-8 is text, and
+    everything else is hex. JSON is never cut: if it is too long, it is shown as text.
 
     Args:
         payload: The bytes.
         asked: ``text``, ``json`` or ``hex``; anything else chooses the form by the content.
+        record: The payload decoded by its schema, as JSON (`ops.showing.record_of`).
     """
+    if record is not None and asked not in {"hex", "text"}:
+        return Shown("json", clean(record), len(payload), 0)
     if asked not in {"hex", "text"} and len(payload) <= MOST:
         laid_out = as_json(payload, any_value=asked == "json")
         if laid_out is not None:
-            return Shown("json", laid_out, len(payload), 0)
+            return Shown("json", clean(laid_out), len(payload), 0)
     head = payload[:MOST]
     form: Form = "hex" if asked == "hex" or (asked != "text" and not is_text(payload)) else "text"
     content = as_hex(head) if form == "hex" else clean(_decoded(head))
     return Shown(form, content, len(payload), len(payload) - len(head))
 
 
-def is_text(payload: bytes) -> bool:
-    """Tell whether a payload is UTF-8."""
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def as_json(payload: bytes, *, any_value: bool = True) -> str | None:
-    """Return JSON with line breaks and indents, with every token unchanged; None if it is not JSON.
-
-    Duplicate keys, long numbers and escapes are not changed, because they may be the reason of a
-    failure.
-
-    Args:
-        payload: The bytes.
-        any_value: Accept numbers, strings, true, false and null, too.
-    """
-    try:
-        text = payload.decode()
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not any_value and not isinstance(value, dict | list):
-        return None
-    return clean("".join(_laid_out(text)))
-
-
-def as_hex(payload: bytes) -> str:
-    """Return lines of 16 bytes: the offset, the bytes, and the same bytes as ASCII."""
-    lines = []
-    for offset in range(0, len(payload), _WIDTH):
-        row = payload[offset : offset + _WIDTH]
-        ascii_ = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)  # noqa: PLR2004
-        lines.append(f"{offset:08x}  {row.hex(' '):<{_WIDTH * 3 - 1}}  {ascii_}")
-    return "\n".join(lines)
-
-
 def _decoded(payload: bytes) -> str:
     """Return text; invalid bytes, and a character that was cut at the end, are replaced."""
     return payload.decode(errors="replace")
-
-
-def _laid_out(text: str) -> Iterator[str]:
-    parts = [each for each in _TOKEN.findall(text) if not each.isspace()]
-    depth = 0
-    for at, part in enumerate(parts):
-        following = parts[at + 1] if at + 1 < len(parts) else ""
-        if part in {"{", "["}:
-            depth += 1
-            yield part if following in {"}", "]"} else part + _new_line(depth)
-        elif part in {"}", "]"}:
-            depth -= 1
-            yield part if at and parts[at - 1] in {"{", "["} else _new_line(depth) + part
-        elif part == ",":
-            yield part + _new_line(depth)
-        elif part == ":":
-            yield ": "
-        else:
-            yield part
-
-
-def _new_line(depth: int) -> str:
-    # The limit keeps lines short for JSON with thousands of levels.
-    return "\n" + "  " * min(depth, 40)

@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import attrs
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.client import Client
 from pulsar_retry.errors import PulsarRetryError
-from pulsar_retry.ops.showing import failure_of, fits
+from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace, read_letters, read_one
@@ -24,6 +25,7 @@ from pulsar_retry.replay.redriving.source import (
     durable_subscriptions,
     usual_subscription,
 )
+from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.wire.names import TopicName
 
 #: After so many letters the clock is read, and progress told.
@@ -57,6 +59,7 @@ class LetterReader:
         topic: The full name of the dead-letter topic.
         partitions: The full names of its partitions.
         through: Letters that this subscription has acknowledged are left out; None leaves out none.
+        codecs: Decodes payloads by their schemas.
     """
 
     admin: AdminClient
@@ -64,10 +67,17 @@ class LetterReader:
     topic: str
     partitions: list[str]
     through: str | None
+    codecs: LetterCodecs = attrs.field(
+        default=attrs.Factory(lambda self: LetterCodecs(self.client), takes_self=True), eq=False
+    )
 
     def letters(self) -> Iterator[LetterInPlace]:
         """Yield the current letters."""
         return read_letters(self.client, self.admin, self.partitions, self.through)
+
+    def facts(self, stored: LetterInPlace) -> dict[str, Any]:
+        """Return a letter with its decoded payload; see `facts_of`."""
+        return facts_of(stored, self.codecs)
 
     def count(self) -> int | None:
         """Return about how many letters there are; None if no subscription counts them."""

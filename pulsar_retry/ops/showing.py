@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pulsar_retry.errors import PayloadError
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.judge import is_meant, key_of
+from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.runtime.upstream import has_null_value
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.dead_letter import DeadLetter
 from pulsar_retry.wire.envelope import Envelope
+from pulsar_retry.wire.payloads.readable import value_as_json
 
 
-def facts_of(stored: LetterInPlace) -> dict[str, Any]:
+def facts_of(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[str, Any]:
     """Return any letter as JSON-compatible values, whichever client has written it.
 
     A payload that is text is under ``payload``, another one under ``payload_base64``. A message
-    without a value has neither. Times are ISO 8601, UTC.
+    without a value has neither. If the letter has a schema, ``schema`` is its type, and ``value``
+    the decoded payload; ``problem`` says why it could not be decoded. Times are ISO 8601, UTC.
+
+    Args:
+        stored: The letter.
+        codecs: Finds its schema; None: payloads are not decoded.
     """
     raw = stored.raw
     try:
@@ -48,7 +57,13 @@ def facts_of(stored: LetterInPlace) -> dict[str, Any]:
         "redrives": letter.redrives,
         "properties": dict(letter.properties),
         **_payload(letter.payload),
+        **_decoded(raw, letter.payload, codecs),
     }
+
+
+def record_of(facts: Mapping[str, Any]) -> str | None:
+    """Return a payload that was decoded by its schema, as JSON with indents; None if it was not."""
+    return value_as_json(facts["value"]) if "value" in facts else None
 
 
 def failure_of(stored: LetterInPlace) -> Envelope:
@@ -77,6 +92,18 @@ def _moment(milliseconds: int) -> str | None:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _decoded(raw: Any, payload: bytes | None, codecs: LetterCodecs | None) -> dict[str, Any]:
+    codec = None if codecs is None else codecs.of(raw)
+    if codec is None or codec.schema is None:
+        return {}
+    if payload is None:
+        return {"schema": codec.schema}
+    try:
+        return {"schema": codec.schema, "value": codec.decode(payload)}
+    except PayloadError as error:
+        return {"schema": codec.schema, "problem": str(error)}
 
 
 def _payload(payload: bytes | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from pulsar_retry.ops.showing import facts_of, failure_of, fits
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.replay.redriving.report import Group, Groups
+from pulsar_retry.replay.schemas import LetterCodecs
 from pulsar_retry.replay.waiting.choosing import DueTimes
 from pulsar_retry.wire.archive import due_ms
 
@@ -26,9 +27,9 @@ def due_of(stored: LetterInPlace) -> int:
     return due_ms(properties, stored.raw.publish_timestamp())
 
 
-def waiting_facts(stored: LetterInPlace) -> dict[str, Any]:
-    """Return a letter as JSON-compatible values, with ``due`` (ISO 8601, UTC)."""
-    return {"due": iso(due_of(stored)), **facts_of(stored)}
+def waiting_facts(stored: LetterInPlace, codecs: LetterCodecs | None = None) -> dict[str, Any]:
+    """Return a letter as JSON-compatible values, with ``due`` (ISO 8601, UTC); see `facts_of`."""
+    return {"due": iso(due_of(stored)), **facts_of(stored, codecs)}
 
 
 def iso(milliseconds: int) -> str:

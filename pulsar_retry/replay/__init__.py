@@ -4,6 +4,7 @@ Everything here takes a `Cluster`, or a `Subscription` in a cluster: the main to
 and the dead-letter topic together.
 """
 
+from pulsar_retry.replay.archiving.undoing import Undo, Undone
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.editing.content import LetterContent
 from pulsar_retry.replay.editing.diff import LetterDiff
@@ -30,5 +31,7 @@ __all__ = [
     "SeekReport",
     "Snapshot",
     "Subscription",
+    "Undo",
+    "Undone",
     "seek",
 ]

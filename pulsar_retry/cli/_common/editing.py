@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 
-from pulsar_retry.cli._common.operator import Operator
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.replay.editing.edit import Edit
@@ -52,13 +51,13 @@ _OPTIONS = (
 def edit_options(command: _Command) -> _Command:
     """Give a command the options of an edit; it gets them as `make_edit` and `diffs`."""
 
-    def with_edit(*, who: Operator, **options: Any) -> Any:
+    def with_edit(**options: Any) -> Any:
         edit = _edit_of(options.pop("transform"), options.pop("patch"))
 
         def make_edit(act: Act) -> Edit | None:
-            return None if edit is None else edit(by=who.by, why=who.why, job=act.job)
+            return None if edit is None else edit(by=act.by, why=act.why, job=act.job)
 
-        return command(who=who, make_edit=make_edit, **options)
+        return command(make_edit=make_edit, **options)
 
     wrapped: Any = functools.update_wrapper(with_edit, command)
     for option in reversed(_OPTIONS):

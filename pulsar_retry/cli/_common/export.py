@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.ops.showing import facts_of
 from pulsar_retry.replay.reading import LetterInPlace
 from pulsar_retry.runtime.upstream import has_null_value
 
@@ -34,7 +33,14 @@ _TEXTS = (
     *("stage", "origin_topic", "subscription", "origin_message_id", "properties"),
 )
 _NUMBERS = ("attempt", "redrives")
-_CSV = (*_TIMES, *_TEXTS, *_NUMBERS, "payload", "payload_base64")
+#: Only letters with a schema have these.
+_DECODED = ("schema", "value", "problem")
+_CSV = (*_TIMES, *_TEXTS, *_NUMBERS, "payload", "payload_base64", *_DECODED)
+
+#: Returns a letter as JSON-compatible values.
+FactsOf = Callable[[LetterInPlace], dict[str, Any]]
+#: A letter, and its values.
+_Exported = tuple[LetterInPlace, dict[str, Any]]
 
 
 class Export:
@@ -62,14 +68,22 @@ class Export:
         letters: Iterable[LetterInPlace],
         limit: int | None,
         tell: Callable[[float, float | None], None],
+        facts_of: FactsOf,
     ) -> int:
         """Write *letters*, at most *limit*, and return how many were written.
+
+        Args:
+            letters: The letters.
+            limit: How many at most; None for all.
+            tell: Called with the number of letters that are written, and of all.
+            facts_of: Returns a letter as JSON-compatible values.
 
         Raises:
             ConfigError: the file has been created by another process meanwhile.
             PulsarRetryError: the file cannot be written.
         """
-        counted = _counted(islice(letters, limit), limit, tell)
+        told = _counted(islice(letters, limit), limit, tell)
+        counted = ((each, facts_of(each)) for each in told)
         if self._output is None:
             return _write_lines(sys.stdout, counted)
         try:
@@ -93,24 +107,23 @@ def _counted(
         yield each
 
 
-def _write_lines(file: IO[str], letters: Iterable[LetterInPlace]) -> int:
+def _write_lines(file: IO[str], letters: Iterable[_Exported]) -> int:
     count = 0
-    for count, each in enumerate(letters, 1):  # noqa: B007 - it is what is returned
-        file.write(json.dumps(facts_of(each), ensure_ascii=False) + "\n")
+    for count, (_, facts) in enumerate(letters, 1):  # noqa: B007 - it is what is returned
+        file.write(json.dumps(facts, ensure_ascii=False) + "\n")
     return count
 
 
-def _write_csv(file: IO[str], letters: Iterable[LetterInPlace]) -> int:
+def _write_csv(file: IO[str], letters: Iterable[_Exported]) -> int:
     writer = csv.DictWriter(file, _CSV)
     writer.writeheader()
     count = 0
-    for count, each in enumerate(letters, 1):  # noqa: B007 - it is what is returned
-        facts = facts_of(each)
-        writer.writerow(facts | {"properties": _json(facts["properties"])})
+    for count, (_, facts) in enumerate(letters, 1):  # noqa: B007 - it is what is returned
+        writer.writerow(facts | _texts_of(facts))
     return count
 
 
-def _write_parquet(letters: Iterator[LetterInPlace], path: Path) -> int:
+def _write_parquet(letters: Iterator[_Exported], path: Path) -> int:
     arrow, parquet = _arrow()
     schema = arrow.schema(
         [
@@ -118,28 +131,30 @@ def _write_parquet(letters: Iterator[LetterInPlace], path: Path) -> int:
             *((name, arrow.string()) for name in _TEXTS),
             *((name, arrow.int64()) for name in _NUMBERS),
             ("payload", arrow.binary()),
+            *((name, arrow.string()) for name in _DECODED),
         ]
     )
     count = 0
     with parquet.ParquetWriter(path, schema) as writer:
-        while chunk := [_row(each) for each in islice(letters, _ROWS)]:
+        while chunk := [_row(*each) for each in islice(letters, _ROWS)]:
             writer.write_table(arrow.Table.from_pylist(chunk, schema=schema))
             count += len(chunk)
     return count
 
 
-def _row(stored: LetterInPlace) -> dict[str, Any]:
-    facts = facts_of(stored)
+def _row(stored: LetterInPlace, facts: dict[str, Any]) -> dict[str, Any]:
     row = {name: facts[name] for name in (*_TEXTS, *_NUMBERS)}
     for name in _TIMES:
         row[name] = None if facts[name] is None else datetime.fromisoformat(facts[name])
-    row["properties"] = _json(facts["properties"])
+    row |= {name: facts.get(name) for name in _DECODED} | _texts_of(facts)
     row["payload"] = None if has_null_value(stored.raw) else stored.raw.data()
     return row
 
 
-def _json(properties: dict[str, str]) -> str:
-    return json.dumps(properties, ensure_ascii=False)
+def _texts_of(facts: dict[str, Any]) -> dict[str, str]:
+    """Return what is JSON in a cell of a table."""
+    names = facts.keys() & {"properties", "value"}
+    return {name: json.dumps(facts[name], ensure_ascii=False) for name in names}
 
 
 def _arrow() -> tuple[Any, Any]:

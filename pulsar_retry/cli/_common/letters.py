@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from pulsar_retry.ops.formatting import clean, short
+from pulsar_retry.ops.showing import record_of
 from pulsar_retry.replay.redriving.report import Group
+from pulsar_retry.wire.payloads.readable import as_hex, as_json
 
 __all__ = ["full", "line", "rows_of_groups"]
 
@@ -30,9 +34,10 @@ def line(facts: dict[str, Any]) -> str:
     """Return a letter on one line."""
     said = (facts["reason"], facts["error"], facts["message"])
     why = ": ".join(short(each) for each in said if each)
-    payload = facts.get("payload") or facts.get("payload_base64") or ""
     key = f" key={facts['key']}" if facts["key"] else ""
-    return f"{facts['published']}  {facts['message_id']}{key}  {why or '-'}  {short(payload)}"
+    return (
+        f"{facts['published']}  {facts['message_id']}{key}  {why or '-'}  {short(_in_short(facts))}"
+    )
 
 
 def full(facts: dict[str, Any]) -> str:
@@ -43,13 +48,36 @@ def full(facts: dict[str, Any]) -> str:
         lines.append(f"property {clean(name)} = {clean(text)}")
     if facts["traceback"]:
         lines += ["", clean(facts["traceback"]).rstrip()]
+    return "\n".join([*lines, "", *_payload(facts)])
+
+
+def _payload(facts: dict[str, Any]) -> list[str]:
+    """Return a payload by its schema, as JSON, as text, or as the beginning of its bytes in hex."""
+    record = record_of(facts)
+    if record is not None:
+        return [f"payload ({facts['schema']}):", clean(record)]
+    why = [f"{facts['schema']}: {clean(facts['problem'])}"] if "problem" in facts else []
     if "payload" in facts:
-        lines += ["", "payload:", clean(facts["payload"])]
-    elif "payload_base64" in facts:
-        lines += ["", "payload (not text), in base64:", facts["payload_base64"]]
-    else:
-        lines += ["", "no payload: a null value"]
-    return "\n".join(lines)
+        text: str = facts["payload"]
+        return [*why, "payload:", clean(as_json(text.encode(), any_value=False) or text)]
+    if "payload_base64" not in facts:
+        return ["no payload: a null value"]
+    payload = base64.b64decode(facts["payload_base64"])
+    more = f", the first {_MOST}" if len(payload) > _MOST else ""
+    return [*why, f"payload (not text), {len(payload)} bytes{more}:", as_hex(payload[:_MOST])]
 
 
-_SHOWN_SEPARATELY = frozenset({"properties", "traceback", "payload", "payload_base64"})
+def _in_short(facts: dict[str, Any]) -> str:
+    if "value" in facts:
+        return json.dumps(facts["value"], ensure_ascii=False)
+    if "payload" in facts:
+        return str(facts["payload"])
+    return "0x" + base64.b64decode(facts.get("payload_base64", ""))[:_SHORT].hex()
+
+
+#: How many bytes of a payload that is not text are shown, and how many on one line.
+_MOST, _SHORT = 4096, 32
+
+_SHOWN_SEPARATELY = frozenset(
+    {"properties", "traceback", "payload", "payload_base64", "schema", "value", "problem"}
+)

@@ -1,4 +1,4 @@
-"""The verbs `archive`, `discard` and `restore`."""
+"""The verbs `archive`, `discard`, `restore` and `undo`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ from pulsar_retry.cli._common.cluster import cluster_options, json_option
 from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
-from pulsar_retry.cli._common.redriving import carry_out, check_selects, dead_letter_topics
+from pulsar_retry.cli._common.output import ask, check_can_ask, clean, progress, show_json
+from pulsar_retry.cli._common.redriving import (
+    carry_out,
+    check_selects,
+    dead_letter_topics,
+    interruptible,
+)
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
+from pulsar_retry.replay.archiving.undoing import Undo, Undone
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import STOPPED
 from pulsar_retry.wire.archive import ArchivedAs, ArchiveNote
 from pulsar_retry.wire.letter_topics import Kind
+from pulsar_retry.wire.names import TopicName
 
-__all__ = ["archive_command", "discard_command", "restore_command"]
+__all__ = ["archive_command", "discard_command", "restore_command", "undo"]
 
 #: The options that say what to move, and not how.
 _WHAT = (
@@ -217,3 +226,82 @@ Examples:
   pulsar-retry {example} --all --dry-run
   pulsar-retry {example} --property ARCHIVED_JOB=1f0c2a9be5d7""",
     )(function)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  pulsar-retry dlq undo orders-billing-DLQ 1f0c2a9be5d7 --dry-run
+  pulsar-retry dlq undo orders-billing-DLQ 1f0c2a9be5d7 --why "wrong fix" --yes"""
+)
+@click.argument("dlq", metavar="DLQ", shell_complete=complete_topic("dead_letter"))
+@click.argument("job", metavar="JOB")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@operator_options
+@json_option
+@cluster_options
+def undo(
+    *,
+    cluster: Cluster,
+    who: Operator,
+    dlq: str,
+    job: str,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Undo a redrive of DLQ that has edited letters: bring the originals back into DLQ.
+
+    JOB is the id that the redrive has printed, or that of the command in `audit ls`.
+
+    Edited copies that still wait in a retry topic are taken back first, as `retry cancel` does it,
+    and copies that are dead again are archived. A copy that a consumer has handled cannot be taken
+    back: the report says how many there are. If this command is killed, the same command continues.
+
+    Without --yes it does a dry run first and asks.
+    """
+    check_can_ask(yes=yes or dry_run)
+    topic = str(TopicName.parse(dlq, "DLQ"))
+    act = who.act(topic)
+
+    def run(*, dry: bool) -> Undone:
+        work = Undo(
+            topic, job, cluster=cluster, by=who.by, why=who.why, command=act.job, dry_run=dry
+        )
+        with interruptible(work), progress("looking" if dry else "restored") as show:
+            return work.run(show)
+
+    if not dry_run and not yes:
+        plan = run(dry=True)
+        if not as_json:
+            _show_undone(plan)
+        ask(f"Restore {plan.restored} letters now?")
+    if dry_run:
+        done = run(dry=True)
+    else:
+        with who.audited(cluster, topic, act) as tell:
+            done = run(dry=False)
+            tell(done.facts())
+    show_json(done.facts()) if as_json else _show_undone(done)
+    return 0 if done.is_complete else 1
+
+
+def _show_undone(done: Undone) -> None:
+    would = "would be restored" if done.dry_run else "restored"
+    click.echo(f"{done.restored} of {done.edited} originals {would} to {done.source}")
+    back = "would be taken back" if done.dry_run else "were taken back"
+    archived = "would be archived" if done.dry_run else "are archived"
+    rows = (
+        (done.waiting, f"edited copies waited for their consumer and {back}"),
+        (done.dead_again, f"edited copies are dead again and {archived}"),
+        (done.handled, "edited copies were handled by a consumer, or one has them in hand"),
+        *((count, f"edited copies went to {topic}") for topic, count in done.elsewhere.items()),
+    )
+    for count, text in rows:
+        if count:
+            click.echo(f"  {count} {text}")
+    for problem in done.problems:
+        click.echo(f"  {clean(problem)}", err=True)
+    if done.stopped:
+        click.echo(STOPPED.get(done.stopped, done.stopped))

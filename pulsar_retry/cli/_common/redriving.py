@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import click
 
@@ -20,7 +20,16 @@ from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.wire.names import TopicName
 
-__all__ = ["carry_out", "check_selects", "dead_letter_topics"]
+__all__ = ["carry_out", "check_selects", "dead_letter_topics", "interruptible"]
+
+
+class Cancellable(Protocol):
+    """A job that can be cancelled."""
+
+    def cancel(self) -> None:
+        """Settle what is in flight, and end."""
+        ...
+
 
 #: Makes the job for one topic: whether it is a dry run, and the command for the audit log.
 Make = Callable[[str, bool, Act], Redrive]
@@ -122,12 +131,12 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    with _interruptible(job), progress(what) as show:
+    with interruptible(job), progress(what) as show:
         return job.run(lambda so_far: show(so_far.redriven, total))
 
 
 @contextlib.contextmanager
-def _interruptible(job: Redrive) -> Iterator[None]:
+def interruptible(job: Cancellable) -> Iterator[None]:
     """Let the first Ctrl-C or SIGTERM cancel the job; the second ends the process."""
     previous = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
 
@@ -151,17 +160,7 @@ def _interruptible(job: Redrive) -> Iterator[None]:
 def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
     if several:
         click.echo(f"{done.source}:")
-    for diff in done.diffs[:diffs]:
-        click.echo(f"letter {diff.message_id}:")
-        click.echo(clean(diff.text))
-        click.echo()
-    if done.groups:
-        rows = [
-            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
-            for each in done.groups
-        ]
-        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
-        click.echo()
+    _show_plan(done, diffs)
     verb = f"would be {word}" if done.dry_run else word
     resumed = ", including the previous run" if done.resumed else ""
     least = "at least " if done.at_least else ""
@@ -180,3 +179,20 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
         click.echo(f"  {clean(problem)}", err=True)
     if done.stopped:
         click.echo(STOPPED[done.stopped])
+    if done.edited and not done.dry_run:
+        click.echo(f"To undo it: pulsar-retry dlq undo {done.source} {done.job}")
+
+
+def _show_plan(done: Redriven, diffs: int) -> None:
+    """Show what only a dry run has."""
+    for diff in done.diffs[:diffs]:
+        click.echo(f"letter {diff.message_id}:")
+        click.echo(clean(diff.text))
+        click.echo()
+    if done.groups:
+        rows = [
+            (each.count, each.reason, each.error, each.fingerprint, short(each.message))
+            for each in done.groups
+        ]
+        table(["#letters", "reason", "error", "fingerprint", "sample message"], rows)
+        click.echo()

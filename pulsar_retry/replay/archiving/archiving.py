@@ -52,10 +52,16 @@ class _Archived(LetterJudge):
 class _Restored(LetterJudge):
     """Decides which archived letters are restored."""
 
-    def __init__(self, where: Filter, source: str, exists: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        where: Filter,
+        source: str,
+        exists: Callable[[str], bool],
+        there: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
         self._where, self._source, self._exists = where, source, exists
-        self._seen: set[str] = set()
+        self._seen = set(there)
 
     def decide(self, raw: Any, properties: dict[str, str], position: str) -> Letter | str:
         origin = properties.get(ARCHIVED_FROM, "")
@@ -69,7 +75,7 @@ class _Restored(LetterJudge):
         if letter is None or not self._exists(letter.topic):
             self.problems[f"{origin or place}: there is no such topic any more"] = None
             return NO_TARGET
-        if origin in self._seen:  # a command was killed after it had archived the letter
+        if origin in self._seen:  # a command was killed between a receipt and what follows it
             return COPY
         self._seen.add(origin)
         return Letter(letter.topic, letter.properties, delay=letter.delay)
@@ -116,11 +122,13 @@ class Restoring(Redrive):
     a killed command has archived it twice.
     """
 
-    def __init__(self, source: str, **options: Any) -> None:
+    def __init__(self, source: str, *, there: frozenset[str] = frozenset(), **options: Any) -> None:
         """Prepare; nothing is opened.
 
         Args:
             source: The topic of letters whose archive is read.
+            there: Letters that are in their topic again, by topics and ids: they are only removed
+                from the archive.
             options: As in `Redrive`: cluster, where, limit, rate, dry_run, job_key.
 
         Raises:
@@ -128,6 +136,7 @@ class Restoring(Redrive):
         """
         topic = str(TopicName.parse(source, "source"))
         super().__init__(archive_of(topic), topic, any_topic=True, **options)
+        self._there = there
 
     def _judge(self, admin: AdminClient, job: str, editor: Any) -> LetterJudge:  # noqa: ARG002 - a redrive's
         def exists(topic: str) -> bool:
@@ -138,4 +147,4 @@ class Restoring(Redrive):
             return known[topic]
 
         known: dict[str, bool] = {}
-        return _Restored(self._where, self.source, exists)
+        return _Restored(self._where, self.source, exists, self._there)

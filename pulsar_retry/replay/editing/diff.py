@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterator
 
 import attrs
 
 from pulsar_retry.errors import PayloadError
 from pulsar_retry.replay.editing.content import LetterContent
-from pulsar_retry.wire.payloads.codec import as_hex
+from pulsar_retry.wire.payloads.readable import as_hex, value_as_json
 
 #: How many bytes of a binary payload are compared, and how many lines of a diff are shown.
 _MOST_BYTES, _MOST_LINES = 1024, 200
@@ -63,7 +62,7 @@ def _payloads(before: LetterContent, after: LetterContent) -> tuple[list[str], l
 
 
 def _json_lines(letter: LetterContent) -> list[str]:
-    return json.dumps(letter.value, indent=2, ensure_ascii=False).splitlines()
+    return value_as_json(letter.value).splitlines()
 
 
 def _unified(what: str, before: list[str], after: list[str]) -> Iterator[str]:

@@ -20,9 +20,6 @@ NUMBERS = {
     "DOUBLE": ">d",
 }
 
-#: How many bytes a line of `as_hex` has.
-_WIDTH = 16
-
 
 class PayloadCodec(abc.ABC):
     """Reads payloads of one schema as values that JSON can express, and writes such values.
@@ -165,13 +162,3 @@ class UnknownCodec(PayloadCodec):
 
 #: The codec of messages without a schema.
 PLAIN = JsonCodec()
-
-
-def as_hex(payload: bytes) -> str:
-    """Return lines of 16 bytes: the offset, the bytes, and the same bytes as ASCII."""
-    lines = []
-    for offset in range(0, len(payload), _WIDTH):
-        row = payload[offset : offset + _WIDTH]
-        ascii_ = "".join(chr(each) if 0x20 <= each < 0x7F else "." for each in row)  # noqa: PLR2004
-        lines.append(f"{offset:08x}  {row.hex(' '):<{_WIDTH * 3 - 1}}  {ascii_}")
-    return "\n".join(lines)

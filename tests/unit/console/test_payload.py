@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,12 +27,12 @@ def test_json_says_the_same_with_line_breaks(value) -> None:
 
 
 def test_json_keeps_every_token() -> None:
-    """Keys that come twice, trailing zeros and escapes may be why a letter is dead."""
+    """Keys that come twice and trailing zeros may be why a letter is dead; letters are readable."""
     sent = rb'{"a":1.10,"a":12345678901234567890.0,"b":"\u00eb \" {[,:]}","c":[],"d":[ {} ,1e5]}'
     expected = """{
   "a": 1.10,
   "a": 12345678901234567890.0,
-  "b": "\\u00eb \\" {[,:]}",
+  "b": "ë \\" {[,:]}",
   "c": [],
   "d": [
     {},
@@ -82,3 +83,17 @@ def test_of_a_large_payload_the_beginning_is_shown() -> None:
 def test_json_without_end_is_text() -> None:
     """What nests too deep to be read is no fault of the page."""
     assert "text" == displayed(b"[" * 50_000 + b"]" * 100).form
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        (r"Zo\u00eb \ud83d\ude00", "Zoë 😀"),
+        (r"\\u00eb \\\u00eb", r"\\u00eb \\ë"),
+        (r"\u0000\u001b\u202e\u0022", r"\u0000\u001b\u202e\""),
+        (r"\ud83d half", r"\ud83d half"),
+    ],
+)
+def test_escapes_of_readable_characters_are_shown_as_these(sent, shown) -> None:
+    """Controls, halves of pairs, and backslashes that are escaped themselves stay as they are."""
+    assert f'"{shown}"' == as_json(f'"{sent}"'.encode())
