@@ -331,7 +331,7 @@ def _carry_out(
         cluster, retry, subscription=subscription, where=where, due=due, limit=limit
     )
     if dry_run or not yes:
-        with progress("looking") as tell:
+        with progress("looking", letters.topic) as tell:
             plan = letters.look(expedites=verb == "expedite", tell=tell)
         if dry_run and as_json:
             show_json(plan.facts())
@@ -342,7 +342,10 @@ def _carry_out(
             return
         ask(f"{verb.capitalize()} {plan.count} letters now?")
     act = who.act(letters.topic)
-    with who.audited(cluster, letters.topic, act) as record, progress(done) as tell:
+    with (
+        who.audited(cluster, letters.topic, act) as record,
+        progress(done, letters.topic) as tell,
+    ):
         report = run(letters, who, act, tell)
         facts = report.facts()
         record({name: facts[name] for name in _RECORDED})

@@ -269,7 +269,7 @@ def undo(
         work = Undo(
             topic, job, cluster=cluster, by=who.by, why=who.why, command=act.job, dry_run=dry
         )
-        with interruptible(work), progress("looking" if dry else "restored") as show:
+        with interruptible(work), progress("looking" if dry else "restored", topic) as show:
             return work.run(show)
 
     if not dry_run and not yes:

@@ -131,7 +131,7 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
-    with interruptible(job), progress(what) as show:
+    with interruptible(job), progress(what, job.source) as show:
         return job.run(lambda so_far: show(so_far.redriven, total))
 
 

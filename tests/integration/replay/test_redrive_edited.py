@@ -15,7 +15,7 @@ import pytest
 from pulsar.schema import AvroSchema, JsonSchema, Long, Record, String
 
 import pulsar_retry as pr
-from pulsar_retry.replay import Edit, Filter, LetterContent
+from pulsar_retry.replay import Edit, Filter, LetterContent, Undo, Undone
 from pulsar_retry.replay.reading import LetterInPlace, read_letters
 from pulsar_retry.replay.redriving.source import SUBSCRIPTION as KEEPER
 from support.reading import eventually
@@ -260,7 +260,7 @@ def test_a_kill_at_every_step(dead) -> None:
     assert [count, True, True] == json.loads(last.stdout)[1:]
     numbers: Counter[int] = Counter()
     ids = set()
-    while len(numbers) < count or dead.client is None:
+    while len(numbers) < count:
         message = consumer.receive(30_000)
         consumer.acknowledge(message)
         number = json.loads(message.data())["number"]
@@ -271,3 +271,108 @@ def test_a_kill_at_every_step(dead) -> None:
     originals = Counter(json.loads(each.raw.data())["number"] for each in archived(dead))
     assert dict.fromkeys(range(count), 1) == originals
     eventually(lambda: dead.backlog() == 0)
+
+
+def test_an_edit_is_undone(dead) -> None:
+    """Originals are back as they were; copies are taken back where they wait, or are dead again."""
+    consumer = dead.subscribe()
+    consumer.close()
+    fill(dead, 6, batching_enabled=False)
+    before = {each.raw.data(): each.raw.properties() for each in dead_letters(dead)}
+    done = dead.redrive(edit=Edit.of_function(fixed), limit=4).run()
+    assert (4, 4) == (done.redriven, done.edited)
+    consumer = dead.subscribe()
+    handled, dying = consumer.receive(20_000), consumer.receive(20_000)
+    consumer.acknowledge(handled)
+    consumer.dead_letter(dying, reason="worse")
+    consumer.close()
+    eventually(lambda: dead.backlog() == 3)
+
+    def undo(**options: Any) -> Undone:
+        return Undo(dead.dlq, done.job, cluster=dead.cluster, by="ada", **options).run()
+
+    plan = undo(dry_run=True)
+    expected = (4, 4, 2, 1, 1, {}, True)
+    assert expected == (*facts(plan), plan.is_complete)
+    assert 3 == dead.backlog()
+    assert expected == (*facts(undo()), True)
+
+    eventually(lambda: dead.backlog() == 6)
+    after = {each.raw.data(): each.raw.properties() for each in dead_letters(dead)}
+    assert before.keys() == after.keys()
+    for payload, properties in after.items():
+        properties.pop("RESTORED_FROM", None)
+        assert before[payload] == properties
+    consumer = dead.subscribe()
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1_000)
+    with pytest.raises(pr.RedriveError, match="no originals"):
+        undo()
+    again = dead.redrive(edit=Edit.of_function(fixed)).run()
+    assert (6, 6) == (again.redriven, again.edited)
+    received(consumer, 6)
+
+
+def test_what_cannot_be_taken_back(dead, client) -> None:
+    """Copies in a topic of all subscriptions are counted; originals that are there stay once."""
+    other = client.subscribe(dead.topic, "shipping")
+    dead.create("keep")
+    fill(dead, 2, batching_enabled=False)
+    done = dead.redrive("origin", edit=Edit.of_function(fixed)).run()
+    received(other, 2)
+    undone = Undo(dead.dlq, done.job, cluster=dead.cluster).run()
+    assert (2, 2, 0, 0, 0, {dead.topic: 2}) == facts(undone)
+
+
+def test_an_undo_is_killed(dead) -> None:
+    """Each original is in the dead-letter topic once, and no copy is delivered."""
+    dead.subscribe().close()
+    count = 300
+    fill(dead, count, batching_enabled=False)
+    done = dead.redrive(edit=Edit.of_function(fixed)).run()
+    command = [
+        *(sys.executable, "-c", UNDO, dead.broker.service_url, dead.broker.admin_url),
+        *(dead.dlq, done.job),
+    ]
+    for step in ("restored", "acknowledged"):
+        assert -9 == subprocess.run([*command, step], check=False).returncode, step
+    last = subprocess.run([*command, "none"], stdout=subprocess.PIPE, check=True, encoding="utf-8")
+    assert json.loads(last.stdout)
+    eventually(lambda: dead.backlog() == count)
+    numbers = Counter(json.loads(each.raw.data())["number"] for each in dead_letters(dead))
+    assert dict.fromkeys(range(count), 1) == numbers
+    assert [] == archived(dead)
+    with pytest.raises(pulsar.Timeout):
+        dead.subscribe().receive(1_000)
+
+
+def dead_letters(dead: Dead) -> list[LetterInPlace]:
+    """Return the letters of the dead-letter topic."""
+    admin = dead.cluster.admin()
+    return list(read_letters(dead.client, admin, admin.topics.partition_names(dead.dlq), "keep"))
+
+
+def facts(done: Undone) -> tuple[Any, ...]:
+    """Return the counts of an undo."""
+    counts = (done.edited, done.restored, done.waiting, done.dead_again, done.handled)
+    return *counts, dict(done.elsewhere)
+
+
+UNDO = """
+import os, signal, sys
+from pulsar_retry.consumer.handoff.handoff import HandOff
+from pulsar_retry.replay import Cluster, Undo
+from pulsar_retry.replay.redriving import run
+url, admin, source, job, step = sys.argv[1:]
+seen = {}
+
+def at(what):
+    seen[what] = seen.get(what, 0) + 1
+    if what == step and seen[what] == 50:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+whole, landed = run.Run._send, run.Run.landed
+run.Run._send = lambda *given: (at("restored"), whole(*given))[1]
+run.Run.landed = lambda *given: (at("acknowledged"), landed(*given))[1]
+print(str(Undo(source, job, cluster=Cluster(url, admin_url=admin)).run().is_complete).lower())
+"""
