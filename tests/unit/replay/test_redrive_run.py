@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ import pulsar_retry as pr
 from pulsar_retry.admin import Position
 from pulsar_retry.letters.letter import Letter
 from pulsar_retry.replay.redriving import run as redrive_run
+from pulsar_retry.replay.redriving.editor import EditedLetter
 from pulsar_retry.replay.redriving.pace import RedriveRate
 from pulsar_retry.replay.redriving.run import RedriveWork, Run
 from pulsar_retry.replay.redriving.source import Checkpoint
@@ -83,13 +85,16 @@ class HandOffDouble:
 
     ends: list[Exception | None] = attrs.field(factory=list)
     handed: list[int] = attrs.field(factory=list)
+    topics: list[str] = attrs.field(factory=list)
     flights: dict[Any, bool] = attrs.field(factory=dict)
 
-    def hand_on(self, raw: Raw, _source: Any, _letter: Letter, *, was_letter: bool, future) -> None:
+    def hand_on(self, raw: Raw, source: Any, letter: Letter, *, was_letter: bool, future) -> None:
         assert not was_letter
         self.handed.append(raw.entry)
+        self.topics.append(letter.topic)
         error = self.ends.pop(0) if self.ends else None
         if error is None:
+            source.acknowledge_async(raw, lambda _: None)
             future.succeed()
         else:
             future.set_exception(error)
@@ -200,7 +205,7 @@ def test_a_letter_that_comes_again_is_not_published_again(carry_out) -> None:
     run, hand_off, consumer = carry_out([0, 1, 0, 1, 2])
 
     assert (3, [0, 1, 2]) == (run.redriven, hand_off.handed)
-    assert [Raw(0), Raw(1)] == consumer.acknowledged
+    assert {Raw(0): 2, Raw(1): 2, Raw(2): 1} == Counter(consumer.acknowledged)
 
 
 def test_later_letters_are_no_part_of_it(carry_out) -> None:
@@ -243,3 +248,48 @@ def test_a_topic_that_cannot_be_read_is_an_error(carry_out, monkeypatch) -> None
     monkeypatch.setattr(Consumer, "receive", receive)
     with pytest.raises(pr.RedriveError, match="cannot be read"):
         carry_out([0])
+
+
+class Edits:
+    """A judge that has every letter edited."""
+
+    def judge(self, _raw: Raw, _position: str) -> Letter:
+        return EditedLetter(topic="retry", properties={}, original=Letter("archive", {}))
+
+
+def test_the_original_of_an_edited_letter_is_archived_first(carry_out) -> None:
+    """Its receipt comes before the copy is published, and the letter is acknowledged at last."""
+    run, hand_off, consumer = carry_out([0, 1], judge=Edits())
+
+    assert (2, 2) == (run.redriven, run.archived)
+    assert ["archive", "retry"] == [
+        topic for topic, entry in zip(hand_off.topics, hand_off.handed, strict=True) if entry == 1
+    ]
+    assert [Raw(0), Raw(1)] == consumer.acknowledged
+
+
+@pytest.mark.parametrize(
+    ("ends", "topics"),
+    [
+        ([pulsar.Timeout()], ["archive", "archive", "retry"]),
+        ([None, pulsar.Timeout()], ["archive", "retry", "retry"]),
+    ],
+)
+def test_an_edited_letter_is_tried_again(carry_out, ends, topics) -> None:
+    """From the step that has failed: an original that is archived is not archived again."""
+    lost = [None if each is None else published("x", each) for each in ends]
+
+    run, hand_off, consumer = carry_out([0], *lost, judge=Edits())
+
+    assert (topics, 1, 1) == (hand_off.topics, run.redriven, run.archived)
+    assert [Raw(0)] == consumer.acknowledged
+
+
+def test_an_archive_that_refuses_the_original(carry_out) -> None:
+    """Then no copy is published, and the letter stays."""
+    refused = published("archive", pulsar.IncompatibleSchema("another schema"))
+
+    run, hand_off, consumer = carry_out([0], refused, judge=Edits())
+
+    assert (["archive"], 0, []) == (hand_off.topics, run.redriven, consumer.acknowledged)
+    assert {"refused": 1} == run.left
