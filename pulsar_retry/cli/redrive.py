@@ -12,7 +12,12 @@ from pulsar_retry.cli._common.completing import complete_topic
 from pulsar_retry.cli._common.editing import MakeEdit, edit_options
 from pulsar_retry.cli._common.filter import filter_options
 from pulsar_retry.cli._common.operator import Operator, operator_options
-from pulsar_retry.cli._common.redriving import carry_out, dead_letter_topics
+from pulsar_retry.cli._common.redriving import (
+    carry_out,
+    dead_letter_topics,
+    patience,
+    within_option,
+)
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
@@ -108,6 +113,7 @@ Examples:
     "subscription has not acknowledged.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@within_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @operator_options
 @json_option
@@ -122,6 +128,7 @@ def command(
     ramp_step: str,
     make_edit: MakeEdit,
     diffs: int,
+    within: str | None,
     **options: Any,
 ) -> int:
     """Publish the letters of the dead-letter topic DLQ again, so that they are retried.
@@ -152,6 +159,7 @@ def command(
             ramp_step=seconds_of_text("--ramp-step", ramp_step),
             edit=make_edit(act),
             dry_run=dry,
+            within=patience(within, as_json=output["as_json"]),
             job_key=_job_key(),
             **options,
         )

@@ -20,7 +20,7 @@ from pulsar_retry.replay.filter import Filter
 from pulsar_retry.replay.reading import LetterInPlace, read_letters, read_one
 from pulsar_retry.replay.redriving.report import Group, Groups
 from pulsar_retry.replay.redriving.source import (
-    all_stats,
+    backlog_of,
     check_exists,
     durable_subscriptions,
     usual_subscription,
@@ -81,8 +81,7 @@ class LetterReader:
 
     def count(self) -> int | None:
         """Return about how many letters there are; None if no subscription counts them."""
-        stats = all_stats(self.admin, self.topic, precise=False)["subscriptions"]
-        return int(stats[self.through]["msgBacklog"]) if self.through in stats else None
+        return backlog_of(self.admin, self.topic, self.through)
 
     def grouped(
         self,

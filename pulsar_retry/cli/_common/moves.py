@@ -18,6 +18,8 @@ from pulsar_retry.cli._common.redriving import (
     check_selects,
     dead_letter_topics,
     interruptible,
+    patience,
+    within_option,
 )
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
@@ -63,6 +65,7 @@ def _with_options(function: Any, *more: Any) -> Any:
         click.option("--rate", type=float, metavar="N", help="Messages per second."),
         *more,
         click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        within_option,
         click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
         operator_options,
         json_option,
@@ -92,6 +95,7 @@ def _archiving(archived_as: ArchivedAs, verb: str, text: str, example: str) -> c
         rate: float | None,
         dlq_subscription: str | None,
         any_topic: bool,
+        within: str | None,
         **output: Any,
     ) -> int:
         check_selects(selects=not where.takes_all, everything=everything)
@@ -114,6 +118,7 @@ def _archiving(archived_as: ArchivedAs, verb: str, text: str, example: str) -> c
                 dlq_subscription=dlq_subscription,
                 any_topic=any_topic,
                 dry_run=dry,
+                within=patience(within, as_json=output["as_json"]),
                 job_key=_key(verb),
             )
 
@@ -183,6 +188,7 @@ def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> cli
         everything: bool,
         limit: int | None,
         rate: float | None,
+        within: str | None,
         **output: Any,
     ) -> int:
         check_selects(selects=not where.takes_all, everything=everything)
@@ -195,6 +201,7 @@ def restore_command(metavar: str, letters: Kind, kind: str, example: str) -> cli
                 limit=limit,
                 rate=rate,
                 dry_run=dry,
+                within=patience(within, as_json=output["as_json"]),
                 job_key=_key("restore"),
             )
 

@@ -15,12 +15,41 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.ops.overview import letter_topics
+from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.redriving.redrive import Redrive
-from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
+from pulsar_retry.replay.redriving.report import SAMPLE, STAYS, STOPPED, Redriven
 from pulsar_retry.wire.names import TopicName
 
-__all__ = ["carry_out", "check_selects", "dead_letter_topics", "interruptible"]
+__all__ = [
+    "carry_out",
+    "check_selects",
+    "dead_letter_topics",
+    "interruptible",
+    "patience",
+    "within_option",
+]
+
+#: Seconds for which a dry run reads, if nothing else is asked for, and its text is for people.
+_PATIENCE = 4.0
+
+within_option = click.option(
+    "--within",
+    metavar="DURATION",
+    help="For how long a dry run reads at most; it says how many letters it has read.  [default: "
+    "4s; with --json, without a limit]",
+)
+
+
+def patience(within: str | None, *, as_json: bool) -> float | None:
+    """Return for how many seconds a dry run reads; None: without a limit.
+
+    Raises:
+        ConfigError: *within* is no duration.
+    """
+    if within is not None:
+        return seconds_of_text("--within", within)
+    return None if as_json else _PATIENCE
 
 
 class Cancellable(Protocol):
@@ -95,12 +124,15 @@ def carry_out(
     jobs = {each: make(each, dry_run, acts[each]) for each in topics}  # checks the arguments first
     totals: dict[str, int | None] = dict.fromkeys(topics, total)
     if not dry_run and not yes:
+        count = 0
         for each in topics:
             plan = _run(make(each, True, acts[each]), "looking", total)  # noqa: FBT003 - a dry run
             if not as_json:
                 _show(plan, done_, several=len(topics) > 1, diffs=diffs)
-            totals[each] = plan.redriven
-        ask(f"{verb.capitalize()} {sum(each or 0 for each in totals.values())} letters now?")
+            totals[each] = None if plan.stopped == SAMPLE else plan.redriven
+            count += plan.redriven
+        least = "at least " if None in totals.values() else ""
+        ask(f"{verb.capitalize()} {least}{count} letters now?")
     results: list[Redriven] = []
     for each, job in jobs.items():
         if dry_run:
@@ -132,7 +164,13 @@ def _counts(done: Redriven) -> dict[str, Any]:
 
 def _run(job: Redrive, what: str, total: int | None) -> Redriven:
     with interruptible(job), progress(what, job.source) as show:
-        return job.run(lambda so_far: show(so_far.redriven, total))
+        return job.run(
+            lambda so_far: (
+                show(so_far.read, so_far.backlog)
+                if so_far.dry_run
+                else show(so_far.redriven, total)
+            )
+        )
 
 
 @contextlib.contextmanager
@@ -177,7 +215,10 @@ def _show(done: Redriven, word: str, *, several: bool, diffs: int) -> None:
         click.echo(f"  {done.failed_again} are dead again")
     for problem in done.problems:
         click.echo(f"  {clean(problem)}", err=True)
-    if done.stopped:
+    if done.stopped == SAMPLE:
+        of = "" if done.backlog is None else f" of about {done.backlog}"
+        click.echo(f"Only the first {done.read}{of} letters were read: --within 10m reads longer.")
+    elif done.stopped:
         click.echo(STOPPED[done.stopped])
     if done.edited and not done.dry_run:
         click.echo(f"To undo it: pulsar-retry dlq undo {done.source} {done.job}")

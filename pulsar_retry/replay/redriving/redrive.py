@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import threading
 import time
 import uuid
@@ -20,7 +21,7 @@ from pulsar_retry.client import Client
 from pulsar_retry.consumer.handoff.first_subscription import FirstSubscription
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.policy.checks import whole
-from pulsar_retry.policy.durations import Duration
+from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.replay.ack_state import cursor_of
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.editing.edit import Edit
@@ -35,6 +36,7 @@ from pulsar_retry.replay.redriving.source import (
     SUBSCRIPTION,
     Checkpoint,
     CheckpointStore,
+    backlog_of,
     check_exists,
     ends,
     find_subscription,
@@ -96,6 +98,7 @@ class Redrive:
         any_topic: bool = False,
         edit: Edit | None = None,
         dry_run: bool = False,
+        within: Duration | None = None,
         job_key: str | None = None,
     ) -> None:
         """Prepare a redrive; nothing is opened.
@@ -133,6 +136,8 @@ class Redrive:
             edit: What is changed in each letter. The original of a changed letter is archived
                 before its copy is published (`Edit`).
             dry_run: Only report. Nothing is published, acknowledged or created.
+            within: For how long a dry run reads at most, in seconds or as a timedelta. If letters
+                are left then, its report says so (``sample``). None: it reads all.
             job_key: The identity of the redrive: a redrive with the same one continues where this
                 one was killed. None derives it from the arguments that select letters and their
                 target, without those for the speed.
@@ -160,6 +165,7 @@ class Redrive:
         self._any_topic = any_topic
         self._edit = edit
         self._dry_run = dry_run
+        self._within = math.inf if within is None else seconds("within", within)
         self._job_key = job_key
         self._cancelled = threading.Event()
 
@@ -224,7 +230,8 @@ class Redrive:
         editor = self._editor(client, job="")
         judge = self._judge(admin, "", editor)
         partitions = admin.topics.partition_names(self._source)
-        limit = self._limit or float("inf")
+        limit = self._limit or math.inf
+        backlog = backlog_of(admin, self._source, through)
         found = survey_redrive(
             client,
             admin,
@@ -232,13 +239,14 @@ class Redrive:
             through,
             judge=judge,
             limit=limit,
+            within=self._within,
             cancelled=self._cancelled,
-            tell=tell,
+            tell=lambda so_far: tell(attrs.evolve(so_far, backlog=backlog)),
         )
         if editor is not None:
             diffs = tuple(editor.diffs)
             found = attrs.evolve(found, edit=editor.id, edited=editor.changed, diffs=diffs)
-        return attrs.evolve(found, source=self._source)
+        return attrs.evolve(found, source=self._source, backlog=backlog)
 
     def _editor(
         self, client: Client, job: str, archived: frozenset[str] = frozenset()
@@ -300,7 +308,7 @@ class Redrive:
                 judge=judge,
                 checkpoint=checkpoint,
                 pace=self._pace,
-                limit=self._limit or float("inf"),
+                limit=self._limit or math.inf,
                 max_failure_ratio=self._max_failure_ratio,
                 passed=lambda topic: _has_passed(admin, topic, through, checkpoint),
                 failures=failures.count,

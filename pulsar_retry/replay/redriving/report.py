@@ -39,11 +39,14 @@ STAYS = {
     LEFT_BY_EDIT: "left by the edit",
     EDIT_REFUSED: "their edit failed",
 }
+#: A dry run has not read all letters in its time.
+SAMPLE = "sample"
 #: Why a redrive ended early, in words.
 STOPPED = {
     "limit": "The limit is reached. Run the same redrive again for the next letters.",
     "cancelled": "Cancelled. Run the same redrive again to continue.",
     "failure_ratio": "Stopped: too many letters are dead again.",
+    SAMPLE: "Not all letters were read.",
     "refused": "Stopped: letters could not be published. Run the same redrive again to continue.",
 }
 
@@ -122,11 +125,14 @@ class Redriven:
         edited: How many of them have, or would have, changes by an edit, including those of the
             redrives that it continues. Their originals are in the archive.
         edit: The edit, as its letters have it in ``EDITED_WITH``; None if there is none.
-        stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``;
-            None if nothing is left to do.
+        stopped: Why it ended early: ``limit``, ``cancelled``, ``failure_ratio`` or ``refused``, or
+            ``sample`` for a dry run that has not read all letters in its time; None if nothing is
+            left to do.
         problems: In words, why letters stay; the first problem of each kind.
         groups: For a dry run: what would be redriven, by reason and fingerprint.
         diffs: For a dry run with an edit: what it changes in the first letters.
+        backlog: For a dry run: about how many letters the dead-letter topic has; None if no
+            subscription counts them.
         seconds: How long it took.
     """
 
@@ -145,12 +151,18 @@ class Redriven:
     problems: tuple[str, ...] = ()
     groups: tuple[Group, ...] = ()
     diffs: tuple[LetterDiff, ...] = ()
+    backlog: int | None = None
     seconds: float = 0.0
+
+    @property
+    def read(self) -> int:
+        """How many letters were read."""
+        return self.redriven + sum(self.left.values())
 
     @property
     def is_complete(self) -> bool:
         """Whether all letters that were to be redriven could be redriven."""
-        return self.stopped in {None, "limit"} and not any(
+        return self.stopped in {None, "limit", "sample"} and not any(
             self.left.get(each) for each in (NO_TARGET, UNREADABLE, REFUSED, EDIT_REFUSED)
         )
 

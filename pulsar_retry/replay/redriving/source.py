@@ -27,6 +27,12 @@ _NO_SUCH_REQUEST = "answers: Not Found"
 _log = logging.getLogger("pulsar_retry")
 
 
+def backlog_of(admin: AdminClient, topic: str, subscription: str | None) -> int | None:
+    """Return about how many letters a subscription has left; None if there is none to count."""
+    stats = all_stats(admin, topic, precise=False)["subscriptions"]
+    return int(stats[subscription]["msgBacklog"]) if subscription in stats else None
+
+
 def check_exists(admin: AdminClient, source: str) -> None:
     """Check that a dead-letter topic exists.
 

@@ -14,7 +14,7 @@ import pulsar
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.replay.reading import read_letters, reader_of
 from pulsar_retry.replay.redriving.judge import LetterJudge
-from pulsar_retry.replay.redriving.report import Groups, Redriven, first_of_each
+from pulsar_retry.replay.redriving.report import SAMPLE, Groups, Redriven, first_of_each
 from pulsar_retry.replay.redriving.source import Checkpoint
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.properties import REDRIVE_ID
@@ -32,13 +32,15 @@ def survey_redrive(
     *,
     judge: LetterJudge,
     limit: float,
+    within: float,
     cancelled: threading.Event,
     tell: Callable[[Redriven], None],
 ) -> Redriven:
     """Return what a redrive would do; see `Redrive` for the arguments."""
     groups, left, targets = Groups(), Counter[str](), Counter[str]()
     stopped = None
-    next_tick = time.monotonic() + _TICK
+    began = time.monotonic()
+    next_tick = began + _TICK
 
     def report() -> Redriven:
         return Redriven(
@@ -66,8 +68,12 @@ def survey_redrive(
         if cancelled.is_set():
             stopped = "cancelled"
             break
-        if time.monotonic() > next_tick:
-            next_tick = time.monotonic() + _TICK
+        now = time.monotonic()
+        if now > began + within:
+            stopped = SAMPLE
+            break
+        if now > next_tick:
+            next_tick = now + _TICK
             tell(report())
     return report()
 
