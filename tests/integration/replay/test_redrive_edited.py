@@ -195,6 +195,7 @@ def test_a_letter_in_chunks(dead) -> None:
 #: Redrives with an edit, and is killed at a step of the letter with a number.
 PROGRAM = """
 import json, os, signal, sys
+from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.replay import Cluster, Edit, Redrive
 from pulsar_retry.replay.redriving import run
@@ -209,7 +210,7 @@ def at(what, number=50):
 def before(kind, name, what):
     whole = getattr(kind, name)
     def patched(self, given, *more, **named):
-        what(given)
+        what(self, given)
         return whole(self, given, *more, **named)
     setattr(kind, name, patched)
 
@@ -218,15 +219,15 @@ def edited(letter):
     order["number"] += 1000
     return letter.with_value(order)
 
-def receipts(flights):
-    for flight in flights:
-        is_copy = flight.letter.topic.endswith("RETRY")
-        at("copy has a receipt" if is_copy else "original has a receipt")
+def receipt(flight):
+    is_copy = flight.letter.topic.endswith("RETRY")
+    at("copy has a receipt" if is_copy else "original has a receipt")
 
-before(HandOff, "landed", receipts)
-before(run.Run, "kept", lambda _: at("before the copy"))
-before(run.Run, "landed", lambda _: at("acknowledged"))
-before(run.Run, "_send", lambda _: at("before all"))
+before(HandOff, "landed", lambda _, flights: list(map(receipt, flights)))
+before(InFlightLetter, "published", lambda flight, _: receipt(flight))
+before(run.Run, "kept", lambda *_: at("before the copy"))
+before(run.Run, "landed", lambda *_: at("acknowledged"))
+before(run.Run, "_send", lambda *_: at("before all"))
 redrive = Redrive(source, cluster=Cluster(url, admin_url=admin), edit=Edit.of_function(edited, "e"))
 done = redrive.run()
 print(json.dumps([done.redriven, done.edited, done.resumed, done.is_complete]))
@@ -360,7 +361,6 @@ def facts(done: Undone) -> tuple[Any, ...]:
 
 UNDO = """
 import os, signal, sys
-from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.replay import Cluster, Undo
 from pulsar_retry.replay.redriving import run
 url, admin, source, job, step = sys.argv[1:]
