@@ -185,6 +185,10 @@ def test_a_sample_says_that_it_is_one(dead, run, run_json, namespace) -> None:
     assert (0, "") == (code, errors)
     assert "1000" in text
     assert 2_000 == sum(each["count"] for each in run_json("dlq", "show", namespace))
+    code, text, _ = run("dlq", "archive", dead.dlq, "--all", "--dry-run", "--within", "0")
+    assert (0, True) == (code, "Only the first 1 of about 2000 letters were read" in text)
+    plan = run_json("dlq", "archive", dead.dlq, "--all", "--dry-run")
+    assert (2_000, 2_000, None) == (plan["redriven"], plan["backlog"], plan["stopped"])
 
 
 def test_existing_verbs_are_in_the_audit_log(dead, run, run_json, namespace) -> None:
