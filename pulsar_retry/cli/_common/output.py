@@ -121,7 +121,10 @@ def _log_form() -> str:
 
 
 class _VerbLog:
-    """Writes lines with fields to standard error: at the start, in between, and at the end."""
+    """Writes lines with fields to standard error: at the start, in between, and at the end.
+
+    If the work fails before it has begun, there is no line.
+    """
 
     def __init__(self, what: str, topic: str, *, as_json: bool) -> None:
         context = click.get_current_context(silent=True)
@@ -129,22 +132,31 @@ class _VerbLog:
         self._fields = {"verb": path.partition(" ")[2], "what": what, "topic": topic}
         self._as_json = as_json
         self._began = self._next = time.monotonic()
+        self._has_begun = False
         self._so_far: tuple[float, float | None] = (0, None)
 
     def __enter__(self) -> Self:
         self._next += _LOG_SECONDS
-        self._write("start")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not self._has_begun:
+            return  # the error is told anyway
+        self._begin()
         self._write("end", result="ok" if kind is None else kind.__name__, **self._counts())
 
     def tell(self, done: float, total: float | None) -> None:
         """Record what is done, and write a line if the last one is ten seconds old."""
+        self._begin()
         self._so_far = (done, total)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LOG_SECONDS
             self._write("progress", **self._counts())
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._write("start")
 
     def _counts(self) -> dict[str, Any]:
         (done, total), seconds = self._so_far, time.monotonic() - self._began

@@ -198,11 +198,12 @@ import json, os, signal, sys
 from pulsar_retry.consumer.handoff.flight import InFlightLetter
 from pulsar_retry.consumer.handoff.handoff import HandOff
 from pulsar_retry.replay import Cluster, Edit, Redrive
-from pulsar_retry.replay.redriving import run
+from pulsar_retry.replay.redriving import redrive as redriving, run
 url, admin, source, step = sys.argv[1:]
+redriving._IN_FLIGHT = 20  # otherwise the first run archives all originals at once
 seen = {}
 
-def at(what, number=50):
+def at(what, number=30):
     seen[what] = seen.get(what, 0) + 1
     if what == step and seen[what] == number:
         os.kill(os.getpid(), signal.SIGKILL)

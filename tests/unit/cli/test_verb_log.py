@@ -17,9 +17,12 @@ from pulsar_retry.cli._common import output
 @click.command()
 @click.option("--json", "as_json", is_flag=True)
 @click.option("--fails", is_flag=True)
-def moves(*, as_json: bool, fails: bool) -> None:
+@click.option("--fails-at-once", is_flag=True)
+def moves(*, as_json: bool, fails: bool, fails_at_once: bool) -> None:
     """Move three letters."""
     with output.progress("moved", "a topic") as tell:
+        if fails_at_once:
+            raise pr.RedriveError("no")
         tell(1, 3)
         if fails:
             raise pr.RedriveError("no")
@@ -50,6 +53,11 @@ def test_lines_with_fields() -> None:
 def test_a_verb_that_fails() -> None:
     """The last line says so, and how far it came."""
     assert re.search(r"event=end .* result=RedriveError done=1 total=3 ", lines("--fails")[2])
+
+
+def test_work_that_does_not_begin() -> None:
+    """There is only the error, in one line as ever."""
+    assert [] == lines("--fails-at-once")
 
 
 def test_forms() -> None:
