@@ -7,6 +7,7 @@ Values that JSON lacks have a text form: bytes and fixed are hexadecimal (``0x00
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from io import BytesIO
@@ -43,7 +44,7 @@ class AvroCodec(PayloadCodec):
             raise PayloadError(f"{type(error).__name__}: {error}") from None
 
     def _decode(self, payload: bytes) -> Any:
-        return self._to_json(self._schema, self._read(payload))
+        return self._walked(self._schema, self._read(payload), _scalar_to_json)
 
     def _encode(self, value: Any) -> bytes:
         written = BytesIO()
@@ -57,7 +58,12 @@ class AvroCodec(PayloadCodec):
 
     def _keeps(self, payload: bytes) -> bool:
         written = self._encode(self._decode(payload))
-        return written == payload or bool(self._read(written) == self._read(payload))
+        if written == payload:
+            return True
+        before, after = (
+            self._walked(self._schema, self._read(each), _exact) for each in (payload, written)
+        )
+        return bool(before == after)
 
     def _read(self, payload: bytes) -> Any:
         stream = BytesIO(payload)
@@ -76,23 +82,25 @@ class AvroCodec(PayloadCodec):
             schema = self._names[schema]
         return schema
 
-    def _to_json(self, schema: Any, value: Any) -> Any:
+    def _walked(self, schema: Any, value: Any, leaf: Callable[[Any, Any], Any]) -> Any:
+        """Return a decoded value; *leaf* gets the schema of each scalar, and the scalar."""
         schema = self._resolved(schema)
         if isinstance(schema, list):
-            return self._to_json(self._branch_of(schema, value), value)
+            return self._walked(self._branch_of(schema, value), value, leaf)
         kind = _kind(schema)
         if isinstance(kind, list | dict):  # {"type": {…}}, which some writers nest
-            return self._to_json(kind, value)
+            return self._walked(kind, value, leaf)
         if kind == "record":
             return {
-                each["name"]: self._to_json(each["type"], value[each["name"]])
+                each["name"]: self._walked(each["type"], value[each["name"]], leaf)
                 for each in schema["fields"]
             }
         if kind == "array":
-            return [self._to_json(schema["items"], each) for each in value]
+            return [self._walked(schema["items"], each, leaf) for each in value]
         if kind == "map":
-            return {name: self._to_json(schema["values"], each) for name, each in value.items()}
-        return _scalar_to_json(schema, value)
+            inner = schema["values"]
+            return {name: self._walked(inner, each, leaf) for name, each in value.items()}
+        return leaf(schema, value)
 
     def _branch_of(self, union: list[Any], value: Any) -> Any:
         """Return the branch of a union that a decoded value has."""
@@ -179,6 +187,14 @@ def _scalar_to_json(schema: Any, value: Any) -> Any:
         return _moment_to_text(logical, value)
     except (OverflowError, ValueError):  # a year that Python does not have
         return value
+
+
+def _exact(schema: Any, value: Any) -> Any:
+    """Return a scalar for a comparison: a decimal is the same with more leading bytes."""
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical == "decimal" and isinstance(value, bytes):
+        return int.from_bytes(value, "big", signed=True)
+    return value
 
 
 def _scalar_from_json(schema: Any, value: Any) -> Any:
