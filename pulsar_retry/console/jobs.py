@@ -1,172 +1,319 @@
-"""Redrives from the console: first a dry run, then, after a confirmation, the redrive itself."""
+"""Jobs: first a dry run, then, after a confirmation, the work itself. They are kept in the store."""
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 from _pulsar import PulsarException
 
+from pulsar_retry.console.orders import Order, Outcome, Work
+from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, PulsarRetryError
-from pulsar_retry.ops.formatting import moment
+from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.redrive import Redrive
-from pulsar_retry.replay.redriving.report import Redriven
-from pulsar_retry.replay.redriving.run import CANCELLED
-from pulsar_retry.wire.letter_topics import kind_of
 
-State = Literal["running", "done", "incomplete", "cancelled", "failed"]
+#: ``interrupted``: the console was killed while the job was running.
+State = Literal[
+    "running", "cancelling", "done", "incomplete", "cancelled", "failed", "interrupted"
+]
+RUNNING = frozenset({"running", "cancelling"})
+RESUMABLE = frozenset({"cancelled", "failed", "incomplete", "interrupted"})
 
-_TO = ("retry", "origin")
-#: How many jobs are kept, and how many run at a time.
-_KEPT, _AT_ONCE = 50, 4
-#: Seconds that each job has at the end to settle its letters.
+_AT_ONCE = 4
+#: Seconds that all jobs together have at the end to settle their letters.
 _PATIENCE = 40.0
+#: A dry run may be confirmed for so many seconds.
+_PLAN_HOLDS = 86_400.0
+#: The rate is measured over about so many seconds.
+_WINDOW = 10.0
 
 
 @attrs.frozen(kw_only=True)
-class RedriveRequest:
-    """The fields of the redrive form, as they were typed; an empty field is not set."""
-
-    source: str
-    to: str = "retry"
-    reason: str = ""
-    error: str = ""
-    fingerprint: str = ""
-    key: str = ""
-    since: str = ""
-    until: str = ""
-    limit: str = ""
-    rate: str = ""
-    dlq_subscription: str = ""
-    any_topic: str = ""
-
-    @classmethod
-    def of(cls, form: Mapping[str, str], source: str) -> RedriveRequest:
-        """Read the fields from a form; other fields are ignored."""
-        names = {each.name for each in attrs.fields(cls)} - {"source"}
-        return cls(source=source, **{name: form[name].strip() for name in names & set(form)})
-
-    def where(self) -> Filter:
-        """Return the filter for letters.
-
-        Raises:
-            ConfigError: a time is invalid.
-        """
-        return where_of(attrs.asdict(self))
-
-    def redrive(self, cluster: Cluster, *, dry_run: bool) -> Redrive:
-        """Return the redrive for these fields; nothing is opened.
-
-        Raises:
-            ConfigError: a field is invalid.
-        """
-        if self.to not in _TO:
-            raise ConfigError.bad("to", self.to, " or ".join(_TO))
-        if kind_of(self.source) == "retry":
-            raise ConfigError.bad("topic", self.source, "a dead-letter topic")
-        return Redrive(
-            self.source,
-            self.to,
-            cluster=cluster,
-            dlq_subscription=self.dlq_subscription or None,
-            where=self.where(),
-            limit=_number("limit", self.limit, int),
-            rate=_number("rate", self.rate, float),
-            any_topic=bool(self.any_topic),
-            dry_run=dry_run,
-            job_key=self._job_key(),
-        )
-
-    def _job_key(self) -> str:
-        """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
-        what = attrs.asdict(self, filter=attrs.filters.exclude("rate"))
-        return json.dumps(what, sort_keys=True)
-
-
-def where_of(form_fields: Mapping[str, str]) -> Filter:
-    """Return the filter for letters; empty fields are ignored.
-
-    Raises:
-        ConfigError: a time is invalid.
-    """
-
-    def one(name: str) -> tuple[str, ...]:
-        text = form_fields.get(name, "").strip()
-        return (text,) if text else ()
-
-    return Filter(
-        reason=one("reason"),
-        error=one("error"),
-        fingerprint=one("fingerprint"),
-        key=one("key"),
-        since=moment("since", form_fields.get("since", "").strip() or None),
-        until=moment("until", form_fields.get("until", "").strip() or None),
-    )
-
-
-def _number(name: str, text: str, kind: Callable[[str], float]) -> int | None:
-    if not text:
-        return None
-    try:
-        # `Redrive` checks the rest: its limit is an int, and its rate an int or a float.
-        return kind(text)  # type: ignore[return-value]
-    except ValueError:
-        raise ConfigError.bad(name, text, "a number") from None
-
-
-@attrs.frozen
-class JobProgress:
-    """The progress of a job.
-
-    Attributes:
-        state: ``running``, ``done``, ``incomplete`` if letters that should be redriven are left,
-            ``cancelled`` or ``failed``. A dry run is never incomplete.
-        result: The result so far.
-        error: Why it failed.
-    """
-
-    state: State = "running"
-    result: Redriven | None = None
-    error: str = ""
-
-
-def _state(done: Redriven) -> State:
-    if done.stopped == CANCELLED:
-        return "cancelled"
-    return "done" if done.dry_run or done.is_complete else "incomplete"
-
-
 class Job:
-    """A dry run or a redrive, on a background thread. Thread-safe.
+    """A dry run, or the work itself, as it is now.
 
     Attributes:
         id: An id that cannot be guessed.
-        wanted: The request.
+        order: What was ordered.
         dry_run: Whether it is a dry run.
-        progress: The progress.
+        by: Who ordered it.
+        began: When it began, in seconds since 1970.
+        ended: When it ended; None if it runs, or was killed.
+        updated: When this was true.
+        state: Its state.
+        outcome: The result so far.
+        error: Why it failed.
+        total: About how many letters there are to do; None if that is not known.
+        rate: Letters per second, lately.
+        can_cancel: Whether it can be cancelled.
+        plan: For the work: the id of its dry run, or of the job that it continues.
+        followed_by: The id of the job that this dry run, or this ended job, led to.
+        audit: The id of the entry in the audit log.
     """
 
-    def __init__(self, wanted: RedriveRequest, redrive: Redrive, *, dry_run: bool) -> None:
-        self.id = secrets.token_urlsafe(12)
-        self.wanted, self.dry_run = wanted, dry_run
-        self.progress = JobProgress()
-        self._redrive = redrive
-        # A daemon thread: a redrive may be killed at any time, so an exit need not wait for it.
-        self.thread = threading.Thread(target=self._run, name="pulsar-retry-redrive", daemon=True)
+    id: str
+    order: Order
+    dry_run: bool
+    by: str
+    began: float
+    ended: float | None = None
+    updated: float = 0.0
+    state: State = "running"
+    outcome: Outcome = attrs.field(factory=Outcome)
+    error: str = ""
+    total: int | None = None
+    rate: float = 0.0
+    can_cancel: bool = True
+    plan: str = ""
+    followed_by: str = ""
+    audit: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is running."""
+        return self.state in RUNNING
+
+    @property
+    def may_resume(self) -> bool:
+        """Whether the same order can be carried out again, to continue it."""
+        return not self.dry_run and self.state in RESUMABLE and not self.followed_by
+
+    @property
+    def seconds(self) -> float:
+        """How long it took so far."""
+        return max(0.0, (self.ended or self.updated) - self.began)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it takes from now on, at its rate; None if that is not known."""
+        if not self.runs or self.total is None or not self.rate:
+            return None
+        return max(0.0, self.total - self.outcome.done) / self.rate
+
+    def facts(self) -> dict[str, Any]:
+        """Return the job as JSON-compatible values."""
+        plain = attrs.asdict(self, filter=attrs.filters.exclude("order"))
+        return {
+            **plain,
+            "order": self.order.facts(),
+            "verb": self.order.verb,
+            "source": self.order.source,
+        }
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Job:
+        """Read what `facts` has returned."""
+        names = {each.name for each in attrs.fields(cls)} - {"order", "outcome"}
+        plain = {name: facts[name] for name in names & facts.keys()}
+        order, outcome = Order.read(facts["order"]), Outcome(**facts["outcome"])
+        return cls(**plain, order=order, outcome=outcome)
+
+
+class Jobs:
+    """The jobs of a console. Thread-safe."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        records: Records,
+        *,
+        audits: bool = True,
+        changed: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare, and mark the jobs of a process that was killed.
+
+        Args:
+            cluster: The cluster.
+            records: Where jobs are kept.
+            audits: Whether each job is written to the audit log of its namespace.
+            changed: Called with the id of a job that has changed, and with its topic at its end.
+        """
+        self._cluster, self._records = cluster, records
+        self._audits, self._changed = audits, changed
+        self._running: dict[str, _Running] = {}
+        self._lock = threading.Lock()
+        records.interrupt()
+
+    def look(self, order: Order, by: str, total: int | None = None) -> Job:
+        """Start a dry run.
+
+        Raises:
+            ConfigError: a field is invalid, or too many jobs are running.
+        """
+        with self._lock:
+            return self._start(order, by, dry_run=True, total=total)
+
+    def confirm(self, plan: str, by: str) -> Job:
+        """Start the work of a finished dry run. A second call returns the same job.
+
+        Raises:
+            ConfigError: there is no such dry run, it has not succeeded or is old, or too many jobs
+                are running.
+        """
+        with self._lock:
+            looked = self._get(plan)
+            if (
+                looked is None
+                or not looked.dry_run
+                or looked.state != "done"
+                or time.time() - looked.began > _PLAN_HOLDS
+            ):
+                raise ConfigError("plan: expected a finished dry run; start a new one")
+            return self._follow(looked, by, total=looked.outcome.done)
+
+    def resume(self, job_id: str, by: str) -> Job:
+        """Continue a job that has ended before it was done. A second call returns the same job.
+
+        Raises:
+            ConfigError: there is no such job, or too many are running.
+        """
+        with self._lock:
+            ended = self._get(job_id)
+            if ended is None or ended.dry_run or ended.state not in RESUMABLE:
+                raise ConfigError("id: expected a job that has ended before it was done")
+            return self._follow(ended, by, total=ended.total)
+
+    def cancel(self, job_id: str) -> Job | None:
+        """Let a job settle its letters in flight, and end; None if there is no such job."""
+        with self._lock:
+            running = self._running.get(job_id)
+        if running is not None:
+            running.cancel()
+        return self.get(job_id)
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job; None if there is none, or if it is not kept any more."""
+        with self._lock:
+            return self._get(job_id)
+
+    def all(self, *, most: int = 50, before: float | None = None) -> list[Job]:
+        """Return the jobs, the latest first, without the dry runs."""
+        found = [Job.read(each) for each in self._records.jobs(most=most, before=before)]
+        with self._lock:
+            return [self._running[each.id].job if each.id in self._running else each for each in found]
+
+    def close(self) -> None:
+        """Cancel the running jobs, and wait until they have settled their letters."""
+        with self._lock:
+            running = list(self._running.values())
+        for each in running:
+            each.cancel()
+        give_up = time.monotonic() + _PATIENCE
+        for each in running:
+            each.thread.join(max(0.1, give_up - time.monotonic()))
+
+    def _get(self, job_id: str) -> Job | None:
+        if job_id in self._running:
+            return self._running[job_id].job
+        facts = self._records.job(job_id)
+        return None if facts is None else Job.read(facts)
+
+    def _follow(self, before: Job, by: str, total: int | None) -> Job:
+        """Start the work after *before*, once."""
+        if before.followed_by and (found := self._get(before.followed_by)):
+            return found  # a second click, or a reload of the page
+        job = self._start(before.order, by, dry_run=False, total=total, plan=before.id)
+        self._records.save_job(attrs.evolve(before, followed_by=job.id).facts())
+        return job
+
+    def _start(
+        self, order: Order, by: str, *, dry_run: bool, total: int | None, plan: str = ""
+    ) -> Job:
+        target = f"{order.source} {order.subscription}".strip()
+        act = Act(
+            verb=order.verb, target=target, by=by, why=order.why or None, given=order.given()
+        )
+        work = order.work(self._cluster, act, dry_run=dry_run)
+        if len(self._running) >= _AT_ONCE:
+            raise ConfigError(f"{_AT_ONCE} jobs are running: wait until one ends")
+        now = time.time()
+        job = Job(
+            id=secrets.token_urlsafe(12),
+            order=order,
+            dry_run=dry_run,
+            by=by,
+            began=now,
+            updated=now,
+            total=total,
+            can_cancel=work.can_cancel,
+            plan=plan,
+            audit="" if dry_run else act.job,
+        )
+        self._records.save_job(job.facts())
+        running = _Running(job, work, act, self)
+        self._running[job.id] = running
+        running.thread.start()
+        return job
+
+    def _carry_out(self, running: _Running) -> Outcome:
+        """Do the work, within entries of the audit log."""
+        job = running.job
+        enabled = self._audits and not job.dry_run
+        with audited(self._cluster, job.order.source, running.act, enabled=enabled) as record:
+            done = running.work.run(running.tell)
+            facts = done.facts()
+            record({name: facts[name] for name in _RECORDED})
+            return done
+
+    def _keep(self, job: Job) -> None:
+        """Store a job, and tell that it has changed."""
+        self._records.save_job(job.facts())
+        if not job.runs:
+            with self._lock:
+                self._running.pop(job.id, None)
+            self._changed(job.order.source)
+        self._changed(job.id)
+
+
+_RECORDED = ("done", "at_least", "resumed", "left", "targets", "stopped", "notes")
+
+
+class _Running:
+    """A job with its thread."""
+
+    def __init__(self, job: Job, work: Work, act: Act, jobs: Jobs) -> None:
+        self.job, self.work, self.act, self._jobs = job, work, act, jobs
+        self._first: tuple[float, int] | None = None
+        self._lock = threading.Lock()
+        # A daemon thread: a job may be killed at any time, so an exit need not wait for it.
+        self.thread = threading.Thread(target=self._run, name="pulsar-retry-job", daemon=True)
 
     def cancel(self) -> None:
-        """Settle the letters in flight, and end."""
-        self._redrive.cancel()
+        """Say that it is cancelled, and let the work end."""
+        if not self.job.can_cancel:
+            return
+        with self._lock:
+            if self.job.state == "running":
+                self.job = attrs.evolve(self.job, state="cancelling")
+        self.work.cancel()
+
+    def tell(self, so_far: Outcome) -> None:
+        """Take the state so far."""
+        now = time.time()
+        first = self._first
+        if first is None or now - first[0] > 2 * _WINDOW:
+            # Halfway into the window, so that the rate follows changes without jumping.
+            self._first = first = (now, so_far.done) if first is None else self._middle
+        self._middle = (now, so_far.done) if now - first[0] < _WINDOW else self._middle
+        seconds = now - first[0]
+        rate = (so_far.done - first[1]) / seconds if seconds > 0 else 0.0
+        self._evolve(outcome=so_far, updated=now, rate=rate)
+
+    _middle: tuple[float, int] = (0.0, 0)
+
+    def _evolve(self, **facts: Any) -> None:
+        with self._lock:
+            self.job = attrs.evolve(self.job, **facts)
+        self._jobs._keep(self.job)  # noqa: SLF001 - a part of it
 
     def _run(self) -> None:
         try:
-            done = self._redrive.run(self._record_progress)
+            done = self._jobs._carry_out(self)  # noqa: SLF001 - likewise
         except PulsarRetryError as error:
             self._fail(str(error))
         except PulsarException as error:
@@ -175,81 +322,15 @@ class Job:
             self._fail(f"{type(error).__name__}: {error}")
             raise
         else:
-            self.progress = JobProgress(_state(done), done)
-
-    def _record_progress(self, so_far: Redriven) -> None:
-        self.progress = JobProgress("running", so_far)
+            state: State = "done" if done.is_complete else "incomplete"
+            now = time.time()
+            self._evolve(
+                state="cancelled" if done.is_cancelled else state,
+                outcome=done,
+                ended=now,
+                updated=now,
+            )
 
     def _fail(self, why: str) -> None:
-        self.progress = JobProgress("failed", self.progress.result, why)
-
-
-class Jobs:
-    """The dry runs and redrives of a console. Thread-safe."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._jobs: dict[str, Job] = {}
-        self._confirmed: dict[str, str] = {}
-        self._lock = threading.Lock()
-
-    def look(self, wanted: RedriveRequest) -> Job:
-        """Start a dry run.
-
-        Raises:
-            ConfigError: a field is invalid, or too many jobs are running.
-        """
-        job = Job(wanted, wanted.redrive(self._cluster, dry_run=True), dry_run=True)
-        with self._lock:
-            self._start(job)
-        return job
-
-    def confirm(self, plan: str) -> Job:
-        """Start the redrive of a finished dry run. A second call returns the same job.
-
-        Raises:
-            ConfigError: there is no such dry run, it has not succeeded, or too many jobs are
-                running.
-        """
-        with self._lock:
-            looked = self._jobs.get(plan)
-            if looked is None or not looked.dry_run or looked.progress.state != "done":
-                raise ConfigError("plan: expected a finished dry run; start a new one")
-            if plan in self._confirmed:  # a second click, or a reload of the page
-                return self._jobs[self._confirmed[plan]]
-            redrive = looked.wanted.redrive(self._cluster, dry_run=False)
-            job = Job(looked.wanted, redrive, dry_run=False)
-            self._start(job)
-            self._confirmed[plan] = job.id
-        return job
-
-    def get(self, job_id: str) -> Job | None:
-        """Return a job; None if it does not exist any more."""
-        with self._lock:
-            return self._jobs.get(job_id)
-
-    def all(self) -> list[Job]:
-        """Return the redrives, the latest first, without the dry runs."""
-        with self._lock:
-            return [each for each in reversed(self._jobs.values()) if not each.dry_run]
-
-    def close(self) -> None:
-        """Cancel the running jobs, and wait until they have settled their letters."""
-        with self._lock:
-            running = [each for each in self._jobs.values() if each.progress.state == "running"]
-        for each in running:
-            each.cancel()
-        for each in running:
-            each.thread.join(_PATIENCE)
-
-    def _start(self, job: Job) -> None:
-        running = {each.id for each in self._jobs.values() if each.progress.state == "running"}
-        if len(running) >= _AT_ONCE:
-            raise ConfigError(f"{_AT_ONCE} redrives or dry runs are running: wait until one ends")
-        ended = [each for each in self._jobs if each not in running]
-        for each in ended[: max(0, len(self._jobs) - _KEPT + 1)]:
-            del self._jobs[each]
-            # A plan is at least as old as its redrive.
-            self._confirmed = {p: j for p, j in self._confirmed.items() if each not in {p, j}}
-        self._jobs[job.id] = job
-        job.thread.start()
+        now = time.time()
+        self._evolve(state="failed", error=why, ended=now, updated=now)

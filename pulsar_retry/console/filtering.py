@@ -1,0 +1,143 @@
+"""The filter of a page: the fields of the command line's filter, in a URL and in a search bar. Pure.
+
+The bar takes words such as ``reason=invalid since=2h``; other words are searched for.
+"""
+
+from __future__ import annotations
+
+import shlex
+import urllib.parse
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from pulsar_retry.admin.position import Position
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.formatting import moment
+from pulsar_retry.replay.filter import Filter
+
+#: The fields that may be given several times, with the options of the command line.
+REPEATED = {
+    "reason": "--reason",
+    "error": "--error",
+    "fingerprint": "--fingerprint",
+    "key": "--key",
+    "attempt": "--attempt",
+    "id": "--id",
+    "property": "--property",
+    "search": "--search",
+}
+ONCE = {"since": "--since", "until": "--until"}
+NAMES = (*REPEATED, *ONCE)
+
+Pairs = Iterable[tuple[str, str]]
+
+
+def _known(pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    found: dict[tuple[str, str], None] = {}
+    for name, text in pairs:
+        if name in NAMES and text.strip():
+            if name in ONCE:
+                found = {each: None for each in found if each[0] != name}
+            found[name, text.strip()] = None
+    return tuple(found)
+
+
+@attrs.frozen
+class Query:
+    """A filter as text.
+
+    Attributes:
+        pairs: Names and values, in the order in which they were given.
+    """
+
+    pairs: tuple[tuple[str, str], ...] = attrs.field(default=(), converter=_known)
+
+    @classmethod
+    def typed(cls, text: str) -> Query:
+        """Read the words of the search bar.
+
+        Raises:
+            ConfigError: a quotation mark is missing.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            raise ConfigError.bad("filter", text, "words; a second quotation mark is missing") from None
+        pairs = []
+        for word in words:
+            name, equals, value = word.partition("=")
+            name = name.removeprefix("--")
+            known = bool(equals) and name in NAMES
+            pairs.append((name, value) if known else ("search", word))
+        return cls(pairs)
+
+    def __bool__(self) -> bool:
+        return bool(self.pairs)
+
+    def values(self, name: str) -> list[str]:
+        """Return the values of a field."""
+        return [text for each, text in self.pairs if each == name]
+
+    def where(self) -> Filter:
+        """Return the filter.
+
+        Raises:
+            ConfigError: a value is invalid.
+        """
+
+        def one(name: str) -> str | None:
+            return next(iter(self.values(name)), None)
+
+        return Filter(
+            reason=self.values("reason"),
+            error=self.values("error"),
+            fingerprint=self.values("fingerprint"),
+            key=self.values("key"),
+            attempt=[_number(each) for each in self.values("attempt")],
+            ids=[str(Position.parse(each)) for each in self.values("id")],
+            properties=dict(_pair(each) for each in self.values("property")),
+            search=self.values("search"),
+            since=moment("since", one("since")),
+            until=moment("until", one("until")),
+        )
+
+    def with_(self, more: Mapping[str, str] | Pairs) -> Query:
+        """Return the filter with more fields."""
+        pairs = more.items() if isinstance(more, Mapping) else more
+        return Query((*self.pairs, *pairs))
+
+    def without(self, pair: tuple[str, str]) -> Query:
+        """Return the filter without one field."""
+        return Query([each for each in self.pairs if each != pair])
+
+    def text(self) -> str:
+        """Return the filter as the search bar shows it."""
+        return " ".join(
+            shlex.quote(text) if name == "search" and "=" not in text else shlex.quote(f"{name}={text}")
+            for name, text in self.pairs
+        )
+
+    def encoded(self) -> str:
+        """Return the filter as a part of a URL."""
+        return urllib.parse.urlencode(self.pairs, errors="replace")
+
+    def options(self) -> str:
+        """Return the options of the command line."""
+        return " ".join(
+            f"{(REPEATED | ONCE)[name]} {shlex.quote(text)}" for name, text in self.pairs
+        )
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError.bad("attempt", text, "a number") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError.bad("property", text, "NAME=VALUE")
+    return name, value

@@ -1,0 +1,233 @@
+"""Keeps the index of dead letters up to date, by reading what is new. Nothing is consumed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.admin.position import Position
+from pulsar_retry.client import Client
+from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterIndex
+from pulsar_retry.errors import AdminNotFoundError
+from pulsar_retry.ops.formatting import short
+from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.reading import reader_of
+from pulsar_retry.replay.redriving.judge import key_of
+from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
+from pulsar_retry.wire.codecs import read_envelope
+from pulsar_retry.wire.properties import redrive_count
+
+#: The letters of one transaction, and of all topics together.
+_CHUNK, MOST = 1000, 1_000_000
+#: The longest text of a group and of a letter, in characters.
+_TEXT, _PREVIEW = 4096, 200
+_PATIENCE_MS = 30_000
+
+
+@attrs.frozen
+class _Seen:
+    """What the broker said about a partition the last time."""
+
+    log: Log
+    acks: AckState | None
+
+
+class Indexer:
+    """Compares topics with the index, one at a time. Thread-safe.
+
+    It has one client and one REST client, which it opens when they are first needed, and again
+    after an error.
+    """
+
+    def __init__(
+        self, cluster: Cluster, index: LetterIndex, changed: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """Prepare; nothing is opened.
+
+        Args:
+            cluster: The cluster.
+            index: The index.
+            changed: Called with a topic when its letters in the index have changed.
+        """
+        self._cluster, self._index, self._changed = cluster, index, changed
+        self._busy = threading.Lock()
+        self._open: contextlib.ExitStack | None = None
+        self._clients: tuple[AdminClient, Client] | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._done: dict[str, tuple[float, list[str]]] = {}
+        self._ended = threading.Event()
+
+    def progress(self, topic: str) -> IndexProgress:
+        """Return how much of a topic is in the index."""
+        at, partitions = self._done.get(topic, (None, []))
+        found = self._index.progress(topic, partitions)
+        return attrs.evolve(found, age=None if at is None else time.monotonic() - at)
+
+    def sync(self, topic: str) -> None:
+        """Compare a topic with the index, and read what is new. Blocks.
+
+        Raises:
+            AdminError: the REST API is unreachable, or refuses a request.
+            pulsar.PulsarException: the broker is unreachable, or refuses a request.
+        """
+        with self._busy:
+            try:
+                self._sync(topic, *self._opened())
+            except AdminNotFoundError:
+                self._index.remove(topic)
+                self._done.pop(topic, None)
+                raise
+            except BaseException:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        """End what is running, and close the clients."""
+        self._ended.set()
+        with self._busy:
+            self._close()
+
+    def _opened(self) -> tuple[AdminClient, Client]:
+        if self._clients is None:
+            stack = contextlib.ExitStack()
+            admin = stack.enter_context(self._cluster.admin())
+            client = stack.enter_context(contextlib.closing(self._cluster.client()))
+            self._open, self._clients = stack, (admin, client)
+        return self._clients
+
+    def _close(self) -> None:
+        stack, self._open, self._clients = self._open, None, None
+        if stack is not None:
+            with contextlib.suppress(Exception):
+                stack.close()
+
+    def _sync(self, topic: str, admin: AdminClient, client: Client) -> None:
+        partitions = admin.topics.partition_names(topic)
+        through = usual_subscription(durable_subscriptions(admin, topic))
+        changed = False
+        for number, partition in enumerate(partitions):
+            part = number if partition != topic else -1
+            changed |= self._partition(topic, partition, part, through, admin, client)
+        first = topic not in self._done
+        self._done[topic] = (time.monotonic(), partitions)
+        if changed or first:
+            self._changed(topic)
+
+    def _partition(
+        self,
+        topic: str,
+        partition: str,
+        part: int,
+        through: str | None,
+        admin: AdminClient,
+        client: Client,
+    ) -> bool:
+        """Bring one partition up to date, and tell whether anything has changed."""
+        stats = admin.topics.internal_stats(partition)
+        log = Log.read(stats)
+        cursor = None if through is None else cursor_of(stats, through)
+        acks = None if cursor is None else AckState.read(cursor, log)
+        before = self._seen.get(partition)
+        if before is not None and (before.log, before.acks) == (log, acks):
+            return False
+        if before is not None and _went_back(before.acks, acks):
+            self._index.forget(topic, partition, part)
+        # Without a subscription, letters leave with their ledgers.
+        gone = acks or AckState(EntryPlace(log.first.ledger, log.first.entry - 1))
+        known = before.acks.ranges if before is not None and before.acks is not None else ()
+        self._index.drop(topic, part, gone, set(gone.ranges) - set(known))
+        reached = max(self._index.reached(partition) or gone.mark, gone.mark)
+        total = gone.backlog(log)
+        self._done.setdefault(topic, (time.monotonic(), admin.topics.partition_names(topic)))
+        is_whole = self._read(topic, partition, gone, log, reached, total, client)
+        if is_whole:
+            self._seen[partition] = _Seen(log, acks)
+        return True
+
+    def _read(
+        self,
+        topic: str,
+        partition: str,
+        acks: AckState,
+        log: Log,
+        reached: EntryPlace,
+        total: int,
+        client: Client,
+    ) -> bool:
+        """Add the letters after *reached*, and tell whether these are all."""
+        if reached >= log.last or log.last.entry < 0:
+            self._index.follow(partition, max(reached, log.last), is_whole=True, total=total)
+            return True
+        held: list[IndexedLetter] = []
+        arrived: list[IndexedLetter] = []
+        place = reached
+        count = self._index.progress(topic, [partition]).known
+        for raw in _after(client, partition, reached, log.last):
+            position = Position.of(raw.message_id())
+            at = EntryPlace(position.ledger, position.entry)
+            if len(arrived) >= _CHUNK and at != place:
+                self._index.add(topic, held, arrived)
+                self._index.follow(partition, place, is_whole=False, total=total)
+                self._changed(topic)
+                count += len(held)
+                held, arrived = [], []
+                if self._ended.is_set() or count >= MOST:
+                    return False
+            place = at
+            letter = _indexed(raw, position)
+            arrived.append(letter)
+            if not acks.is_acknowledged(at):
+                held.append(letter)
+        self._index.add(topic, held, arrived)
+        self._index.follow(partition, max(place, log.last), is_whole=True, total=total)
+        return True
+
+
+def _after(
+    client: Client, partition: str, reached: EntryPlace, last: EntryPlace
+) -> Iterator[Any]:
+    """Yield the raw messages of a partition after *reached*, up to *last*."""
+    import pulsar  # noqa: PLC0415 - kept beside its only use
+
+    with reader_of(client, partition, pulsar.MessageId(-1, *reached, -1)) as reader:
+        while reader.has_message_available():
+            raw = reader.read_next(_PATIENCE_MS)
+            position = Position.of(raw.message_id())
+            if EntryPlace(position.ledger, position.entry) > last:
+                return
+            yield raw
+
+
+def _indexed(raw: Any, position: Position) -> IndexedLetter:
+    try:
+        properties: dict[str, str] = raw.properties()
+    except UnicodeDecodeError:  # pulsar-client cannot read them at all
+        properties = {}
+    failure = read_envelope(properties)
+    published = raw.publish_timestamp() / 1000
+    return IndexedLetter(
+        position=position,
+        reason=(failure.reason or "")[:_TEXT],
+        error=(failure.error or "")[:_TEXT],
+        fingerprint=(failure.fingerprint or "")[:_TEXT],
+        message=short(failure.message, _PREVIEW),
+        at=published if failure.when is None else failure.when.timestamp(),
+        published=published,
+        attempt=failure.attempt,
+        redrives=redrive_count(properties),
+        key=key_of(raw),
+    )
+
+
+def _went_back(before: AckState | None, now: AckState | None) -> bool:
+    """Tell whether letters that were acknowledged are not any more: the subscription was moved."""
+    if before is None or now is None:
+        return before is not now
+    return now.mark < before.mark or any(True for _ in before.missing(now))

@@ -1,0 +1,359 @@
+"""What can be ordered from the console: the verbs of the command line, with their dry runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+import attrs
+
+from pulsar_retry.console.filtering import NAMES, Pairs, Query
+from pulsar_retry.errors import ConfigError
+from pulsar_retry.ops.audit import Act
+from pulsar_retry.policy.durations import seconds_of_text
+from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.redriving.redrive import Redrive
+from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
+from pulsar_retry.replay.seeking.report import SeekReport
+from pulsar_retry.replay.seeking.seek import seek
+from pulsar_retry.replay.snapshots.snapshot import Snapshot
+from pulsar_retry.replay.subscription import Subscription
+from pulsar_retry.replay.waiting.report import WaitingReport
+from pulsar_retry.replay.waiting.waiting import WaitingLetters
+from pulsar_retry.wire.archive import ArchiveNote
+from pulsar_retry.wire.letter_topics import kind_of
+from pulsar_retry.wire.names import TopicName
+
+Verb = Literal["redrive", "archive", "discard", "restore", "cancel", "expedite", "seek"]
+#: What happens to the letters, for each verb.
+DONE: dict[str, str] = {
+    "redrive": "redriven",
+    "archive": "archived",
+    "discard": "discarded",
+    "restore": "restored",
+    "cancel": "cancelled",
+    "expedite": "made due",
+    "seek": "to be delivered again",
+}
+_TO = ("retry", "origin")
+_NEEDS_CHOICE = frozenset({"archive", "discard", "restore", "cancel", "expedite"})
+_WAITING = frozenset({"cancel", "expedite"})
+_SNAPSHOT = "snapshot:"
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """The result of an order so far.
+
+    Attributes:
+        done: How many letters, including those of earlier runs of the same order.
+        at_least: Whether there may be more: an earlier run was killed.
+        resumed: Whether it has continued an earlier run.
+        failed_again: How many of the redriven letters are dead again.
+        left: How many letters stay, with the reason in words.
+        targets: How many letters went to each topic.
+        stopped: Why it ended early, in words.
+        is_cancelled: Whether it was cancelled.
+        is_complete: Whether nothing is left that was meant.
+        notes: More about the result, in words.
+        groups: For a dry run: which letters, as groups.
+        job: The id that the letters and the audit log have.
+    """
+
+    done: int = 0
+    at_least: bool = False
+    resumed: bool = False
+    failed_again: int = 0
+    left: Mapping[str, int] = attrs.field(factory=dict)
+    targets: Mapping[str, int] = attrs.field(factory=dict)
+    stopped: str = ""
+    is_cancelled: bool = False
+    is_complete: bool = True
+    notes: Sequence[str] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
+    job: str = ""
+
+    @classmethod
+    def of(cls, done: Redriven) -> Outcome:
+        """Return the outcome of a redrive, of archiving or of restoring."""
+        return cls(
+            done=done.redriven,
+            at_least=done.at_least,
+            resumed=done.resumed,
+            failed_again=done.failed_again,
+            left={STAYS.get(why, why): count for why, count in done.left.items()},
+            targets=dict(done.targets),
+            stopped=STOPPED.get(done.stopped or "", ""),
+            is_cancelled=done.stopped == "cancelled",
+            is_complete=done.dry_run or done.is_complete,
+            notes=done.problems,
+            groups=[each.facts() for each in done.groups],
+            job=done.job,
+        )
+
+    @classmethod
+    def of_waiting(cls, done: WaitingReport) -> Outcome:
+        """Return the outcome of a cancellation, or of letters that were made due."""
+        notes = list(done.warnings)
+        if done.due and done.dry_run:
+            notes.append(f"{done.due} of them are due: a consumer may have them already")
+        if done.handled:
+            notes.append(f"{done.handled} others were handled in the meantime")
+        if done.moved:
+            notes.append(f"{done.moved} others were published again, with the rest of their delay")
+        return cls(
+            done=done.count,
+            left={"not meant": done.left} if done.left else {},
+            targets={done.archive: done.count} if done.archive else {},
+            notes=notes,
+            groups=[each.facts() for each in done.groups],
+            job=done.job,
+        )
+
+    @classmethod
+    def of_seek(cls, done: SeekReport) -> Outcome:
+        """Return the outcome of a seek."""
+        facts = done.facts()
+        notes = [
+            f"{done.purged} messages are purged",
+            f"{done.backlog_after} are to be delivered in all (a batch counts as one)",
+            *(f"{count} letters are {name}" for name, count in facts["letters"].items() if count),
+            *done.warnings,
+        ]
+        return cls(done=done.replayed, notes=notes)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON-compatible values."""
+        return attrs.asdict(self)
+
+
+Tell = Callable[[Outcome], None]
+
+
+class Work(Protocol):
+    """An order that can be carried out."""
+
+    #: Whether it can be cancelled once it runs.
+    can_cancel: bool
+
+    def run(self, tell: Tell) -> Outcome:
+        """Carry it out, and return the result. *tell* gets the state so far."""
+        ...
+
+    def cancel(self) -> None:
+        """Settle the letters in flight, and end."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class Order:
+    """The fields of a form, as they were typed; an empty field is not set.
+
+    Attributes:
+        verb: What to do.
+        source: The full name of the topic.
+        query: Which letters.
+        to: For a redrive: ``retry`` or ``origin``. For a seek: where to.
+        limit: How many letters at most.
+        rate: Messages per second.
+        why: The reason, for the audit log.
+        dlq_subscription: The subscription of the topic through which letters are taken.
+        subscription: The subscription that is moved, or whose letters wait.
+        any_topic: Accept a topic that does not have the name of a dead-letter topic.
+        everything: All letters, without a filter.
+    """
+
+    verb: str = "redrive"
+    source: str
+    query: Query = attrs.field(factory=Query)
+    to: str = ""
+    limit: str = ""
+    rate: str = ""
+    why: str = ""
+    dlq_subscription: str = ""
+    subscription: str = ""
+    any_topic: str = ""
+    everything: str = ""
+
+    @classmethod
+    def of(cls, pairs: Pairs, source: str) -> Order:
+        """Read the fields of a form, or of a URL; other fields are ignored."""
+        pairs = list(pairs)
+        names = {each.name for each in attrs.fields(cls)} - {"source", "query"}
+        plain = {name: text.strip() for name, text in pairs if name in names}
+        typed = " ".join(text for name, text in pairs if name == "filter")
+        query = Query.typed(typed).with_([each for each in pairs if each[0] in NAMES])
+        return cls(source=source, query=query, **plain)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return the fields for a URL or a hidden form."""
+        plain = attrs.asdict(self, filter=attrs.filters.exclude("query", "source"), recurse=False)
+        return [("name", self.source), *self.query.pairs, *((n, t) for n, t in plain.items() if t)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the order as JSON-compatible values."""
+        return {"source": self.source, "pairs": [list(each) for each in self.pairs()]}
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Order:
+        """Read what `facts` has returned."""
+        pairs = [(name, text) for name, text in facts["pairs"]]
+        return cls.of(pairs, facts["source"])
+
+    def given(self) -> dict[str, Any]:
+        """Return the arguments for the audit log."""
+        plain = ("to", "limit", "rate", "dlq_subscription", "subscription", "everything")
+        found = {name: getattr(self, name) for name in plain if getattr(self, name)}
+        return found | {name: self.query.values(name) for name, _ in self.query.pairs}
+
+    def command(self) -> str:
+        """Return the command that does the same."""
+        options = self.query.options()
+        more = [
+            f"--{name.replace('_', '-')} {text}"
+            for name in ("limit", "rate", "dlq_subscription", "subscription")
+            if (text := getattr(self, name)) and not (name == "subscription" and self.verb == "seek")
+        ]
+        more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
+        more += ["--any-topic"] if self.any_topic else []
+        more += ["--all"] if self.everything else []
+        group = "retry" if self.verb in _WAITING or kind_of(self.source) == "retry" else "dlq"
+        name = TopicName.parse(self.source)
+        shown = str(name) if (name.tenant, name.namespace) != ("public", "default") else name.local
+        if self.verb == "seek":
+            return f"pulsar-retry seek {shown} {self.subscription} --to {self.to}"
+        verb = "pulsar-retry redrive" if self.verb == "redrive" else f"pulsar-retry {group} {self.verb}"
+        return " ".join([f"{verb} {shown}", *filter(None, [options]), *more])
+
+    def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> Work:
+        """Return the work of this order; nothing is opened.
+
+        Raises:
+            ConfigError: a field is invalid.
+        """
+        if self.verb not in DONE:
+            raise ConfigError.bad("verb", self.verb, ", ".join(DONE))
+        where = self.query.where()
+        if self.verb in _NEEDS_CHOICE and where.takes_all and not self.everything:
+            raise ConfigError("filter: expected a filter, or a tick at “all letters of the topic”")
+        limit, rate = _number("limit", self.limit, int), _number("rate", self.rate, float)
+        kind = kind_of(self.source)
+        if self.verb == "seek":
+            return _Seeking(self, cluster, dry_run=dry_run)
+        if self.verb in _WAITING:
+            if kind != "retry":
+                raise ConfigError.bad("topic", self.source, "a retry topic")
+            letters = WaitingLetters(
+                cluster,
+                self.source,
+                subscription=self.subscription or None,
+                where=where,
+                limit=limit,
+            )
+            return _Waiting(letters, self.verb, _note("cancelled", act), dry_run=dry_run)
+        options: dict[str, Any] = {
+            "cluster": cluster,
+            "where": where,
+            "limit": limit,
+            "rate": rate,
+            "dry_run": dry_run,
+            "job_key": self._job_key(),
+        }
+        if self.verb == "restore":
+            return _Moving(Restoring(self.source, **options))
+        if kind == "retry":
+            raise ConfigError.bad("topic", self.source, "a dead-letter topic")
+        options |= {
+            "dlq_subscription": self.dlq_subscription or None,
+            "any_topic": bool(self.any_topic),
+        }
+        if self.verb == "redrive":
+            if self.to not in {"", *_TO}:
+                raise ConfigError.bad("to", self.to, " or ".join(_TO))
+            return _Moving(Redrive(self.source, self.to or "retry", **options))
+        archived: Any = "archived" if self.verb == "archive" else "discarded"
+        return _Moving(Archiving(self.source, _note(archived, act), **options))
+
+    def _job_key(self) -> str:
+        """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
+        return json.dumps([each for each in self.pairs() if each[0] not in {"rate", "why"}])
+
+
+def _note(archived_as: Any, act: Act) -> ArchiveNote:
+    return ArchiveNote(
+        archived_as=archived_as, by=act.by, at=datetime.now(UTC), why=act.why, job=act.job
+    )
+
+
+def _number(name: str, text: str, kind: Callable[[str], float]) -> Any:
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError.bad(name, text, "a number") from None
+
+
+class _Moving:
+    """A redrive, and what is made of one."""
+
+    can_cancel = True
+
+    def __init__(self, redrive: Redrive) -> None:
+        self._redrive = redrive
+        self.cancel = redrive.cancel
+
+    def run(self, tell: Tell) -> Outcome:
+        return Outcome.of(self._redrive.run(lambda so_far: tell(Outcome.of(so_far))))
+
+
+class _Waiting:
+    """Letters that wait: they are cancelled, or made due now."""
+
+    can_cancel = False
+
+    def __init__(
+        self, letters: WaitingLetters, verb: str, note: ArchiveNote, *, dry_run: bool
+    ) -> None:
+        self._letters, self._verb, self._note, self._dry_run = letters, verb, note, dry_run
+
+    def cancel(self) -> None:
+        """Do nothing: this work cannot be cancelled."""
+
+    def run(self, tell: Tell) -> Outcome:
+        def progress(done: int, _total: int | None) -> None:
+            tell(Outcome(done=0 if self._dry_run else done))
+
+        if self._dry_run:
+            found = self._letters.look(expedites=self._verb == "expedite", tell=progress)
+        elif self._verb == "expedite":
+            found = self._letters.expedite(self._note.job, progress)
+        else:
+            found = self._letters.cancel(self._note, tell=progress)
+        return Outcome.of_waiting(found)
+
+
+class _Seeking:
+    """A subscription is moved."""
+
+    can_cancel = False
+
+    def __init__(self, order: Order, cluster: Cluster, *, dry_run: bool) -> None:
+        self._target = Subscription(cluster, order.source, order.subscription)
+        self._to, self._dry_run = order.to, dry_run
+        if not order.to:
+            raise ConfigError("to: expected a place, such as 2h, latest or snapshot:NAME")
+
+    def cancel(self) -> None:
+        """Do nothing: this work cannot be cancelled."""
+
+    def run(self, tell: Tell) -> Outcome:  # noqa: ARG002 - a seek does not say how far it is
+        where: Any = self._to
+        if where.startswith(_SNAPSHOT):
+            name = where.removeprefix(_SNAPSHOT)
+            where = Snapshot.get(self._target.cluster, self._target.topic, name)
+        grace = seconds_of_text("grace", "10s")
+        return Outcome.of_seek(seek(self._target, where, dry_run=self._dry_run, grace=grace))

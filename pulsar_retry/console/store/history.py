@@ -1,0 +1,185 @@
+"""The numbers over time: backlogs, arrivals by group, and deploy marks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from pulsar_retry.console.store.database import Database
+
+#: A time in seconds since 1970, and a number of letters.
+Sample = tuple[float, int]
+
+#: Arrivals are counted in buckets of so many seconds.
+BUCKET = 300
+#: An unchanged backlog is stored again after so many seconds.
+_REPEAT = 300.0
+_MOST_MARKS = 200
+
+
+@attrs.frozen
+class Mark:
+    """A deployment.
+
+    Attributes:
+        at: When, in seconds since 1970.
+        name: Its name, such as a version.
+    """
+
+    at: float
+    name: str
+
+
+@attrs.frozen(kw_only=True)
+class Arrived:
+    """The letters of one group that arrived in some time.
+
+    Attributes:
+        topic: The topic.
+        reason: The reason; empty if there is none.
+        error: The class of the error.
+        fingerprint: The fingerprint.
+        message: The text of one error.
+        first_seen: When the first of them died.
+        count: How many arrived.
+    """
+
+    topic: str
+    reason: str
+    error: str
+    fingerprint: str
+    message: str
+    first_seen: float
+    count: int
+
+    @property
+    def where(self) -> dict[str, str]:
+        """The filter that selects the group."""
+        found = {"reason": self.reason, "error": self.error, "fingerprint": self.fingerprint}
+        return {name: text for name, text in found.items() if text}
+
+
+class History:
+    """Backlogs, arrivals and marks. Thread-safe."""
+
+    def __init__(self, database: Database, keep: float = 30 * 86_400.0) -> None:
+        """Use *database*, and keep what is younger than *keep* seconds."""
+        self._database, self._keep = database, keep
+        self._last: dict[str, Sample] = {}
+
+    # -- backlogs ---------------------------------------------------------------------------------
+
+    def add_depths(self, now: float, depths: Iterable[tuple[str, int]]) -> None:
+        """Store the backlogs of topics. One that has not changed is stored every five minutes."""
+        changed = [
+            (topic, depth)
+            for topic, depth in depths
+            if topic not in self._last
+            or self._last[topic][1] != depth
+            or now - self._last[topic][0] >= _REPEAT
+        ]
+        if not changed:
+            return
+        with self._database.writing() as writer:
+            for topic, depth in changed:
+                writer.execute("INSERT OR IGNORE INTO topics (name) VALUES (?)", (topic,))
+                writer.execute(
+                    "INSERT OR REPLACE INTO depths SELECT id, ?, ? FROM topics WHERE name = ?",
+                    (now, depth, topic),
+                )
+                self._last[topic] = (now, depth)
+
+    def depths(self, topic: str, since: float) -> list[Sample]:
+        """Return the backlogs of a topic, the oldest first."""
+        with self._database.reading() as reader:
+            rows = reader.execute(
+                "SELECT at, backlog FROM depths JOIN topics ON topics.id = topic"
+                " WHERE name = ? AND at >= ? ORDER BY at",
+                (topic, since),
+            )
+            return [(at, backlog) for at, backlog in rows]
+
+    # -- arrivals ---------------------------------------------------------------------------------
+
+    def arrivals(
+        self, topics: Sequence[str], since: float, until: float, bars: int, group: int | None = None
+    ) -> list[int]:
+        """Return how many letters died in each of *bars* equal parts of a time.
+
+        Args:
+            topics: The topics; letters of others are not counted.
+            since: The start, in seconds since 1970.
+            until: The end.
+            bars: The number of parts.
+            group: Only the letters of this group.
+        """
+        width = max(BUCKET, (until - since) / bars)
+        found = [0] * bars
+        only = "" if group is None else " AND grp = ?"
+        with self._database.reading() as reader:
+            rows = reader.execute(
+                "SELECT arrivals.bucket, sum(arrivals.count) FROM arrivals"
+                " JOIN groups ON groups.id = grp JOIN topics ON topics.id = groups.topic"
+                f" WHERE bucket >= ? AND bucket < ? AND name IN ({_marks(topics)}){only}"
+                " GROUP BY bucket",
+                (since // BUCKET * BUCKET, until, *topics, *([] if group is None else [group])),
+            )
+            for bucket, count in rows:
+                found[min(bars - 1, max(0, int((bucket - since) // width)))] += count
+        return found
+
+    def top(self, topics: Sequence[str], since: float, until: float, most: int) -> list[Arrived]:
+        """Return the groups with the most arrivals in a time."""
+        with self._database.reading() as reader:
+            rows = reader.execute(
+                "SELECT topics.name AS topic, reason, error, fingerprint, message, first_seen,"
+                " sum(arrivals.count) AS count FROM arrivals"
+                " JOIN groups ON groups.id = grp JOIN topics ON topics.id = groups.topic"
+                f" WHERE bucket >= ? AND bucket < ? AND name IN ({_marks(topics)})"
+                " GROUP BY grp ORDER BY count DESC, grp LIMIT ?",
+                (since // BUCKET * BUCKET, until, *topics, most),
+            )
+            return [Arrived(**dict(each)) for each in rows]
+
+    # -- marks ------------------------------------------------------------------------------------
+
+    def mark(self, name: str, at: float | None = None) -> Mark:
+        """Store a deployment, by default of now."""
+        mark = Mark(time.time() if at is None else at, name)
+        with self._database.writing() as writer:
+            writer.execute("INSERT INTO marks (at, name) VALUES (?, ?)", (mark.at, mark.name))
+            writer.execute(
+                "DELETE FROM marks WHERE id NOT IN (SELECT id FROM marks ORDER BY at DESC LIMIT ?)",
+                (_MOST_MARKS,),
+            )
+        return mark
+
+    def marks(self, since: float = 0.0) -> list[Mark]:
+        """Return the deployments, the latest first."""
+        with self._database.reading() as reader:
+            rows = reader.execute(
+                "SELECT at, name FROM marks WHERE at >= ? ORDER BY at DESC", (since,)
+            )
+            return [Mark(**dict(each)) for each in rows]
+
+    # -- keeping ----------------------------------------------------------------------------------
+
+    def forget(self, now: float) -> None:
+        """Delete what is too old."""
+        until = now - self._keep
+        with self._database.writing() as writer:
+            writer.execute("DELETE FROM depths WHERE at < ?", (until,))
+            writer.execute("DELETE FROM arrivals WHERE bucket < ?", (until,))
+            writer.execute(
+                "DELETE FROM groups WHERE first_seen < ? AND id NOT IN (SELECT grp FROM arrivals)"
+                " AND id NOT IN (SELECT grp FROM letters)",
+                (until,),
+            )
+
+
+def _marks(values: Sequence[Any]) -> str:
+    """Return placeholders for SQL."""
+    return ",".join("?" * len(values)) or "NULL"
