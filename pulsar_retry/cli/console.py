@@ -6,12 +6,14 @@ import contextlib
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pulsar_retry._extras import need
 from pulsar_retry.cli._common.cluster import CONNECTION, cluster_options, json_option
 from pulsar_retry.errors import ConfigError, PulsarRetryError
+from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["command"]
@@ -47,7 +49,46 @@ Examples:
 @click.option(
     "--access-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file with the token for logging in. Required if other machines can reach the console.",
+    help="A file with the token of operators. Required if other machines can reach the console, "
+    "unless there is --oidc-issuer.",
+)
+@click.option(
+    "--viewer-token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file with the token of viewers, who may change nothing.",
+)
+@click.option(
+    "--oidc-issuer",
+    metavar="URL",
+    help="The OpenID Connect provider where users log in. Register the console there with the "
+    "redirect URI https://HOST/login/oidc/callback.",
+)
+@click.option("--oidc-client-id", metavar="ID", help="The console's client id there.")
+@click.option(
+    "--oidc-client-secret-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file with the console's secret there.  [default: none, a public client]",
+)
+@click.option(
+    "--oidc-claim",
+    default="groups",
+    show_default=True,
+    metavar="NAME",
+    help="The claim that decides about roles, such as groups or email.",
+)
+@click.option(
+    "--oidc-operator",
+    "oidc_operators",
+    multiple=True,
+    metavar="VALUE",
+    help="A value of the claim that operators have. Repeatable.",
+)
+@click.option(
+    "--oidc-viewer",
+    "oidc_viewers",
+    multiple=True,
+    metavar="VALUE",
+    help="A value that viewers have; * for everybody who can log in. Repeatable.",
 )
 @click.option(
     "--allow-host",
@@ -64,6 +105,21 @@ Examples:
     metavar="SECONDS",
     help="How often to ask the broker for the number of waiting letters.",
 )
+@click.option(
+    "--store",
+    metavar="FILE",
+    help="The file with what the console remembers: an index of letters without payloads, depths, "
+    "jobs, actions. :memory: remembers nothing.  [default: a file for each cluster in "
+    "~/.local/state/pulsar-retry]",
+)
+@click.option(
+    "--keep",
+    default="30d",
+    show_default=True,
+    metavar="DURATION",
+    help="How long depths and arrivals are remembered.",
+)
+@click.option("--no-audit", is_flag=True, help="Do not write the audit log of the namespace.")
 @json_option
 @cluster_options
 def command(
@@ -73,45 +129,86 @@ def command(
     host: str,
     port: int,
     access_token_file: Path | None,
+    viewer_token_file: Path | None,
     allow_hosts: tuple[str, ...],
     every: float,
+    store: str | None,
+    keep: str,
+    no_audit: bool,
     as_json: bool,
+    **oidc: Any,
 ) -> None:
-    """Serve a page that shows dead-letter and retry topics, their letters, and why they are dead.
+    """Serve pages that show dead-letter and retry topics, their letters, and why they are dead.
 
-    It can also redrive letters, after a dry run and a confirmation. Reading consumes nothing.
-    Ctrl-C ends the console. A redrive that is running then settles its letters in flight; to
-    continue it, request the same redrive again.
+    From them, letters are redriven, archived, discarded, cancelled or made due, after a dry run and
+    a confirmation. Reading consumes nothing. Ctrl-C ends the console. A job that is running then
+    settles its letters in flight; it can be resumed when the console runs again.
     """
     try:
-        need("console", "the console", "starlette", "jinja2", "uvicorn")
+        need("console", "the console", "authlib", "jinja2", "requests", "starlette", "uvicorn")
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
-    from pulsar_retry.console.access import Access  # noqa: PLC0415 - an extra
-    from pulsar_retry.console.app import Console  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.depth import Depths  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.desk import LetterBrowser  # noqa: PLC0415 - likewise
-    from pulsar_retry.console.jobs import Jobs  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.login.access import Access  # noqa: PLC0415 - an extra
+    from pulsar_retry.console.making import Options, opened  # noqa: PLC0415 - likewise
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
-    access = Access(host, token=_token(access_token_file), allow_hosts=allow_hosts)
-    desk = LetterBrowser(cluster, namespaces)
-    console = Console(desk, Jobs(cluster), Depths(desk.topics, desk.namespaces, every), access)
-    # `kill` and service managers must stop it as cleanly as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
-        serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
+    access = Access(
+        host,
+        token=_secret("access_token_file", access_token_file),
+        viewer_token=_secret("viewer_token_file", viewer_token_file),
+        allow_hosts=allow_hosts,
+        by_oidc=oidc["oidc_issuer"] is not None,
+    )
+    options = Options(
+        namespaces=namespaces,
+        every=every,
+        store=store,
+        keep=seconds_of_text("--keep", keep),
+        audits=not no_audit,
+    )
+    with opened(cluster, access, options, login=_login(**oidc)) as console:
+        # `kill` and service managers must stop it as cleanly as Ctrl-C does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            serve_console(console, host, port, lambda url: _ready(url, as_json=as_json))
 
 
-def _token(path: Path | None) -> str | None:
+def _login(
+    *,
+    oidc_issuer: str | None,
+    oidc_client_id: str | None,
+    oidc_client_secret_file: Path | None,
+    oidc_claim: str,
+    oidc_operators: tuple[str, ...],
+    oidc_viewers: tuple[str, ...],
+) -> Any:
+    if oidc_issuer is None:
+        return None
+    if not oidc_client_id:
+        raise ConfigError("oidc_client_id: expected the console's client id at the provider")
+    from pulsar_retry.console.login.oidc import OidcLogin, OidcSettings  # noqa: PLC0415 - an extra
+
+    return OidcLogin(
+        OidcSettings(
+            issuer=oidc_issuer,
+            client_id=oidc_client_id,
+            client_secret=_secret("oidc_client_secret_file", oidc_client_secret_file),
+            claim=oidc_claim,
+            operators=oidc_operators,
+            viewers=oidc_viewers,
+        )
+    )
+
+
+def _secret(name: str, path: Path | None) -> str | None:
     if path is None:
         return None
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        accepted = "a file that holds a token"
+        accepted = "a file that holds a secret"
         named = f"{path} ({type(error).__name__})"
-        raise ConfigError.bad("access_token_file", named, accepted) from None
+        raise ConfigError.bad(name, named, accepted) from None
 
 
 def _ready(url: str, *, as_json: bool) -> None:

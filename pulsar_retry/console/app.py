@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import contextlib
+import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 import attrs
 from _pulsar import PulsarException
@@ -15,18 +15,21 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from pulsar_retry._throttle import TooManyTriesError
-from pulsar_retry.console.access import COOKIE, Access
-from pulsar_retry.console.chart import chart
-from pulsar_retry.console.depth import Depths
+from pulsar_retry.console.acting import Acting, Form
 from pulsar_retry.console.desk import LetterBrowser
-from pulsar_retry.console.gate import AccessMiddleware, address_of, retry_after
-from pulsar_retry.console.jobs import Jobs, RedriveRequest, where_of
-from pulsar_retry.console.payload import FORMS, displayed
-from pulsar_retry.console.views import FILES, Views, link
+from pulsar_retry.console.jobs import Jobs
+from pulsar_retry.console.login.access import COOKIE, Access
+from pulsar_retry.console.login.gate import AccessMiddleware, address_of, retry_after
+from pulsar_retry.console.login.oidc import CALLBACK, STATE_COOKIE, OidcError, OidcLogin
+from pulsar_retry.console.pages import Pages
+from pulsar_retry.console.store.history import History
+from pulsar_retry.console.store.records import Records
+from pulsar_retry.console.views import FILES, Views
+from pulsar_retry.console.watch import Changes, Watcher
 from pulsar_retry.errors import (
     AdminError,
     AdminForbiddenError,
@@ -35,55 +38,92 @@ from pulsar_retry.errors import (
     PulsarRetryError,
     UnreachableError,
 )
-from pulsar_retry.ops.showing import record_of
-from pulsar_retry.wire.letter_topics import kind_of
+from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["Console"]
 
 _POST = ["POST"]
 #: The limits for a form, in bytes and fields.
-_MOST, _FIELDS = 16 * 1024, 40
-_FILTER = ("reason", "error", "fingerprint", "key", "since", "until")
+_MOST, _FIELDS = 64 * 1024, 300
+#: Seconds between two looks for changes, and between two signs of life; and how many pages listen.
+_TICK, _ALIVE, _LISTENERS = 0.5, 15.0, 100
 
-_Form = dict[str, str]
-_Handler = Callable[[Request, _Form], Response]
+_Handler = Callable[[Request, Form], Response]
 
 
-@attrs.frozen
+@attrs.define(kw_only=True)
 class Console:
-    """The pages, and the objects that they use.
+    """All objects of a console, and its pages.
 
     Attributes:
+        cluster: The cluster.
         desk: Reads letters.
-        jobs: Runs redrives.
-        depths: Knows earlier backlogs.
+        jobs: Runs what was ordered.
+        history: Knows earlier numbers.
+        records: Knows what was done.
+        watcher: Watches topics.
+        changes: Knows what has changed.
         access: Decides about access.
+        oidc: Logs users in at a provider; None if there is none.
+        is_ending: Whether the server is told to end: pages stop listening then.
     """
 
+    cluster: Cluster
     desk: LetterBrowser
     jobs: Jobs
-    depths: Depths
+    history: History
+    records: Records
+    watcher: Watcher
+    changes: Changes
     access: Access
+    oidc: OidcLogin | None = None
+    is_ending: Callable[[], bool] = bool
+    _listeners: int = attrs.field(default=0, init=False)
     _views: Views = attrs.field(
-        init=False, default=attrs.Factory(lambda self: Views(self.access), takes_self=True)
+        init=False,
+        default=attrs.Factory(
+            lambda self: Views(self.access, oidc=self.oidc is not None), takes_self=True
+        ),
     )
 
     def app(self) -> Starlette:
         """Return the ASGI application."""
+        pages = Pages(
+            *(self.cluster, self.desk, self.jobs, self.history),
+            *(self.records, self.watcher, self._views),
+        )
+        acting = Acting(
+            *(self.cluster, self.desk, self.jobs, self.history),
+            *(self.records, self.changes, self._views),
+        )
         routes = [
-            Route("/", self._topics),
-            Route("/topic", self._topic),
-            Route("/letter", self._letter),
-            Route("/redrives", self._redrives),
-            Route("/redrive", self._redrive),
-            Route("/redrive/look", self._reading_form(self._start_dry_run), methods=_POST),
-            Route("/redrive/confirm", self._reading_form(self._confirm), methods=_POST),
-            Route("/redrive/cancel", self._reading_form(self._cancel), methods=_POST),
-            Route("/job", self._job),
+            Route("/", pages.overview),
+            Route("/topic", pages.topic),
+            Route("/group", pages.group),
+            Route("/letter", pages.letter),
+            Route("/payload", pages.payload),
+            Route("/export", pages.export),
+            Route("/waiting", pages.waiting),
+            Route("/jobs", pages.job_list),
+            Route("/job", pages.job),
+            Route("/audit", pages.audit),
+            Route("/tools", pages.tools),
+            Route("/explain", pages.explain),
+            Route("/act", acting.form),
+            Route("/act/look", self._reading_form(acting.look), methods=_POST),
+            Route("/act/confirm", self._reading_form(acting.confirm), methods=_POST),
+            Route("/job/cancel", self._reading_form(acting.cancel), methods=_POST),
+            Route("/job/resume", self._reading_form(acting.resume), methods=_POST),
+            Route("/marks", self._reading_form(acting.mark), methods=_POST),
+            Route("/snapshot", self._reading_form(acting.snapshot), methods=_POST),
+            Route("/events", self._events),
             Route("/login", self._login_page),
             Route("/login", self._reading_form(self._log_in), methods=_POST),
+            Route("/login/oidc", self._begin_login),
+            Route(CALLBACK, self._end_login),
             Route("/logout", self._reading_form(self._log_out), methods=_POST),
             Route("/style.css", _file("style.css", "text/css; charset=utf-8")),
+            Route("/console.js", _file("console.js", "text/javascript; charset=utf-8")),
             Route("/icon.svg", _file("icon.svg", "image/svg+xml")),
         ]
         faults = (HTTPException, PulsarRetryError, PulsarException)
@@ -96,114 +136,99 @@ class Console:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        self.depths.start()
+        self.watcher.start()
         try:
             yield
         finally:
-            self.depths.stop()
             await run_in_threadpool(self.jobs.close)
+            await run_in_threadpool(self.watcher.stop)
 
-    # -- reading ----------------------------------------------------------------------------------
+    # -- live updates -----------------------------------------------------------------------------
 
-    def _topics(self, request: Request) -> Response:
-        namespace = request.query_params.get("namespace") or self.desk.namespaces[0]
-        topics = self.desk.topics(namespace)
-        lines = {each.topic: chart(self.depths.of(each.topic), 120, 28) for each in topics}
-        return self._views.page(
-            "topics.html",
-            request,
-            namespaces=self.desk.namespaces,
-            namespace=namespace,
-            topics=topics,
-            lines=lines,
-        )
+    async def _events(self, request: Request) -> Response:
+        """Send an event whenever something that a page shows has changed (server-sent events)."""
+        if self._listeners >= _LISTENERS:
+            raise HTTPException(503, "Too many pages listen.")
+        what = request.query_params.getlist("on")[:50]
 
-    def _topic(self, request: Request) -> Response:
-        query = dict(request.query_params)
-        topic = self.desk.checked(query.get("name", ""))
-        asked = {name: query[name] for name in _FILTER if query.get(name)}
-        return self._views.page(
-            "topic.html",
-            request,
-            topic=topic,
-            kind=kind_of(topic),
-            asked=asked,
-            contents=self.desk.contents(topic, where_of(asked)),
-            line=chart(self.depths.of(topic), 720, 140),
-        )
+        async def events() -> AsyncIterator[str]:
+            self._listeners += 1
+            try:
+                known, spoke = self.changes.number(*what), time.monotonic()
+                yield "retry: 2000\n\n"
+                while not self.is_ending():
+                    await asyncio.sleep(_TICK)
+                    now = self.changes.number(*what)
+                    if now != known:
+                        known, spoke = now, time.monotonic()
+                        yield f"event: changed\ndata: {now}\n\n"
+                    elif time.monotonic() - spoke > _ALIVE:
+                        spoke = time.monotonic()
+                        yield ": alive\n\n"
+            finally:
+                self._listeners -= 1
 
-    def _letter(self, request: Request) -> Response:
-        query = request.query_params
-        topic, message_id = self.desk.checked(query.get("name", "")), query.get("id", "")
-        facts = self.desk.letter(topic, message_id)
-        payload, record = _payload(facts), record_of(facts)
-        shown = None if payload is None else displayed(payload, query.get("as"), record)
-        return self._views.page(
-            "letter.html",
-            request,
-            topic=topic,
-            facts=facts,
-            forms=FORMS,
-            payload=shown,
-        )
-
-    # -- redriving --------------------------------------------------------------------------------
-
-    def _redrives(self, request: Request) -> Response:
-        return self._views.page("redrives.html", request, jobs=self.jobs.all())
-
-    def _redrive(self, request: Request) -> Response:
-        query = dict(request.query_params)
-        topic = self.desk.checked(query.get("name", ""))
-        return self._views.page(
-            "redrive.html", request, topic=topic, wanted=RedriveRequest.of(query, topic)
-        )
-
-    def _start_dry_run(self, _request: Request, form: _Form) -> Response:
-        job = self.jobs.look(RedriveRequest.of(form, self.desk.checked(form.get("name", ""))))
-        return _to(link("/job", id=job.id))
-
-    def _confirm(self, _request: Request, form: _Form) -> Response:
-        return _to(link("/job", id=self.jobs.confirm(form.get("plan", "")).id))
-
-    def _cancel(self, _request: Request, form: _Form) -> Response:
-        job = self.jobs.get(form.get("id", ""))
-        if job is None:
-            raise HTTPException(404)
-        job.cancel()
-        return _to(link("/job", id=job.id))
-
-    def _job(self, request: Request) -> Response:
-        job = self.jobs.get(request.query_params.get("id", ""))
-        if job is None:
-            raise HTTPException(
-                404, "There is no such redrive, or the console no longer remembers it."
-            )
-        return self._views.page("job.html", request, job=job, progress=job.progress)
+        return StreamingResponse(events(), media_type="text/event-stream")
 
     # -- logging in -------------------------------------------------------------------------------
 
     def _login_page(self, request: Request) -> Response:
         return self._views.page("login.html", request, fault=None)
 
-    def _log_in(self, request: Request, form: _Form) -> Response:
+    def _log_in(self, request: Request, form: Form) -> Response:
+        address = address_of(request.scope)
         try:
-            session = self.access.log_in(form.get("token", ""), address_of(request.scope))
+            session = self.access.log_in(dict(form).get("token", ""), address)
         except TooManyTriesError as error:
             page = self._views.page("login.html", request, status=429, fault=f"There were {error}.")
             page.headers.update(retry_after(error))
             return page
         if session is None:
+            self.records.add(f"somebody from {address}", "log in", detail="wrong token")
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
-        answer = _to("/")
-        # Behind a proxy with TLS, only the browser knows the scheme.
-        secure = request.headers.get("origin", "").startswith("https:")
-        answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
+        answer = RedirectResponse("/", 303)
+        return self._with_session(request, answer, session, request.headers.get("origin", ""))
+
+    def _begin_login(self, request: Request) -> Response:
+        if self.oidc is None:
+            raise HTTPException(404)
+        # The provider compares this with what the console is registered with.
+        url, state = self.oidc.begin(f"{_scheme(request)}://{request.headers['host']}{CALLBACK}")
+        answer = RedirectResponse(url, 303)
+        # The provider's page sends the user back, so the cookie cannot be strict.
+        answer.set_cookie(STATE_COOKIE, state, 600, httponly=True, samesite="lax", path="/login")
         return answer
 
-    def _log_out(self, request: Request, _form: _Form) -> Response:
+    def _end_login(self, request: Request) -> Response:
+        if self.oidc is None:
+            raise HTTPException(404)
+        state = request.query_params.get("state", "")
+        address = address_of(request.scope)
+        try:
+            user = self.oidc.end(str(request.url), state, request.cookies.get(STATE_COOKIE))
+        except OidcError as error:
+            self.records.add(f"somebody from {address}", "log in", detail=str(error)[:300])
+            return self._views.page("login.html", request, status=403, fault=str(error))
+        # A page of ours that leads on: after a redirect from elsewhere, the browser would not send
+        # a strict cookie.
+        answer = self._views.page("welcome.html", request)
+        answer.delete_cookie(STATE_COOKIE, path="/login")
+        return self._with_session(request, answer, self.access.admit(user), _scheme(request))
+
+    def _with_session(
+        self, request: Request, answer: Response, session: str, origin: str
+    ) -> Response:
+        # Behind a proxy with TLS, only the browser knows the scheme.
+        secure = origin.startswith("https")
+        answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
+        user = self.access.user(session, None)
+        if user is not None:
+            self.records.add(user.name, "log in", detail=user.role)
+        return answer
+
+    def _log_out(self, request: Request, _form: Form) -> Response:
         self.access.log_out(request.cookies.get(COOKIE))
-        answer = _to("/login")
+        answer = RedirectResponse("/login", 303)
         answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return answer
 
@@ -214,7 +239,8 @@ class Console:
 
         async def take(request: Request) -> Response:
             form = await _form(request)
-            if not self.access.is_our_form(form.get("form_token", "")):
+            by_token = request.scope.get("by_token")
+            if not by_token and not self.access.is_our_form(dict(form).get("form_token", "")):
                 raise HTTPException(
                     403,
                     "This form does not come from this console, or is older than its last start.",
@@ -228,24 +254,28 @@ class Console:
         return self._views.page("fault.html", request, status=status, text=text, code=status)
 
 
-async def _form(request: Request) -> _Form:
+def _scheme(request: Request) -> str:
+    """Return the scheme that the browser uses: behind a proxy, as the proxy says."""
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip()
+    return forwarded if forwarded in {"http", "https"} else request.url.scheme
+
+
+async def _form(request: Request) -> Form:
     body = b""
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST:
             raise HTTPException(413, "The form is too long.")
     try:
-        pairs = urllib.parse.parse_qsl(
-            body.decode(), keep_blank_values=True, max_num_fields=_FIELDS
-        )
+        return urllib.parse.parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS)
     except ValueError:
         raise HTTPException(400, "This is not a valid form.") from None
-    return dict(pairs)
 
 
 #: The status of each kind of error; subclasses come before their base classes.
 _STATUS = (
     (ConfigError, 400),
+    (OidcError, 502),
     (AdminForbiddenError, 403),
     (AdminNotFoundError, 404),
     (AdminError, 502),
@@ -262,19 +292,6 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
         if isinstance(error, kind):
             return status, str(error)
     return 502, f"The broker was not reached, or refused the request: {error}"
-
-
-def _payload(facts: dict[str, Any]) -> bytes | None:
-    """Return the payload from `facts_of`; None for a null value."""
-    if "payload" in facts:
-        return str(facts["payload"]).encode()
-    if "payload_base64" in facts:
-        return base64.b64decode(facts["payload_base64"])
-    return None
-
-
-def _to(address: str) -> RedirectResponse:
-    return RedirectResponse(address, 303)
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Response]:

@@ -52,3 +52,59 @@ def chart(samples: Sequence[Sample], width: int, height: int) -> Chart | None:
         points.append(f"{x:.1f},{y:.1f}")
         before = y
     return Chart(" ".join(points), width, height, min(depths), max(depths), seconds)
+
+
+@attrs.frozen
+class Bar:
+    """One bar, in a drawing whose height is 100.
+
+    Attributes:
+        x: Its left edge.
+        y: Its top.
+        width: Its width.
+        height: Its height.
+        count: The number that it stands for.
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    count: int
+
+
+@attrs.frozen
+class Bars:
+    """Numbers over time as bars.
+
+    Attributes:
+        bars: The bars, the oldest first.
+        width: The width of the drawing.
+        top: The number that the full height stands for.
+        total: The sum of the numbers.
+        marks: The places of events, with their names.
+    """
+
+    bars: tuple[Bar, ...]
+    width: int
+    top: int
+    total: int
+    marks: tuple[tuple[float, str], ...] = ()
+
+
+def bars(counts: Sequence[int], width: int, marks: Sequence[tuple[float, str]] = ()) -> Bars:
+    """Return bars for *counts*.
+
+    Args:
+        counts: The numbers, the oldest first.
+        width: The width of the drawing; its height is 100.
+        marks: Events: the part of the time that has passed at each, from 0 to 1, and its name.
+    """
+    top, step = max(counts, default=0), width / max(1, len(counts))
+    drawn = []
+    for number, count in enumerate(counts):
+        # A single letter is visible beside thousands.
+        height = max(2.0, count / top * 100) if count else 0.0
+        drawn.append(Bar(number * step, 100 - height, max(1.0, step - 2), height, count))
+    placed = tuple((round(part * width, 1), name) for part, name in marks if 0 <= part <= 1)
+    return Bars(tuple(drawn), width, top, sum(counts), placed)

@@ -1,46 +1,66 @@
-"""Reads the data of the pages from the cluster, at each request. Nothing is consumed."""
+"""Reads letters for pages: from the index, and from the cluster where the index does not suffice."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
-from collections.abc import Sequence
-from itertools import islice
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from pulsar_retry.errors import ConfigError
+from pulsar_retry.admin.position import Position
+from pulsar_retry.console.indexing import Indexer, indexed, letters_after
+from pulsar_retry.console.store.letters import (
+    IndexedLetter,
+    IndexProgress,
+    LetterGroup,
+    LetterIndex,
+    knows,
+)
+from pulsar_retry.console.watch import Watcher
+from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
-from pulsar_retry.ops.overview import LetterTopic, letter_topics
-from pulsar_retry.ops.showing import failure_of, fits
+from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.showing import facts_of, fits
+from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
-from pulsar_retry.replay.redriving.report import Group, Groups
+from pulsar_retry.replay.waiting.choosing import DueTimes
 from pulsar_retry.wire.names import TopicName
 
-#: How many letters a page reads, and how many it lists.
-LOOKS_AT, _LISTS = 10_000, 50
-#: How many topics are read at a time; other requests wait.
-_READERS = 2
+#: How many letters a page lists.
+LISTED = 50
+#: Seconds that a page waits for the index, if it has the topic and if not; for a search; and how
+#: many topics are read at a time.
+_FRESH, _FIRST, _SEARCH, _READERS = 0.15, 2.0, 2.5, 2
+#: How many waiting letters a page reads.
+_MOST_WAITING = 10_000
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class Contents:
     """The letters of a topic, for a page.
 
     Attributes:
-        groups: Its letters by reason and place, the largest group first.
-        letters: The first of them, in the form of `facts_of`.
-        count: How many match.
-        looked_at: How many were read.
-        has_more: Whether there are more letters that were not read.
+        groups: Its letters by reason, error and fingerprint; empty for a search.
+        letters: The letters of this page.
+        count: How many match; None if that is not known.
+        progress: How much of the topic is in the index.
+        searched: For a search: how many letters were read for this page.
+        before: The cursor of the page before; None if there is none.
+        after: The cursor of the next page; None if there is none.
     """
 
-    groups: tuple[Group, ...]
-    letters: list[dict[str, Any]]
-    count: int
-    looked_at: int
-    has_more: bool
+    groups: Sequence[LetterGroup]
+    letters: Sequence[IndexedLetter]
+    count: int | None
+    progress: IndexProgress
+    searched: int | None = None
+    before: str | None = None
+    after: str | None = None
 
 
 class LetterBrowser:
@@ -50,27 +70,29 @@ class LetterBrowser:
         namespaces: The namespaces.
     """
 
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespaces: Sequence[str],
+        watcher: Watcher,
+        index: LetterIndex,
+        indexer: Indexer,
+    ) -> None:
         """Prepare; nothing is opened.
 
         Args:
             cluster: The cluster.
             namespaces: The namespaces, as ``tenant/namespace``.
-
-        Raises:
-            ConfigError: there is no namespace, or one has another form.
+            watcher: Knows the topics.
+            index: Knows the letters.
+            indexer: Has open clients.
         """
-        for each in namespaces:
-            parts = each.split("/")
-            if len(parts) != 2 or not all(parts):  # noqa: PLR2004 - tenant and namespace
-                raise ConfigError.bad("namespace", each, "tenant/namespace")
-        if not namespaces:
-            raise ConfigError("namespace: expected at least one")
-        self._cluster = cluster
-        self.namespaces = tuple(dict.fromkeys(namespaces))
+        self.namespaces = tuple(namespaces)
+        self._cluster, self._watcher = cluster, watcher
+        self._index, self._indexer = index, indexer
         self._readers = threading.BoundedSemaphore(_READERS)
 
-    def topics(self, namespace: str) -> list[LetterTopic]:
+    def topics(self, namespace: str) -> Sequence[LetterTopic]:
         """Return the retry and dead-letter topics of a namespace.
 
         Raises:
@@ -78,8 +100,7 @@ class LetterBrowser:
         """
         if namespace not in self.namespaces:
             raise ConfigError.bad("namespace", namespace, f"one of {', '.join(self.namespaces)}")
-        with self._cluster.admin() as admin:
-            return letter_topics(admin, namespace)
+        return self._watcher.topics(namespace)
 
     def checked(self, topic: str) -> str:
         """Return the full name of a topic.
@@ -93,21 +114,66 @@ class LetterBrowser:
             raise ConfigError.bad("topic", topic, accepted)
         return str(name)
 
-    def contents(self, topic: str, where: Filter) -> Contents:
-        """Return the letters of a topic, within the limits of a page."""
-        groups, count, number = Groups(), 0, 0
-        letters: list[dict[str, Any]] = []
-        with self._readers, look_into(self._cluster, self.checked(topic), None) as found:
-            reading = found.letters()
-            for number, each in enumerate(islice(reading, LOOKS_AT), 1):  # noqa: B007 - the last
-                if not fits(where, each):
-                    continue
-                count += 1
-                groups.add(failure_of(each), str(each.position))
-                if len(letters) < _LISTS:
-                    letters.append(found.facts(each))
-            has_more = number == LOOKS_AT and next(reading, None) is not None
-        return Contents(groups.all(), letters, count, number, has_more)
+    def contents(
+        self, topic: str, where: Filter, *, after: str | None = None, before: str | None = None
+    ) -> Contents:
+        """Return the letters of a topic for one page.
+
+        Args:
+            topic: The full name of the topic.
+            where: Which letters.
+            after: A message id: the page begins after it.
+            before: A message id: the page ends before it.
+        """
+        self.refresh(topic)
+        edges = [None if each is None else Position.parse(each) for each in (after, before)]
+        if not knows(where):
+            return self._searched(topic, where, edges[0])
+        found = self._index.page(topic, where, most=LISTED + 1, after=edges[0], before=edges[1])
+        is_back = edges[0] is None and edges[1] is not None
+        has_more = len(found) > LISTED
+        shown = found[-LISTED:] if is_back else found[:LISTED]
+        has_before = edges[0] is not None or (is_back and has_more)
+        has_after = (is_back and bool(shown)) or (not is_back and has_more)
+        return Contents(
+            groups=self._index.groups(topic, where),
+            letters=shown,
+            count=self._index.count(topic, where),
+            progress=self._indexer.progress(topic),
+            before=shown[0].id if has_before and shown else None,
+            after=shown[-1].id if has_after else None,
+        )
+
+    def refresh(self, topic: str) -> None:
+        """Let the index follow a topic, and wait a moment for it.
+
+        Raises:
+            PulsarRetryError: the topic does not exist.
+        """
+        progress = self._indexer.progress(topic)
+        try:
+            self._watcher.refresh(topic, _FIRST if progress.age is None else _FRESH)
+        except AdminNotFoundError:
+            raise PulsarRetryError(f"there is no topic {topic}") from None
+
+    def count(self, topic: str, where: Filter) -> int | None:
+        """Return how many letters match; None if the index cannot tell."""
+        return self._index.count(topic, where) if knows(where) else None
+
+    def group(self, topic: str, where: Filter) -> LetterGroup | None:
+        """Return the largest group that matches; None if there is none."""
+        return next(iter(self._index.groups(topic, where)), None)
+
+    def neighbours(
+        self, topic: str, where: Filter, message_id: str
+    ) -> tuple[str | None, str | None]:
+        """Return the ids of the letters before and after one, among those that match."""
+        if not knows(where):
+            return None, None
+        at = Position.parse(message_id)
+        before = self._index.page(topic, where, most=1, before=at)
+        after = self._index.page(topic, where, most=1, after=at)
+        return (before[0].id if before else None), (after[0].id if after else None)
 
     def letter(self, topic: str, message_id: str) -> dict[str, Any]:
         """Return one letter in the form of `facts_of`.
@@ -116,5 +182,45 @@ class LetterBrowser:
             ConfigError: *message_id* is not a message id.
             PulsarRetryError: there is no such letter.
         """
-        with look_into(self._cluster, self.checked(topic), None) as found:
-            return found.facts(found.letter(message_id))
+        with look_into(self._cluster, topic, None) as found:
+            return facts_of(found.letter(message_id))
+
+    def waiting(self, topic: str, where: Filter) -> Waiting:
+        """Return the letters of a retry topic that wait for their delay."""
+        admin, client = self._indexer.clients()
+        with self._readers:
+            reading = letters_after(client, admin, topic, None)
+            limited = (each for each, _ in zip(reading, range(_MOST_WAITING), strict=False))
+            return survey_waiting(limited, where, DueTimes(), LISTED)
+
+    def exported(self, topic: str, where: Filter) -> Iterator[str]:
+        """Yield the letters that match as lines of JSON, with their payloads."""
+        with self._readers, look_into(self._cluster, topic, None) as found:
+            for each in found.letters():
+                if fits(where, each):
+                    yield json.dumps(facts_of(each), ensure_ascii=False) + "\n"
+
+    def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
+        """Read letters until a page is full, or for a moment."""
+        admin, client = self._indexer.clients()
+        give_up = time.monotonic() + _SEARCH
+        letters: list[IndexedLetter] = []
+        last, number, ended = after, 0, True
+        with self._readers:
+            reading = letters_after(client, admin, topic, after)
+            with contextlib.closing(reading):
+                for number, each in enumerate(reading, 1):
+                    if fits(where, each):
+                        letters.append(indexed(each.raw, each.position))
+                    last = each.position
+                    if len(letters) == LISTED or time.monotonic() > give_up:
+                        ended = False
+                        break
+        return Contents(
+            groups=(),
+            letters=letters,
+            count=None,
+            progress=self._indexer.progress(topic),
+            searched=number,
+            after=None if ended or last is None else str(last),
+        )

@@ -63,7 +63,9 @@ class Query:
         try:
             words = shlex.split(text)
         except ValueError:
-            raise ConfigError.bad("filter", text, "words; a second quotation mark is missing") from None
+            raise ConfigError.bad(
+                "filter", text, "words; a second quotation mark is missing"
+            ) from None
         pairs = []
         for word in words:
             name, equals, value = word.partition("=")
@@ -114,7 +116,9 @@ class Query:
     def text(self) -> str:
         """Return the filter as the search bar shows it."""
         return " ".join(
-            shlex.quote(text) if name == "search" and "=" not in text else shlex.quote(f"{name}={text}")
+            shlex.quote(text)
+            if name == "search" and "=" not in text
+            else shlex.quote(f"{name}={text}")
             for name, text in self.pairs
         )
 

@@ -1,4 +1,4 @@
-"""Keeps the index of dead letters up to date, by reading what is new. Nothing is consumed."""
+"""Reads dead letters from any place on, and keeps the index of them up to date. Nothing is consumed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import pulsar
 
 from pulsar_retry.admin.client import AdminClient
 from pulsar_retry.admin.position import Position
@@ -18,7 +19,7 @@ from pulsar_retry.errors import AdminNotFoundError
 from pulsar_retry.ops.formatting import short
 from pulsar_retry.replay.ack_state import AckState, EntryPlace, Log, cursor_of
 from pulsar_retry.replay.cluster import Cluster
-from pulsar_retry.replay.reading import reader_of
+from pulsar_retry.replay.reading import LetterInPlace, reader_of
 from pulsar_retry.replay.redriving.judge import key_of
 from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_subscription
 from pulsar_retry.wire.codecs import read_envelope
@@ -40,7 +41,7 @@ class _Seen:
 
 
 class Indexer:
-    """Compares topics with the index, one at a time. Thread-safe.
+    """Compares topics with the index. Thread-safe, but a topic is compared by one thread at a time.
 
     It has one client and one REST client, which it opens when they are first needed, and again
     after an error.
@@ -77,16 +78,16 @@ class Indexer:
             AdminError: the REST API is unreachable, or refuses a request.
             pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
-        with self._busy:
-            try:
-                self._sync(topic, *self._opened())
-            except AdminNotFoundError:
-                self._index.remove(topic)
-                self._done.pop(topic, None)
-                raise
-            except BaseException:
+        try:
+            self._sync(topic, *self.clients())
+        except AdminNotFoundError:
+            self._index.remove(topic)
+            self._done.pop(topic, None)
+            raise
+        except BaseException:
+            with self._busy:
                 self._close()
-                raise
+            raise
 
     def close(self) -> None:
         """End what is running, and close the clients."""
@@ -94,13 +95,15 @@ class Indexer:
         with self._busy:
             self._close()
 
-    def _opened(self) -> tuple[AdminClient, Client]:
-        if self._clients is None:
-            stack = contextlib.ExitStack()
-            admin = stack.enter_context(self._cluster.admin())
-            client = stack.enter_context(contextlib.closing(self._cluster.client()))
-            self._open, self._clients = stack, (admin, client)
-        return self._clients
+    def clients(self) -> tuple[AdminClient, Client]:
+        """Return the open clients."""
+        with self._busy:
+            if self._clients is None:
+                stack = contextlib.ExitStack()
+                admin = stack.enter_context(self._cluster.admin())
+                client = stack.enter_context(contextlib.closing(self._cluster.client()))
+                self._open, self._clients = stack, (admin, client)
+            return self._clients
 
     def _close(self) -> None:
         stack, self._open, self._clients = self._open, None, None
@@ -181,7 +184,7 @@ class Indexer:
                 if self._ended.is_set() or count >= MOST:
                     return False
             place = at
-            letter = _indexed(raw, position)
+            letter = indexed(raw, position)
             arrived.append(letter)
             if not acks.is_acknowledged(at):
                 held.append(letter)
@@ -190,12 +193,38 @@ class Indexer:
         return True
 
 
-def _after(
-    client: Client, partition: str, reached: EntryPlace, last: EntryPlace
-) -> Iterator[Any]:
-    """Yield the raw messages of a partition after *reached*, up to *last*."""
-    import pulsar  # noqa: PLC0415 - kept beside its only use
+def letters_after(
+    client: Client, admin: AdminClient, topic: str, after: Position | None
+) -> Iterator[LetterInPlace]:
+    """Yield the letters of a topic that wait, after a place; the partitions come in turn."""
+    through = usual_subscription(durable_subscriptions(admin, topic))
+    for number, partition in enumerate(admin.topics.partition_names(topic)):
+        part = number if partition != topic else -1
+        if after is not None and part < after.partition:
+            continue
+        stats = admin.topics.internal_stats(partition)
+        log = Log.read(stats)
+        cursor = None if through is None else cursor_of(stats, through)
+        acks = None if cursor is None else AckState.read(cursor, log)
+        start = EntryPlace(log.first.ledger, log.first.entry - 1) if acks is None else acks.mark
+        here = after if after is not None and part == after.partition else None
+        if here is not None:
+            start = max(start, EntryPlace(here.ledger, here.entry - 1))
+        if start >= log.last:
+            continue
+        for raw in _after(client, partition, start, log.last):
+            position = Position.of(raw.message_id())
+            place = EntryPlace(position.ledger, position.entry)
+            is_earlier = here is not None and (*place, position.batch) <= (
+                *(here.ledger, here.entry),
+                here.batch,
+            )
+            if not is_earlier and (acks is None or not acks.is_acknowledged(place)):
+                yield LetterInPlace(raw, partition, position)
 
+
+def _after(client: Client, partition: str, reached: EntryPlace, last: EntryPlace) -> Iterator[Any]:
+    """Yield the raw messages of a partition after *reached*, up to *last*."""
     with reader_of(client, partition, pulsar.MessageId(-1, *reached, -1)) as reader:
         while reader.has_message_available():
             raw = reader.read_next(_PATIENCE_MS)
@@ -205,7 +234,8 @@ def _after(
             yield raw
 
 
-def _indexed(raw: Any, position: Position) -> IndexedLetter:
+def indexed(raw: Any, position: Position) -> IndexedLetter:
+    """Return what the index has of a raw message."""
     try:
         properties: dict[str, str] = raw.properties()
     except UnicodeDecodeError:  # pulsar-client cannot read them at all

@@ -18,9 +18,7 @@ from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
 
 #: ``interrupted``: the console was killed while the job was running.
-State = Literal[
-    "running", "cancelling", "done", "incomplete", "cancelled", "failed", "interrupted"
-]
+State = Literal["running", "cancelling", "done", "incomplete", "cancelled", "failed", "interrupted"]
 RUNNING = frozenset({"running", "cancelling"})
 RESUMABLE = frozenset({"cancelled", "failed", "incomplete", "interrupted"})
 
@@ -195,7 +193,9 @@ class Jobs:
         """Return the jobs, the latest first, without the dry runs."""
         found = [Job.read(each) for each in self._records.jobs(most=most, before=before)]
         with self._lock:
-            return [self._running[each.id].job if each.id in self._running else each for each in found]
+            return [
+                self._running[each.id].job if each.id in self._running else each for each in found
+            ]
 
     def close(self) -> None:
         """Cancel the running jobs, and wait until they have settled their letters."""
@@ -225,9 +225,7 @@ class Jobs:
         self, order: Order, by: str, *, dry_run: bool, total: int | None, plan: str = ""
     ) -> Job:
         target = f"{order.source} {order.subscription}".strip()
-        act = Act(
-            verb=order.verb, target=target, by=by, why=order.why or None, given=order.given()
-        )
+        act = Act(verb=order.verb, target=target, by=by, why=order.why or None, given=order.given())
         work = order.work(self._cluster, act, dry_run=dry_run)
         if len(self._running) >= _AT_ONCE:
             raise ConfigError(f"{_AT_ONCE} jobs are running: wait until one ends")

@@ -215,7 +215,8 @@ class Order:
         more = [
             f"--{name.replace('_', '-')} {text}"
             for name in ("limit", "rate", "dlq_subscription", "subscription")
-            if (text := getattr(self, name)) and not (name == "subscription" and self.verb == "seek")
+            if (text := getattr(self, name))
+            and not (name == "subscription" and self.verb == "seek")
         ]
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
@@ -225,7 +226,11 @@ class Order:
         shown = str(name) if (name.tenant, name.namespace) != ("public", "default") else name.local
         if self.verb == "seek":
             return f"pulsar-retry seek {shown} {self.subscription} --to {self.to}"
-        verb = "pulsar-retry redrive" if self.verb == "redrive" else f"pulsar-retry {group} {self.verb}"
+        verb = (
+            "pulsar-retry redrive"
+            if self.verb == "redrive"
+            else f"pulsar-retry {group} {self.verb}"
+        )
         return " ".join([f"{verb} {shown}", *filter(None, [options]), *more])
 
     def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> Work:

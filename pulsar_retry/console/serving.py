@@ -44,5 +44,8 @@ def serve_console(console: Console, host: str, port: int, ready: Callable[[str],
         ws="none",
     )
     with contextlib.closing(listening):
+        server = uvicorn.Server(config)
+        # Pages that listen for changes would keep the server from ending.
+        console.is_ending = lambda: server.should_exit
         ready(f"http://{shown}:{listening.getsockname()[1]}/")
-        uvicorn.Server(config).run(sockets=[listening])
+        server.run(sockets=[listening])

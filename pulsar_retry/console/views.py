@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.parse
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,9 +13,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from pulsar_retry.console.access import Access
+from pulsar_retry.console.login.access import Access
+from pulsar_retry.console.orders import DONE
 from pulsar_retry.ops.formatting import clean, short, words_of_age
-from pulsar_retry.replay.redriving.report import STAYS, STOPPED
+from pulsar_retry.policy.durations import text_of
 from pulsar_retry.wire.names import TopicName
 
 FILES = Path(__file__).parent / "pages"
@@ -23,7 +25,7 @@ FILES = Path(__file__).parent / "pages"
 class Views:
     """Renders the pages. Thread-safe."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, *, oidc: bool = False) -> None:
         self._environment = Environment(
             loader=FileSystemLoader(FILES),
             autoescape=True,
@@ -33,14 +35,23 @@ class Views:
         )
         self._environment.filters |= {
             "age": words_of_age,
+            "ago": lambda at: words_of_age(max(0.0, time.time() - at)),
             "clean": _cleaned,
+            "count": lambda number: f"{number:,}",
             "local": lambda topic: TopicName.parse(topic).local,
             "moment": _moment,
-            "short": lambda text: short(clean(text or "")),
-            "stays": lambda why: STAYS.get(why, why),
-            "stopped": lambda why: STOPPED.get(why, why),
+            "namespace": _namespace,
+            "on": lambda names: urllib.parse.urlencode([("on", each) for each in names]),
+            "short": lambda text, width=60: short(clean(str(text or "")), width),
+            "span": _span,
+            "when": _when,
         }
-        self._environment.globals |= {"link": link, "access": access}
+        self._environment.globals |= {
+            "link": link,
+            "access": access,
+            "oidc": oidc,
+            "verbs_done": DONE,
+        }
 
     def page(
         self, template: str, request: Request, *, status: int = 200, **values: Any
@@ -53,27 +64,45 @@ class Views:
             status: The HTTP status.
             values: The values for the template.
         """
-        text = self._environment.get_template(template).render(path=request.url.path, **values)
+        known = {"listens": (), "user": request.scope.get("user"), "path": request.url.path}
+        text = self._environment.get_template(template).render(**{**known, **values})
         # The URL that a user typed may contain a lone surrogate.
         return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
-def link(path: str, said: Mapping[str, object] | None = None, **parameters: object) -> str:
+def link(path: str, said: Any = None, **parameters: object) -> str:
     """Return a URL path on this console with a query; empty parameters are left out.
 
     Args:
         path: The page.
-        said: Parameters.
+        said: Parameters: a mapping, or pairs of which a name may occur several times.
         parameters: More parameters, which override the others.
     """
-    meant = {**(said or {}), **parameters}
-    pairs = {name: str(value) for name, value in meant.items() if value not in {None, ""}}
+    given = list(said.items() if isinstance(said, Mapping) else said or ())
+    pairs = [(name, value) for name, value in given if name not in parameters]
+    pairs = [(n, str(v)) for n, v in [*parameters.items(), *pairs] if v not in {None, ""}]
     query = urllib.parse.urlencode(pairs, errors="replace")
     return f"{path}?{query}" if query else path
 
 
 def _cleaned(text: object) -> str:
     return "" if text is None else clean(str(text))
+
+
+def _namespace(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return f"{name.tenant}/{name.namespace}"
+
+
+def _when(at: float | None) -> str:
+    """Return a time in seconds since 1970, for people."""
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(times: tuple[float, float]) -> str:
+    """Return a duration, or the shortest and the longest one."""
+    shortest, longest = (text_of(round(each, 3)) for each in times)
+    return shortest if shortest == longest else f"{shortest} to {longest}"
 
 
 def _moment(text: str | None) -> str:

@@ -62,7 +62,9 @@ _STEPS = (
 def default_path(service_url: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the file for a cluster in the user's folder for state."""
     if sys.platform == "win32":
-        base = Path(environment.get("LOCALAPPDATA", "")) if environment.get("LOCALAPPDATA") else None
+        base = (
+            Path(environment.get("LOCALAPPDATA", "")) if environment.get("LOCALAPPDATA") else None
+        )
     else:
         configured = Path(environment.get("XDG_STATE_HOME", ""))
         # According to the XDG specification, a relative path is ignored.
@@ -110,7 +112,9 @@ class Database:
             why = f"{type(error).__name__}: {error}"
             if "locked" in str(error):
                 why = "another console uses it"
-            raise ConfigError.bad("store", self.path, f"a file that can be written ({why})") from None
+            raise ConfigError.bad(
+                "store", self.path, f"a file that can be written ({why})"
+            ) from None
 
     def close(self) -> None:
         """Close all connections."""

@@ -119,7 +119,9 @@ class LetterIndex:
             ).fetchone()
             return None if row is None else EntryPlace(*row)
 
-    def add(self, topic: str, letters: Sequence[IndexedLetter], arrived: Iterable[IndexedLetter]) -> None:
+    def add(
+        self, topic: str, letters: Sequence[IndexedLetter], arrived: Iterable[IndexedLetter]
+    ) -> None:
         """Add letters of a topic.
 
         Args:
@@ -238,7 +240,13 @@ class LetterIndex:
             return int(count)
 
     def page(
-        self, topic: str, where: Filter, *, most: int, after: Position | None = None
+        self,
+        topic: str,
+        where: Filter,
+        *,
+        most: int,
+        after: Position | None = None,
+        before: Position | None = None,
     ) -> list[IndexedLetter]:
         """Return letters in the order of the topic.
 
@@ -247,20 +255,24 @@ class LetterIndex:
             where: Which letters; one that the index knows (`knows`).
             most: How many at most.
             after: Only those after this one.
+            before: The last ones before this one.
         """
         condition, values = _condition(where)
-        if after is not None:
-            condition += f" AND ({_PLACE}) > (?, ?, ?, ?)"
-            values += [after.partition, after.ledger, after.entry, after.batch]
+        order = _PLACE
+        if (edge := after or before) is not None:
+            condition += f" AND ({_PLACE}) {'>' if after else '<'} (?, ?, ?, ?)"
+            values += [edge.partition, edge.ledger, edge.entry, edge.batch]
+            order = _PLACE if after else _PLACE.replace(",", " DESC,") + " DESC"
         with self._database.reading() as reader:
             rows = reader.execute(
                 f"SELECT {_PLACE}, reason, error, fingerprint, preview AS message, at, attempt,"
                 " redrives, key FROM letters JOIN groups ON groups.id = grp"
                 " WHERE letters.topic = (SELECT id FROM topics WHERE name = ?)"
-                f"{condition} ORDER BY {_PLACE} LIMIT ?",
+                f"{condition} ORDER BY {order} LIMIT ?",
                 (topic, *values, most),
             )
-            return [_letter(each) for each in rows]
+            found = [_letter(each) for each in rows]
+        return found[::-1] if before is not None and after is None else found
 
     def groups(self, topic: str, where: Filter) -> list[LetterGroup]:
         """Return the groups of letters, the largest first."""
@@ -296,7 +308,11 @@ def _condition(where: Filter) -> tuple[str, list[Any]]:
     """Return the conditions of a filter as SQL, and their values."""
     parts: list[str] = []
     values: list[Any] = []
-    of_group = (("reason", where.reason), ("error", where.error), ("fingerprint", where.fingerprint))
+    of_group = (
+        ("reason", where.reason),
+        ("error", where.error),
+        ("fingerprint", where.fingerprint),
+    )
     inner = [f"{name} IN ({_marks(wanted)})" for name, wanted in of_group if wanted]
     if inner:
         parts.append(
@@ -336,7 +352,6 @@ def _letter(row: Any) -> IndexedLetter:
         published=facts["at"],
         **{**facts, "message": facts["message"] or ""},
     )
-
 
 
 def _like(text: str) -> str:

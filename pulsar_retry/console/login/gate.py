@@ -10,13 +10,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pulsar_retry._throttle import TooManyTriesError
-from pulsar_retry.console.access import COOKIE, Access
+from pulsar_retry.console.login.access import COOKIE, Access
 
-#: Pages load only our own style sheet and icon, run no script, and cannot be shown in a frame.
+#: Pages load only our own style sheet, script and icon, and cannot be shown in a frame.
 _HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; "
-        "base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; "
+        "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -27,7 +27,13 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 #: Paths that need no login.
-_OPEN = frozenset({"/login", "/style.css", "/icon.svg"})
+_OPEN = frozenset(
+    {"/login", "/login/oidc", "/login/oidc/callback", "/style.css", "/console.js", "/icon.svg"}
+)
+#: What a program with a token may send without a form: no page can add this header.
+_FOR_PROGRAMS = frozenset({"/marks"})
+#: What viewers may send.
+_FOR_ALL = frozenset({"/login", "/logout"})
 _READING = frozenset({"GET", "HEAD"})
 
 
@@ -70,16 +76,21 @@ class AccessMiddleware:
         own = self._access.is_own(
             headers["host"], headers.get("origin"), headers.get("sec-fetch-site")
         )
-        if not reading and not own:
+        by_token = scope["path"] in _FOR_PROGRAMS and "authorization" in headers
+        if not reading and not own and not (by_token and self._access.needs_login):
             return PlainTextResponse("This form was sent from another site.\n", 403)
-        cookie = HTTPConnection(scope).cookies.get(COOKIE)
+        cookie = None if by_token else HTTPConnection(scope).cookies.get(COOKIE)
+        scope["by_token"] = by_token
+        authorization = None if scope["path"] in _OPEN else headers.get("authorization")
         try:
-            if scope["path"] in _OPEN or self._access.is_admitted(
-                cookie, headers.get("authorization"), address_of(scope)
-            ):
-                return None
+            user = self._access.user(cookie, authorization, address_of(scope))
         except TooManyTriesError as error:
             return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
-        if reading:
-            return RedirectResponse("/login", 303)
-        return PlainTextResponse("Log in first.\n", 401)
+        scope["user"] = user
+        if user is None and scope["path"] not in _OPEN:
+            if reading:
+                return RedirectResponse("/login", 303)
+            return PlainTextResponse("Log in first.\n", 401)
+        if not reading and scope["path"] not in _FOR_ALL and not (user and user.operates):
+            return PlainTextResponse("Viewers may not do this.\n", 403)
+        return None

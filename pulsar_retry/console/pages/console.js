@@ -1,0 +1,120 @@
+// What pages do beyond HTML: live parts, selection, keys and copying. Every page works without it.
+"use strict";
+
+const one = (selector, within = document) => within.querySelector(selector);
+const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+// -- live parts: they are replaced in place, so scrolling, focus and selection stay ---------------
+
+function listen(url) {
+  const source = new EventSource(url);
+  const live = one("#live");
+  let pending = false, busy = false;
+  source.onopen = () => { live.hidden = false; };
+  source.onerror = () => { live.hidden = true; };
+  const update = async () => {
+    if (busy) { pending = true; return; }
+    busy = true;
+    try {
+      const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+      if (answer.ok && !answer.redirected) {
+        replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      }
+    } catch { /* the next event tries again */ }
+    busy = false;
+    if (pending) { pending = false; setTimeout(update, 500); }
+  };
+  source.addEventListener("changed", update);
+}
+
+function replace(found) {
+  for (const part of all("[data-live]")) {
+    const next = found.getElementById(part.id);
+    if (!next || next.innerHTML === part.innerHTML || part.contains(document.activeElement)) continue;
+    part.innerHTML = next.innerHTML;
+  }
+  const rows = one("[data-rows]"), next = one("[data-rows]", found), news = one("#news");
+  if (rows && next && news) news.hidden = rows.dataset.rows === next.dataset.rows;
+  offerCopies();
+}
+
+// -- selection ------------------------------------------------------------------------------------
+
+function select() {
+  const form = one("#letters"), bulk = one("#bulk");
+  if (!form || !bulk) return;
+  const ticks = all("input[name=id]", form), every = one("#all");
+  const show = () => {
+    const count = ticks.filter((each) => each.checked).length;
+    one("#selected").textContent = count ? `${count} selected:` : "Selected:";
+    for (const each of all("button", bulk)) each.disabled = !count;
+    every.checked = count > 0 && count === ticks.length;
+    every.indeterminate = count > 0 && count < ticks.length;
+  };
+  every.hidden = false;
+  every.addEventListener("change", () => { for (const each of ticks) each.checked = every.checked; show(); });
+  form.addEventListener("change", show);
+  show();
+}
+
+// -- copying --------------------------------------------------------------------------------------
+
+function offerCopies() {
+  for (const button of all("[data-copy]")) {
+    if (!button.hidden) continue;
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const text = one(button.dataset.copy).textContent;
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch { // without TLS, browsers have no clipboard: select the text instead
+        getSelection().selectAllChildren(one(button.dataset.copy));
+        button.textContent = "Selected";
+      }
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+  }
+}
+
+// -- keys -----------------------------------------------------------------------------------------
+
+function move(step) {
+  const rows = all("table.rows").at(-1);
+  const found = rows ? all("tbody tr", rows).filter((each) => one("a", each)) : [];
+  if (!found.length) { one(`a[rel=${step > 0 ? "next" : "prev"}]`)?.click(); return; }
+  const at = found.findIndex((each) => each.classList.contains("at"));
+  const next = found[Math.min(found.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
+  found[at]?.classList.remove("at");
+  next.classList.add("at");
+  one("a", next).focus({ preventScroll: true });
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const KEYS = {
+  "/": () => one("#filter")?.focus(),
+  "j": () => move(1),
+  "k": () => move(-1),
+  "x": () => one("tr.at input[name=id]")?.click(),
+  "r": () => one("[data-key=r]")?.click(),
+  "u": () => one("[data-key=u]")?.click(),
+  "?": () => one("#keys").showModal(),
+  "go": () => { location.href = "/"; },
+  "gj": () => { location.href = "/jobs"; },
+};
+
+let prefix = "";
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input:not([type=checkbox]), select, textarea, dialog");
+  if (event.key === "Escape" && typing) { event.target.blur(); return; }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  const action = KEYS[prefix + event.key] ?? KEYS[event.key];
+  prefix = event.key === "g" && !prefix ? "g" : "";
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+
+if (document.body.dataset.events) listen(document.body.dataset.events);
+select();
+offerCopies();

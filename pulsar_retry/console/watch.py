@@ -1,0 +1,232 @@
+"""Watches the letter topics of some namespaces in the background, and tells pages what changes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import attrs
+
+from pulsar_retry.console.indexing import Indexer
+from pulsar_retry.console.store.history import History
+from pulsar_retry.console.store.records import Records
+from pulsar_retry.ops.doctor import check_up
+from pulsar_retry.ops.finding import CheckResult
+from pulsar_retry.ops.overview import LetterTopic, letter_topics
+from pulsar_retry.ops.polling import Polling
+from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.subscription import Subscription
+
+_log = logging.getLogger("pulsar_retry")
+
+#: What pages about all topics, and about all jobs, listen to.
+TOPICS, JOBS = "topics", "jobs"
+#: Seconds between two check-ups of all subscriptions, and how many of these are checked.
+_CHECKS_EVERY, _MOST_CHECKED = 600.0, 50
+#: Seconds between two clean-ups of the store.
+_FORGETS_EVERY = 3600.0
+#: How many topics are compared with the index at a time.
+_READERS = 2
+
+
+class Changes:
+    """Counts the changes of what pages show. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._last: dict[str, int] = {}
+
+    def tell(self, what: str) -> None:
+        """Count a change of a topic, of a job, or of `TOPICS` or `JOBS`."""
+        self._last[what] = next(self._numbers)
+
+    def number(self, *what: str) -> int:
+        """Return a number that grows when one of these changes."""
+        return max((self._last.get(each, 0) for each in what), default=0)
+
+
+@attrs.frozen
+class Finding:
+    """A problem of a subscription.
+
+    Attributes:
+        topic: Its topic.
+        subscription: The subscription.
+        result: What was found.
+    """
+
+    topic: str
+    subscription: str
+    result: CheckResult
+
+
+@attrs.frozen
+class _Listed:
+    topics: tuple[LetterTopic, ...]
+    at: float
+
+
+class Watcher:
+    """Asks for topics at intervals, stores their depths, and keeps the index up to date."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespaces: Sequence[str],
+        interval: float,
+        *,
+        history: History,
+        records: Records,
+        indexer: Indexer,
+        changes: Changes,
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            cluster: The cluster.
+            namespaces: The namespaces.
+            interval: Seconds between two samples; more if a request takes long.
+            history: Takes the depths.
+            records: Is cleaned up from time to time.
+            indexer: Reads the letters of topics that have changed.
+            changes: Is told what changes.
+        """
+        self._cluster, self._namespaces, self._interval = cluster, namespaces, interval
+        self._history, self._records, self._indexer = history, records, indexer
+        self._changes = changes
+        self._listed: dict[str, _Listed] = {}
+        self._syncing: dict[str, Future[None]] = {}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_READERS, "pulsar-retry-index")
+        self._polls = (
+            Polling(self.poll, interval, "pulsar-retry-topics"),
+            Polling(self.check, _CHECKS_EVERY, "pulsar-retry-doctor"),
+        )
+        self._forgets_at = 0.0
+        self.findings: tuple[Finding, ...] = ()
+        self.checked_at: float | None = None
+        self.problem = ""
+
+    def start(self) -> None:
+        """Start to watch."""
+        for each in self._polls:
+            each.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        for each in self._polls:
+            each.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._indexer.close()
+
+    def topics(self, namespace: str) -> tuple[LetterTopic, ...]:
+        """Return the letter topics of a namespace, as they were a moment ago.
+
+        Raises:
+            AdminError: nothing is known, and the REST API is unreachable, or refuses a request.
+        """
+        listed = self._listed.get(namespace)
+        if listed is None or time.monotonic() - listed.at > 4 * self._interval + 5:
+            return self._ask(namespace)
+        return listed.topics
+
+    def refresh(self, topic: str, patience: float) -> None:
+        """Compare a topic with the index now, and wait for it for a moment.
+
+        What takes longer than *patience* seconds goes on in the background.
+
+        Raises:
+            AdminNotFoundError: the topic does not exist.
+            AdminError: the REST API is unreachable, or refuses a request.
+            pulsar.PulsarException: the broker is unreachable, or refuses a request.
+        """
+        future = self._sync(topic)
+        done, _ = wait([future], patience)
+        if done:
+            future.result()
+
+    def poll(self) -> None:
+        """Ask once: for the topics of each namespace."""
+        for namespace in self._namespaces:
+            try:
+                before = self._listed.get(namespace)
+                found = self._ask(namespace)
+            except Exception as error:  # noqa: BLE001 - it may work the next time
+                self.problem = f"the topics of {namespace} could not be read: {error}"
+                _log.warning("%s", self.problem)
+                continue
+            self.problem = ""
+            self._history.add_depths(time.time(), [(each.topic, each.backlog) for each in found])
+            known = {each.topic: each for each in before.topics} if before else {}
+            for each in found:
+                if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
+                    self._sync(each.topic)
+            if before is None or _shown(before.topics) != _shown(found):
+                self._changes.tell(TOPICS)
+        if time.monotonic() > self._forgets_at:
+            self._forgets_at = time.monotonic() + _FORGETS_EVERY
+            self._history.forget(time.time())
+            self._records.forget()
+
+    def check(self) -> None:
+        """Check the subscriptions with letters once; see `pulsar_retry.ops.doctor`."""
+        try:
+            found = self._check()
+        except Exception as error:  # noqa: BLE001 - it may work the next time
+            _log.warning("the subscriptions could not be checked: %s", error)
+            return
+        self.checked_at = time.time()
+        if found != self.findings:
+            self.findings = found
+            self._changes.tell(TOPICS)
+
+    def _check(self) -> tuple[Finding, ...]:
+        owners = {
+            (each.main_topic, each.subscription): None
+            for namespace in self._namespaces
+            for each in self.topics(namespace)
+            if each.main_topic and each.subscription
+        }
+        found = []
+        for topic, name in list(owners)[:_MOST_CHECKED]:
+            assert topic is not None  # noqa: S101 - see above
+            assert name is not None  # noqa: S101 - likewise
+            for result in check_up(Subscription(self._cluster, topic, name)):
+                if result.verdict in {"error", "warning"}:
+                    found.append(Finding(topic, name, result))
+        return tuple(sorted(found, key=lambda each: each.result.verdict))
+
+    def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
+        with self._cluster.admin() as admin:
+            found = tuple(letter_topics(admin, namespace))
+        self._listed[namespace] = _Listed(found, time.monotonic())
+        return found
+
+    def _sync(self, topic: str) -> Future[None]:
+        with self._lock:
+            running = self._syncing.get(topic)
+            if running is not None and not running.done():
+                return running
+            future = self._pool.submit(self._indexer.sync, topic)
+            self._syncing[topic] = future
+        future.add_done_callback(lambda done: _tell(topic, done))
+        return future
+
+
+def _tell(topic: str, done: Future[None]) -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.info("the letters of %s could not be read: %s", topic, error)
+
+
+def _has_changed(before: LetterTopic | None, now: LetterTopic) -> bool:
+    return before is None or bool(
+        before.backlog != now.backlog or now.rate_in or now.rate_out or before.rate_in
+    )
+
+
+def _shown(topics: Sequence[LetterTopic]) -> list[tuple[object, ...]]:
+    return [(each.topic, each.backlog, each.consumers) for each in topics]
