@@ -187,7 +187,7 @@ class Console:
             self.records.add(f"somebody from {address}", "log in", detail="wrong token")
             return self._views.page("login.html", request, status=403, fault="The token is wrong.")
         answer = RedirectResponse("/", 303)
-        return self._with_session(request, answer, session, request.headers.get("origin", ""))
+        return self._with_session(answer, session, request.headers.get("origin", ""))
 
     def _begin_login(self, request: Request) -> Response:
         if self.oidc is None:
@@ -213,11 +213,9 @@ class Console:
         # a strict cookie.
         answer = self._views.page("welcome.html", request)
         answer.delete_cookie(STATE_COOKIE, path="/login")
-        return self._with_session(request, answer, self.access.admit(user), _scheme(request))
+        return self._with_session(answer, self.access.admit(user), _scheme(request))
 
-    def _with_session(
-        self, request: Request, answer: Response, session: str, origin: str
-    ) -> Response:
+    def _with_session(self, answer: Response, session: str, origin: str) -> Response:
         # Behind a proxy with TLS, only the browser knows the scheme.
         secure = origin.startswith("https")
         answer.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)

@@ -1,4 +1,4 @@
-"""Reads letters for pages: from the index, and from the cluster where the index does not suffice."""
+"""Reads letters for pages: from the index, or else from the cluster."""
 
 from __future__ import annotations
 
@@ -206,16 +206,18 @@ class LetterBrowser:
         give_up = time.monotonic() + _SEARCH
         letters: list[IndexedLetter] = []
         last, number, ended = after, 0, True
-        with self._readers:
-            reading = letters_after(client, admin, topic, after)
-            with contextlib.closing(reading):
-                for number, each in enumerate(reading, 1):
-                    if fits(where, each):
-                        letters.append(indexed(each.raw, each.position))
-                    last = each.position
-                    if len(letters) == LISTED or time.monotonic() > give_up:
-                        ended = False
-                        break
+        with (
+            self._readers,
+            contextlib.closing(letters_after(client, admin, topic, after)) as reading,
+        ):
+            for each in reading:
+                number += 1
+                if fits(where, each):
+                    letters.append(indexed(each.raw, each.position))
+                last = each.position
+                if len(letters) == LISTED or time.monotonic() > give_up:
+                    ended = False
+                    break
         return Contents(
             groups=(),
             letters=letters,

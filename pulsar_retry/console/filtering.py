@@ -1,4 +1,4 @@
-"""The filter of a page: the fields of the command line's filter, in a URL and in a search bar. Pure.
+"""The filter of a page: that of the command line, in a URL and in a search bar. Pure.
 
 The bar takes words such as ``reason=invalid since=2h``; other words are searched for.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -91,12 +92,13 @@ class Query:
         def one(name: str) -> str | None:
             return next(iter(self.values(name)), None)
 
+        attempts: Any = [_number(each) for each in self.values("attempt")]
         return Filter(
             reason=self.values("reason"),
             error=self.values("error"),
             fingerprint=self.values("fingerprint"),
             key=self.values("key"),
-            attempt=[_number(each) for each in self.values("attempt")],
+            attempt=attempts,
             ids=[str(Position.parse(each)) for each in self.values("id")],
             properties=dict(_pair(each) for each in self.values("property")),
             search=self.values("search"),

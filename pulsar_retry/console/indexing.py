@@ -1,11 +1,11 @@
-"""Reads dead letters from any place on, and keeps the index of them up to date. Nothing is consumed."""
+"""Reads dead letters, and keeps the index of them up to date. Nothing is consumed."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import attrs
@@ -33,11 +33,46 @@ _PATIENCE_MS = 30_000
 
 
 @attrs.frozen
+class _Part:
+    """A partition of a topic, or a topic without partitions.
+
+    Attributes:
+        topic: The topic.
+        name: The full name of the partition.
+        number: Its number; -1 if the topic has no partitions.
+    """
+
+    topic: str
+    name: str
+    number: int
+
+    @classmethod
+    def all(cls, admin: AdminClient, topic: str) -> list[_Part]:
+        """Return the partitions of a topic."""
+        names = admin.topics.partition_names(topic)
+        return [cls(topic, each, -1 if each == topic else n) for n, each in enumerate(names)]
+
+
+@attrs.frozen
 class _Seen:
     """What the broker said about a partition the last time."""
 
     log: Log
     acks: AckState | None
+
+    @classmethod
+    def of(cls, admin: AdminClient, partition: str, through: str | None) -> _Seen:
+        """Ask the broker."""
+        stats = admin.topics.internal_stats(partition)
+        log = Log.read(stats)
+        cursor = None if through is None else cursor_of(stats, through)
+        return cls(log, None if cursor is None else AckState.read(cursor, log))
+
+    @property
+    def gone(self) -> AckState:
+        """What does not wait any more. Without a subscription, letters leave with their ledgers."""
+        first = self.log.first
+        return self.acks or AckState(EntryPlace(first.ledger, first.entry - 1))
 
 
 class Indexer:
@@ -70,6 +105,18 @@ class Indexer:
         at, partitions = self._done.get(topic, (None, []))
         found = self._index.progress(topic, partitions)
         return attrs.evolve(found, age=None if at is None else time.monotonic() - at)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many letters there are, of topics that are in the index as a whole.
+
+        The broker counts entries, and an entry may be a batch of many letters.
+        """
+        found = self._index.counts()
+        return {
+            topic: found.get(topic, 0)
+            for topic in list(self._done)
+            if self.progress(topic).is_whole
+        }
 
     def sync(self, topic: str) -> None:
         """Compare a topic with the index, and read what is new. Blocks.
@@ -112,61 +159,46 @@ class Indexer:
                 stack.close()
 
     def _sync(self, topic: str, admin: AdminClient, client: Client) -> None:
-        partitions = admin.topics.partition_names(topic)
+        parts = _Part.all(admin, topic)
+        names = [each.name for each in parts]
         through = usual_subscription(durable_subscriptions(admin, topic))
-        changed = False
-        for number, partition in enumerate(partitions):
-            part = number if partition != topic else -1
-            changed |= self._partition(topic, partition, part, through, admin, client)
         first = topic not in self._done
-        self._done[topic] = (time.monotonic(), partitions)
+        self._done.setdefault(topic, (time.monotonic(), names))
+        changed = False
+        for each in parts:
+            changed |= self._partition(each, through, admin, client)
+        self._done[topic] = (time.monotonic(), names)
         if changed or first:
             self._changed(topic)
 
     def _partition(
-        self,
-        topic: str,
-        partition: str,
-        part: int,
-        through: str | None,
-        admin: AdminClient,
-        client: Client,
+        self, part: _Part, through: str | None, admin: AdminClient, client: Client
     ) -> bool:
         """Bring one partition up to date, and tell whether anything has changed."""
-        stats = admin.topics.internal_stats(partition)
-        log = Log.read(stats)
-        cursor = None if through is None else cursor_of(stats, through)
-        acks = None if cursor is None else AckState.read(cursor, log)
-        before = self._seen.get(partition)
-        if before is not None and (before.log, before.acks) == (log, acks):
+        now = _Seen.of(admin, part.name, through)
+        before = self._seen.get(part.name)
+        if before == now:
             return False
-        if before is not None and _went_back(before.acks, acks):
-            self._index.forget(topic, partition, part)
-        # Without a subscription, letters leave with their ledgers.
-        gone = acks or AckState(EntryPlace(log.first.ledger, log.first.entry - 1))
+        if before is not None and _went_back(before.acks, now.acks):
+            self._index.forget(part.topic, part.name, part.number)
         known = before.acks.ranges if before is not None and before.acks is not None else ()
-        self._index.drop(topic, part, gone, set(gone.ranges) - set(known))
-        reached = max(self._index.reached(partition) or gone.mark, gone.mark)
-        total = gone.backlog(log)
-        self._done.setdefault(topic, (time.monotonic(), admin.topics.partition_names(topic)))
-        is_whole = self._read(topic, partition, gone, log, reached, total, client)
-        if is_whole:
-            self._seen[partition] = _Seen(log, acks)
+        self._index.drop(part.topic, part.number, now.gone, set(now.gone.ranges) - set(known))
+        if self._read(part, now, client):
+            self._seen[part.name] = now
         return True
 
-    def _read(
-        self,
-        topic: str,
-        partition: str,
-        acks: AckState,
-        log: Log,
-        reached: EntryPlace,
-        total: int,
-        client: Client,
-    ) -> bool:
-        """Add the letters after *reached*, and tell whether these are all."""
+    def _read(self, part: _Part, seen: _Seen, client: Client) -> bool:
+        """Add the letters that are new, and tell whether these are all."""
+        topic, partition, acks, log = part.topic, part.name, seen.gone, seen.log
+        reached = max(self._index.reached(partition) or acks.mark, acks.mark)
+        total = log.count(acks.mark)
+
+        def follow(place: EntryPlace, *, is_whole: bool) -> None:
+            done = total - log.count(place)
+            self._index.follow(partition, place, is_whole=is_whole, done=done, total=total)
+
         if reached >= log.last or log.last.entry < 0:
-            self._index.follow(partition, max(reached, log.last), is_whole=True, total=total)
+            follow(max(reached, log.last), is_whole=True)
             return True
         held: list[IndexedLetter] = []
         arrived: list[IndexedLetter] = []
@@ -177,7 +209,7 @@ class Indexer:
             at = EntryPlace(position.ledger, position.entry)
             if len(arrived) >= _CHUNK and at != place:
                 self._index.add(topic, held, arrived)
-                self._index.follow(partition, place, is_whole=False, total=total)
+                follow(place, is_whole=False)
                 self._changed(topic)
                 count += len(held)
                 held, arrived = [], []
@@ -189,38 +221,36 @@ class Indexer:
             if not acks.is_acknowledged(at):
                 held.append(letter)
         self._index.add(topic, held, arrived)
-        self._index.follow(partition, max(place, log.last), is_whole=True, total=total)
+        follow(max(place, log.last), is_whole=True)
         return True
 
 
 def letters_after(
     client: Client, admin: AdminClient, topic: str, after: Position | None
-) -> Iterator[LetterInPlace]:
+) -> Generator[LetterInPlace, None, None]:
     """Yield the letters of a topic that wait, after a place; the partitions come in turn."""
     through = usual_subscription(durable_subscriptions(admin, topic))
-    for number, partition in enumerate(admin.topics.partition_names(topic)):
-        part = number if partition != topic else -1
-        if after is not None and part < after.partition:
+    for part in _Part.all(admin, topic):
+        here = after if after is not None and part.number == after.partition else None
+        if after is not None and part.number < after.partition:
             continue
-        stats = admin.topics.internal_stats(partition)
-        log = Log.read(stats)
-        cursor = None if through is None else cursor_of(stats, through)
-        acks = None if cursor is None else AckState.read(cursor, log)
-        start = EntryPlace(log.first.ledger, log.first.entry - 1) if acks is None else acks.mark
-        here = after if after is not None and part == after.partition else None
+        seen = _Seen.of(admin, part.name, through)
+        gone = seen.gone
+        start = gone.mark
         if here is not None:
             start = max(start, EntryPlace(here.ledger, here.entry - 1))
-        if start >= log.last:
+        if start >= seen.log.last:
             continue
-        for raw in _after(client, partition, start, log.last):
+        for raw in _after(client, part.name, start, seen.log.last):
             position = Position.of(raw.message_id())
-            place = EntryPlace(position.ledger, position.entry)
-            is_earlier = here is not None and (*place, position.batch) <= (
-                *(here.ledger, here.entry),
-                here.batch,
-            )
-            if not is_earlier and (acks is None or not acks.is_acknowledged(place)):
-                yield LetterInPlace(raw, partition, position)
+            if here is not None and _order(position) <= _order(here):
+                continue
+            if not gone.is_acknowledged(EntryPlace(position.ledger, position.entry)):
+                yield LetterInPlace(raw, part.name, position)
+
+
+def _order(position: Position) -> tuple[int, int, int]:
+    return position.ledger, position.entry, position.batch
 
 
 def _after(client: Client, partition: str, reached: EntryPlace, last: EntryPlace) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Jobs: first a dry run, then, after a confirmation, the work itself. They are kept in the store."""
+"""Jobs: a dry run, then the work itself, after a confirmation. They are kept in the store."""
 
 from __future__ import annotations
 
@@ -264,7 +264,8 @@ class Jobs:
         if not job.runs:
             with self._lock:
                 self._running.pop(job.id, None)
-            self._changed(job.order.source)
+            if not job.dry_run:
+                self._changed(job.order.source)
         self._changed(job.id)
 
 

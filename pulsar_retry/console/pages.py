@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from pulsar_retry.console.chart import Bars, bars, chart
+from pulsar_retry.console.chart import Bars, Chart, bars, chart
 from pulsar_retry.console.desk import LetterBrowser
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Jobs
@@ -98,10 +98,7 @@ class Pages:
             span=span,
             spans=SPANS,
             bars=self._bars(names, request),
-            lines={
-                each.topic: chart(self.history.depths(each.topic, now - seconds), 120, 28)
-                for each in all_topics
-            },
+            lines={each.topic: self._line(each, now - seconds, 120, 28) for each in all_topics},
             top=self.history.top(names, now - seconds, now + 1, _TOP),
             before=self._arrived(names, now - 2 * seconds, now - seconds),
             mark=mark,
@@ -111,6 +108,10 @@ class Pages:
             problem=self.watcher.problem,
             running=sum(each.runs for each in self.jobs.all(most=20)),
         )
+
+    def _line(self, topic: LetterTopic, since: float, width: int, height: int) -> Chart | None:
+        samples = self.history.depths(topic.topic, since)
+        return chart([*samples, (time.time(), topic.backlog)], width, height)
 
     def _changes(self, topics: Sequence[str], since: float, now: float) -> list[Change]:
         long = now - since
@@ -159,6 +160,7 @@ class Pages:
             topic, query.where(), after=params.get("after"), before=params.get("before")
         )
         _, (seconds, _) = self._span(request)
+        owner = self._owner(topic)
         return self.views.page(
             "topic.html",
             request,
@@ -166,8 +168,8 @@ class Pages:
             topic=topic,
             query=query,
             contents=contents,
-            owner=self._owner(topic),
-            line=chart(self.history.depths(topic, time.time() - seconds), _WIDTH, 90),
+            owner=owner,
+            line=owner and self._line(owner, time.time() - seconds, _WIDTH, 90),
             bars=self._bars([topic], request),
             span=self._span(request)[0],
             spans=SPANS,
@@ -345,7 +347,10 @@ class Pages:
         """Show the schedule of a retry policy."""
         params = request.query_params
         texts = {name: params.get(name, "").strip() for name in _POLICY}
-        presets = {"pubsub": RetryPolicy.pubsub, "tdmq": RetryPolicy.tdmq}
+        presets: dict[str, Callable[[], RetryPolicy]] = {
+            "pubsub": RetryPolicy.pubsub,
+            "tdmq": RetryPolicy.tdmq,
+        }
         preset = params.get("preset", "")
         policy = presets[preset]() if preset in presets else RetryPolicy()
         options = RetryPolicy(**{name: READERS[name](text) for name, text in texts.items() if text})

@@ -44,6 +44,7 @@ class Views:
             "on": lambda names: urllib.parse.urlencode([("on", each) for each in names]),
             "short": lambda text, width=60: short(clean(str(text or "")), width),
             "span": _span,
+            "until": _until,
             "when": _when,
         }
         self._environment.globals |= {
@@ -103,6 +104,12 @@ def _span(times: tuple[float, float]) -> str:
     """Return a duration, or the shortest and the longest one."""
     shortest, longest = (text_of(round(each, 3)) for each in times)
     return shortest if shortest == longest else f"{shortest} to {longest}"
+
+
+def _until(text: str) -> str:
+    """Return in how long a time is, which `waiting_facts` gives."""
+    seconds = datetime.fromisoformat(text).timestamp() - time.time()
+    return f"in {words_of_age(seconds)}" if seconds > 0 else "due"
 
 
 def _moment(text: str | None) -> str:

@@ -131,8 +131,8 @@ class Watcher:
         """
         listed = self._listed.get(namespace)
         if listed is None or time.monotonic() - listed.at > 4 * self._interval + 5:
-            return self._ask(namespace)
-        return listed.topics
+            return self._counted(self._ask(namespace))
+        return self._counted(listed.topics)
 
     def refresh(self, topic: str, patience: float) -> None:
         """Compare a topic with the index now, and wait for it for a moment.
@@ -160,7 +160,8 @@ class Watcher:
                 _log.warning("%s", self.problem)
                 continue
             self.problem = ""
-            self._history.add_depths(time.time(), [(each.topic, each.backlog) for each in found])
+            depths = [(each.topic, each.backlog) for each in self._counted(found)]
+            self._history.add_depths(time.time(), depths)
             known = {each.topic: each for each in before.topics} if before else {}
             for each in found:
                 if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
@@ -191,14 +192,22 @@ class Watcher:
             for each in self.topics(namespace)
             if each.main_topic and each.subscription
         }
-        found = []
-        for topic, name in list(owners)[:_MOST_CHECKED]:
-            assert topic is not None  # noqa: S101 - see above
-            assert name is not None  # noqa: S101 - likewise
-            for result in check_up(Subscription(self._cluster, topic, name)):
-                if result.verdict in {"error", "warning"}:
-                    found.append(Finding(topic, name, result))
+        found = [
+            Finding(topic, name, result)
+            for topic, name in list(owners)[:_MOST_CHECKED]
+            if topic and name
+            for result in check_up(Subscription(self._cluster, topic, name))
+            if result.verdict in {"error", "warning"}
+        ]
         return tuple(sorted(found, key=lambda each: each.result.verdict))
+
+    def _counted(self, topics: Sequence[LetterTopic]) -> tuple[LetterTopic, ...]:
+        """Return topics with the numbers of their letters, where the index has them all."""
+        counts = self._indexer.counts()
+        return tuple(
+            attrs.evolve(each, backlog=counts[each.topic]) if each.topic in counts else each
+            for each in topics
+        )
 
     def _ask(self, namespace: str) -> tuple[LetterTopic, ...]:
         with self._cluster.admin() as admin:

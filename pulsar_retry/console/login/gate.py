@@ -70,27 +70,38 @@ class AccessMiddleware:
         await (refusal or self._app)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers, reading = Headers(scope=scope), scope["method"] in _READING
+        headers = Headers(scope=scope)
+        return self._foreign(scope, headers) or self._stranger(scope, headers)
+
+    def _foreign(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse a request with another host name, and a form of another site."""
         if not self._access.knows_host(headers.getlist("host")):
             return PlainTextResponse("This host name is not served here.\n", 421)
         own = self._access.is_own(
             headers["host"], headers.get("origin"), headers.get("sec-fetch-site")
         )
-        by_token = scope["path"] in _FOR_PROGRAMS and "authorization" in headers
-        if not reading and not own and not (by_token and self._access.needs_login):
+        scope["by_token"] = (
+            self._access.needs_login
+            and scope["path"] in _FOR_PROGRAMS
+            and "authorization" in headers
+        )
+        if scope["method"] not in _READING and not own and not scope["by_token"]:
             return PlainTextResponse("This form was sent from another site.\n", 403)
-        cookie = None if by_token else HTTPConnection(scope).cookies.get(COOKIE)
-        scope["by_token"] = by_token
-        authorization = None if scope["path"] in _OPEN else headers.get("authorization")
+        return None
+
+    def _stranger(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse a request of somebody who is not logged in, or has not the role for it."""
+        path, reading = scope["path"], scope["method"] in _READING
+        cookie = None if scope["by_token"] else HTTPConnection(scope).cookies.get(COOKIE)
+        authorization = None if path in _OPEN else headers.get("authorization")
         try:
             user = self._access.user(cookie, authorization, address_of(scope))
         except TooManyTriesError as error:
             return PlainTextResponse(f"{error}\n", 429, headers=retry_after(error))
         scope["user"] = user
-        if user is None and scope["path"] not in _OPEN:
+        if user is None and path not in _OPEN:
             if reading:
                 return RedirectResponse("/login", 303)
             return PlainTextResponse("Log in first.\n", 401)
-        if not reading and scope["path"] not in _FOR_ALL and not (user and user.operates):
-            return PlainTextResponse("Viewers may not do this.\n", 403)
-        return None
+        may = reading or path in _FOR_ALL or (user is not None and user.operates)
+        return None if may else PlainTextResponse("Viewers may not do this.\n", 403)

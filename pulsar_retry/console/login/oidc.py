@@ -198,13 +198,15 @@ class OidcLogin:
         if found is not None and time.monotonic() - found[0] < _KEPT:
             return found[1]
         issuer = self.settings.issuer
-        metadata = self._get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        metadata: dict[str, Any] = self._get(
+            f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        )
         if metadata.get("issuer") != issuer:
             raise OidcError(f"{issuer} says that it is {metadata.get('issuer')!r}.")
         self._found = (time.monotonic(), metadata)
         return metadata
 
-    def _get(self, url: str) -> dict[str, Any]:
+    def _get(self, url: str) -> Any:
         try:
             answer = requests.get(url, timeout=_TIMEOUT, allow_redirects=False)
             answer.raise_for_status()

@@ -44,7 +44,7 @@ _STEPS = (
     CREATE INDEX letters_by_group ON letters (topic, grp, at);
     CREATE TABLE followed (
         partition TEXT PRIMARY KEY, ledger INTEGER NOT NULL, entry INTEGER NOT NULL,
-        is_whole INTEGER NOT NULL, total INTEGER NOT NULL
+        is_whole INTEGER NOT NULL, done INTEGER NOT NULL, total INTEGER NOT NULL
     );
     CREATE TABLE jobs (
         id TEXT PRIMARY KEY, began REAL NOT NULL, verb TEXT NOT NULL, source TEXT NOT NULL,

@@ -92,13 +92,13 @@ class IndexProgress:
 
     Attributes:
         known: How many letters are.
-        total: About how many there are.
+        share: The part of the topic that was read, from 0 to 1.
         is_whole: Whether all are that were there a moment ago.
         age: The seconds since the topic was compared with the index; None: never.
     """
 
     known: int
-    total: int
+    share: float
     is_whole: bool
     age: float | None = None
 
@@ -171,12 +171,14 @@ class LetterIndex:
                 [(*key, count) for key, count in counts.items()],
             )
 
-    def follow(self, partition: str, place: EntryPlace, *, is_whole: bool, total: int) -> None:
-        """Store how far a partition is in the index."""
+    def follow(
+        self, partition: str, place: EntryPlace, *, is_whole: bool, done: int, total: int
+    ) -> None:
+        """Store how far a partition is in the index: *done* of *total* entries."""
         with self._database.writing() as writer:
             writer.execute(
-                "INSERT OR REPLACE INTO followed VALUES (?, ?, ?, ?, ?)",
-                (partition, place.ledger, place.entry, is_whole, total),
+                "INSERT OR REPLACE INTO followed VALUES (?, ?, ?, ?, ?, ?)",
+                (partition, place.ledger, place.entry, is_whole, done, total),
             )
 
     def drop(self, topic: str, part: int, acks: AckState, ranges: Iterable[Range]) -> None:
@@ -220,21 +222,29 @@ class LetterIndex:
             ).fetchone()
             found = [
                 reader.execute(
-                    "SELECT is_whole, total FROM followed WHERE partition = ?", (each,)
+                    "SELECT is_whole, done, total FROM followed WHERE partition = ?", (each,)
                 ).fetchone()
                 for each in partitions
             ]
         is_whole = bool(found) and all(each is not None and each[0] for each in found)
-        total = sum(each[1] for each in found if each is not None)
-        return IndexProgress(known, max(total, known), is_whole)
+        done, total = (sum(each[at] for each in found if each is not None) for at in (1, 2))
+        return IndexProgress(known, 1.0 if is_whole else min(1.0, done / (total or 1)), is_whole)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many letters of each topic are in the index."""
+        with self._database.reading() as reader:
+            rows = reader.execute(
+                "SELECT name, count(*) FROM letters JOIN topics ON topics.id = topic GROUP BY topic"
+            )
+            return dict(iter(rows.fetchall()))
 
     def count(self, topic: str, where: Filter) -> int:
         """Return how many letters match; *where* must be one that the index knows (`knows`)."""
         with self._database.reading() as reader:
             condition, values = _condition(where)
             (count,) = reader.execute(
-                "SELECT count(*) FROM letters WHERE letters.topic = (SELECT id FROM topics WHERE name = ?)"
-                f"{condition}",
+                "SELECT count(*) FROM letters"
+                f" WHERE topic = (SELECT id FROM topics WHERE name = ?){condition}",
                 (topic, *values),
             ).fetchone()
             return int(count)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pulsar_retry.console.access import Access, host_of, is_loopback
+from pulsar_retry.console.login.access import Access, host_of, is_loopback
 from pulsar_retry.errors import ConfigError
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
@@ -68,8 +68,8 @@ def test_a_session_ends_with_the_logout() -> None:
     assert one is not None
     assert one != two
     access.log_out(one)
-    assert not access.is_admitted(one, None)
-    assert access.is_admitted(two, None)
+    assert not access.user(one, None)
+    assert access.user(two, None)
 
 
 @pytest.mark.parametrize("token", ["", TOKEN[:-1], TOKEN.upper(), "\udcff", "ë"])
@@ -77,19 +77,19 @@ def test_another_token_opens_nothing(token) -> None:
     """Whatever is in it."""
     access = Access("127.0.0.1", token=TOKEN)
     assert access.log_in(token) is None
-    assert not access.is_admitted(token, f"Bearer {token}")
-    assert not access.is_admitted(None, None)
-    assert not access.is_admitted("", "Basic x")
+    assert not access.user(token, f"Bearer {token}")
+    assert not access.user(None, None)
+    assert not access.user("", "Basic x")
 
 
 def test_sessions_end_by_themselves(monkeypatch) -> None:
     """After half a day."""
     access = Access("127.0.0.1", token=TOKEN)
     session = access.log_in(TOKEN)
-    assert access.is_admitted(session, None)
+    assert access.user(session, None)
     now = time.monotonic()
-    monkeypatch.setattr("pulsar_retry.console.access.time.monotonic", lambda: now + 13 * 3600)
-    assert not access.is_admitted(session, None)
+    monkeypatch.setattr("pulsar_retry.console.login.access.time.monotonic", lambda: now + 13 * 3600)
+    assert not access.user(session, None)
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,20 @@ def test_forms_of_other_pages_are_not_ours(origin) -> None:
     assert not access.is_own("localhost:80", origin, None)
     assert access.is_own("localhost:81", "http://localhost:81", "same-origin")
     assert not access.is_own("localhost:81", "http://localhost:81", "same-site")
+
+
+def test_a_token_says_what_its_user_may() -> None:
+    """There is one for operators, and one for viewers."""
+    access = Access("127.0.0.1", token=TOKEN, viewer_token=TOKEN[::-1])
+    roles = {}
+    for token in (TOKEN, TOKEN[::-1]):
+        user = access.user(access.log_in(token), None)
+        assert user is not None
+        roles[token] = user.operates
+    assert [True, False] == list(roles.values())
+    for wrong in ({"viewer_token": TOKEN}, {"token": TOKEN, "viewer_token": TOKEN}):
+        with pytest.raises(ConfigError, match="viewer_token_file"):
+            Access("127.0.0.1", **wrong)
+    nobody = Access("127.0.0.1").user(None, None)
+    assert nobody is not None
+    assert nobody.operates

@@ -9,17 +9,22 @@ import pulsar
 import pytest
 from starlette.testclient import TestClient
 
-from pulsar_retry.console.access import COOKIE, Access
+from pulsar_retry.admin.position import Position
 from pulsar_retry.console.app import Console
-from pulsar_retry.console.depth import Depths
 from pulsar_retry.console.desk import Contents, LetterBrowser
-from pulsar_retry.console.jobs import Jobs
+from pulsar_retry.console.login.access import COOKIE, Access
+from pulsar_retry.console.making import Options, assembled
+from pulsar_retry.console.store.database import MEMORY, Database
+from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterGroup
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.overview import LetterTopic
-from pulsar_retry.replay import Cluster, Group
+from pulsar_retry.ops.waiting import Waiting
+from pulsar_retry.replay import Cluster
 
 TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
+VIEWERS = "battery staple horse"
 DLQ = "persistent://public/default/orders-billing-DLQ"
+RETRY = "persistent://public/default/orders-billing-RETRY"
 URL = "http://127.0.0.1:8070"
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\x1b"
 
@@ -38,6 +43,21 @@ FACTS: dict[str, Any] = {
 }
 
 
+TOPIC = LetterTopic(
+    topic=f"persistent://public/default/{EVIL}-DLQ",
+    kind="dead_letter",
+    main_topic=f"persistent://public/default/{EVIL}",
+    subscription=EVIL,
+    backlog=7,
+    oldest_age_seconds=120.0,
+    rate_in=0.0,
+    rate_out=0.0,
+    partitions=0,
+    subscriptions=(),
+    consumers=0,
+)
+
+
 class MadeUp(LetterBrowser):
     """Letters of an attacker."""
 
@@ -45,39 +65,53 @@ class MadeUp(LetterBrowser):
     fault: Exception | None = None
 
     def topics(self, _namespace: str) -> list[LetterTopic]:
-        return [
-            LetterTopic(
-                topic=f"persistent://public/default/{EVIL}-DLQ",
-                kind="dead_letter",
-                main_topic=None,
-                subscription=EVIL,
-                backlog=7,
-                oldest_age_seconds=120.0,
-                rate_in=0.0,
-                rate_out=0.0,
-                partitions=0,
-                subscriptions=(),
-                consumers=0,
-            )
-        ]
+        return [TOPIC]
 
-    def contents(self, topic: str, _where: Any) -> Contents:
+    def contents(self, topic: str, _where: Any, **_cursors: Any) -> Contents:
         self.checked(topic)
         if self.fault is not None:
             raise self.fault
-        group = Group(EVIL, EVIL, EVIL, EVIL, 2, ("1:2:-1",))
-        return Contents((group,), [self.facts], 1, 1, has_more=True)
+        said = dict.fromkeys(("reason", "error", "fingerprint", "message"), EVIL)
+        group = LetterGroup(id=1, **said, first_seen=0, count=2, oldest=0, newest=1)
+        letter = IndexedLetter(
+            position=Position(1, 2), **said, at=0, published=0, attempt=3, redrives=1, key=EVIL
+        )
+        return Contents(
+            groups=[group],
+            letters=[letter],
+            count=1,
+            progress=IndexProgress(1, 0.5, is_whole=False),
+            after="1:2",
+        )
+
+    def refresh(self, _topic: str) -> None:
+        pass
 
     def letter(self, topic: str, _message_id: str) -> dict[str, Any]:
         self.checked(topic)
         return self.facts
 
+    def waiting(self, topic: str, _where: Any) -> Waiting:
+        self.checked(topic)
+        letter = {**self.facts, "due": "2026-01-31T12:00:00+00:00"}
+        return Waiting(
+            count=1,
+            overdue=1,
+            next_due=None,
+            last_due=None,
+            attempts={3: 1},
+            groups=(),
+            letters=[letter],
+        )
+
 
 def console(access: Access) -> Console:
     """Return a console of letters that are made up."""
     cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
-    desk = MadeUp(cluster, ["public/default"])
-    return Console(desk, Jobs(cluster), Depths(desk.topics, desk.namespaces), access)
+    options = Options(namespaces=["public/default"])
+    made = assembled(cluster, access, options, Database(MEMORY))
+    made.desk.__class__ = MadeUp
+    return made
 
 
 @pytest.fixture
@@ -99,7 +133,15 @@ def locked() -> TestClient:
     return TestClient(app, base_url="http://dlq.example", follow_redirects=False)
 
 
-PAGES = ["/", f"/topic?name={DLQ}", f"/letter?name={DLQ}&id=1:2:-1", f"/redrive?name={DLQ}"]
+PAGES = [
+    "/",
+    f"/topic?name={DLQ}",
+    f"/group?name={DLQ}&reason=x",
+    f"/letter?name={DLQ}&id=1:2:-1",
+    f"/waiting?name={RETRY}",
+    f"/act?name={DLQ}&verb=redrive",
+]
+OURS = '<script src="/console.js" defer></script>'
 HEADERS = ("content-security-policy", "x-content-type-options", "cache-control", "x-frame-options")
 
 
@@ -108,29 +150,31 @@ def test_nothing_of_a_letter_is_markup(browser, page) -> None:
     """Names, reasons, properties and payloads come from anywhere."""
     answer = browser.get(page)
     assert 200 == answer.status_code
+    text = answer.text.replace(OURS, "", 1)
     for tag in ("<script", "<img src=x", "\u202e", "\x1b", "javascript:"):
-        assert tag not in answer.text
-    if "redrive" not in page:
+        assert tag not in text
+    if "/act" not in page:
         assert "&lt;script&gt;" in answer.text
 
 
 @pytest.mark.parametrize("field", ["reason", "since", "key"])
 def test_nothing_of_an_address_is_markup(browser, field) -> None:
     """It may come from a link in a mail."""
-    for page in ("/topic", "/redrive", "/letter", "/job", "/"):
-        answer = browser.get(page, params={"name": DLQ, field: EVIL, "id": EVIL, "as": EVIL})
-        assert answer.status_code in {200, 400, 404}
-        assert "<script" not in answer.text
+    for page in ("/topic", "/group", "/act", "/letter", "/job", "/jobs", "/tools", "/"):
+        where = {"name": DLQ, field: EVIL, "id": EVIL, "as": EVIL, "before": EVIL}
+        answer = browser.get(page, params=where)
+        assert answer.status_code in {200, 303, 400, 404}
+        assert "<script" not in answer.text.replace(OURS, "", 1)
 
 
-@pytest.mark.parametrize("page", [*PAGES, "/nowhere", "/style.css", "/login"])
-def test_every_answer_forbids_scripts_frames_and_caches(browser, page) -> None:
+@pytest.mark.parametrize("page", [*PAGES, "/nowhere", "/style.css", "/console.js", "/login"])
+def test_every_answer_forbids_foreign_scripts_frames_and_caches(browser, page) -> None:
     """Also those that tell of faults."""
     answer = browser.get(page)
     assert set(HEADERS) <= set(answer.headers)
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
-    assert "script-src" not in policy
+    assert "script-src 'self';" in policy
     assert "unsafe" not in policy
 
 
@@ -148,7 +192,10 @@ def test_loopback_is_served(browser, host) -> None:
     assert 200 == browser.get("/", headers={"host": host}).status_code
 
 
-ORDERS = ["/redrive/look", "/redrive/confirm", "/redrive/cancel", "/login", "/logout"]
+ORDERS = [
+    *("/act/look", "/act/confirm", "/job/cancel", "/job/resume", "/marks", "/snapshot"),
+    *("/login", "/logout"),
+]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -171,11 +218,11 @@ def test_an_order_has_to_come_from_our_own_page(browser, local, order) -> None:
 
 def test_a_form_is_not_endless(browser) -> None:
     """It is refused when it is too long."""
-    answer = browser.post("/redrive/look", content=b"x" * 100_000, headers={"origin": URL})
+    answer = browser.post("/act/look", content=b"x" * 200_000, headers={"origin": URL})
     assert 413 == answer.status_code
 
 
-@pytest.mark.parametrize("page", [*PAGES, "/redrives", "/job?id=x", "/nowhere"])
+@pytest.mark.parametrize("page", [*PAGES, "/jobs", "/job?id=x", "/nowhere"])
 def test_without_a_session_there_is_only_the_login(locked, page) -> None:
     """Not even whether a page exists."""
     answer = locked.get(page)
@@ -228,7 +275,7 @@ def test_tokens_cannot_be_guessed_one_after_the_other(locked) -> None:
     for answer in (
         log_in(locked, TOKEN),
         locked.get("/", headers={"authorization": f"Bearer {TOKEN}"}),
-        locked.post("/redrive/look", headers=wrong | {"origin": "http://dlq.example"}),
+        locked.post("/act/look", headers=wrong | {"origin": "http://dlq.example"}),
     ):
         assert 429 == answer.status_code
         assert 1 <= int(answer.headers["retry-after"]) <= 6
@@ -287,10 +334,10 @@ def test_faults_are_told(browser, local, fault, status) -> None:
 def test_other_namespaces_are_not_read(browser, local, name) -> None:
     """Whatever the console itself may read."""
     ours = {"origin": URL}
-    for page in ("/topic", "/letter", "/redrive"):
+    for page in ("/topic", "/letter", "/act", "/export", "/payload", "/group"):
         assert 400 == browser.get(page, params={"name": name, "id": "1:2"}).status_code
     form = {"form_token": local.access.form_token, "name": name}
-    assert 400 == browser.post("/redrive/look", data=form, headers=ours).status_code
+    assert 400 == browser.post("/act/look", data=form, headers=ours).status_code
 
 
 @pytest.mark.parametrize(
@@ -303,21 +350,25 @@ def test_other_namespaces_are_not_read(browser, local, name) -> None:
         {"rate": "nan"},
         {"since": "yore"},
         {"name": "orders-billing-RETRY"},
+        {"attempt": "x"},
+        {"verb": "x"},
+        {"verb": "discard", "filter": ""},
+        {"filter": "'"},
     ],
     ids=str,
 )
 def test_bad_wishes_are_told(browser, local, wrong) -> None:
     """Before anything is opened."""
     form = {"form_token": local.access.form_token, "name": DLQ} | wrong
-    answer = browser.post("/redrive/look", data=form, headers={"origin": URL})
+    answer = browser.post("/act/look", data=form, headers={"origin": URL})
     assert 400 == answer.status_code
-    assert next(iter(wrong)).replace("name", "topic") in answer.text
+    assert list(wrong)[-1].replace("name", "topic") in answer.text
 
 
 def test_there_is_no_redrive_without_a_dry_run(browser, local) -> None:
     """A made-up plan is none."""
     form = {"form_token": local.access.form_token, "plan": "x", "name": DLQ}
-    answer = browser.post("/redrive/confirm", data=form, headers={"origin": URL})
+    answer = browser.post("/act/confirm", data=form, headers={"origin": URL})
     assert 400 == answer.status_code
     assert "dry run" in answer.text
     assert [] == local.jobs.all()
@@ -338,3 +389,42 @@ def test_a_payload_in_each_form(browser, local, payload, form, text) -> None:
     local.desk.facts = {k: v for k, v in FACTS.items() if k != "payload"} | payload
     answer = browser.get("/letter", params={"name": DLQ, "id": "1:2", "as": form})
     assert text in answer.text
+
+
+def test_viewers_read_and_change_nothing() -> None:
+    """Whatever they send; and they do not see the buttons."""
+    access = Access("10.0.0.1", token=TOKEN, viewer_token=VIEWERS)
+    app = console(access).app()
+    client = TestClient(app, base_url="http://dlq.example", follow_redirects=False)
+    assert 303 == log_in(client, VIEWERS).status_code
+    page = client.get(f"/topic?name={DLQ}").text
+    assert "/act?" not in page
+    assert "Export" in page
+    form = {"form_token": access.form_token, "name": DLQ, "mark": "v1"}
+    for order in set(ORDERS) - {"/login", "/logout"}:
+        answer = client.post(order, data=form, headers={"origin": "http://dlq.example"})
+        assert 403 == answer.status_code, order
+    assert 303 == log_in(client, TOKEN).status_code
+    assert "/act?" in client.get(f"/topic?name={DLQ}").text
+
+
+def test_a_program_marks_a_deployment_with_a_token(locked) -> None:
+    """Without a form; a cookie is not enough for that, and viewers may not."""
+    program = {"authorization": f"Bearer {TOKEN}"}
+    answer = locked.post("/marks", data={"mark": "v2.4.1"}, headers=program)
+    assert (200, "v2.4.1") == (answer.status_code, answer.json()["mark"])
+    assert "v2.4.1" in locked.get("/", headers=program).text
+    log_in(locked, TOKEN)
+    assert 403 == locked.post("/marks", data={"mark": "x"}).status_code
+    wrong = {"authorization": "Bearer x"}
+    assert 401 == locked.post("/marks", data={"mark": "x"}, headers=wrong).status_code
+
+
+def test_what_is_typed_becomes_a_url(browser) -> None:
+    """It can be shared, and has the names of the command line."""
+    typed = "reason=invalid since=2h 'lost card' property=tenant=7"
+    answer = browser.get("/topic", params={"name": DLQ, "filter": typed})
+    assert 303 == answer.status_code
+    page = browser.get(answer.headers["location"]).text
+    assert "--reason invalid --since 2h --search &#39;lost card&#39; --property tenant=7" in page
+    assert "reason=invalid since=2h &#39;lost card&#39; property=tenant=7" in page

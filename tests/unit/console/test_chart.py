@@ -1,29 +1,10 @@
-"""Depth over time: samples, and the line through them."""
+"""Numbers over time as lines and bars."""
 
 from __future__ import annotations
 
 import pytest
 
-from pulsar_retry.console.chart import chart
-from pulsar_retry.console.depth import MOST, Depths
-from pulsar_retry.ops.overview import LetterTopic
-
-
-def topic(name: str, backlog: int) -> LetterTopic:
-    """Return a dead-letter topic."""
-    return LetterTopic(
-        topic=name,
-        kind="dead_letter",
-        main_topic=None,
-        subscription=None,
-        backlog=backlog,
-        oldest_age_seconds=None,
-        rate_in=0.0,
-        rate_out=0.0,
-        partitions=0,
-        subscriptions=(),
-        consumers=0,
-    )
+from pulsar_retry.console.chart import bars, chart
 
 
 def test_a_line_steps_where_the_depth_changes() -> None:
@@ -47,16 +28,9 @@ def test_no_letters_are_a_line_at_the_bottom() -> None:
     assert "0.0,41.0 0.0,41.0" == line.points
 
 
-def test_depths_are_kept_for_a_while() -> None:
-    """The latest; what is gone is forgotten."""
-    found = [topic("a", 1), topic("b", 3)]
-    depths = Depths(lambda _namespace: found, ["public/default"])
-    for backlog in range(MOST + 2):
-        found[0] = topic("a", backlog)
-        depths.sample()
-
-    assert [*range(2, MOST + 2)] == [depth for _, depth in depths.of("a")]
-    assert {3} == {depth for _, depth in depths.of("b")}
-    del found[1]
-    depths.sample()
-    assert [] == depths.of("b")
+def test_bars_show_even_one_letter_beside_thousands() -> None:
+    """And no bar where nothing has arrived; marks stand where they belong."""
+    drawn = bars([0, 1, 5000], 300, [(0.5, "v2"), (1.5, "later")])
+    assert [0.0, 2.0, 100.0] == [each.height for each in drawn.bars]
+    assert [0.0, 100.0, 200.0] == [each.x for each in drawn.bars]
+    assert (5001, 5000, ((150.0, "v2"),)) == (drawn.total, drawn.top, drawn.marks)

@@ -1,89 +1,114 @@
-"""Dry runs, and the redrives that follow from them; nothing is really redriven."""
+"""Dry runs, and the jobs that follow from them; nothing is really redriven."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from typing import Any
 
 import pulsar
 import pytest
 
-from pulsar_retry.console.jobs import Job, Jobs, RedriveRequest, where_of
+from pulsar_retry.console.filtering import Query
+from pulsar_retry.console.jobs import Job, Jobs
+from pulsar_retry.console.orders import Order, Outcome, Tell
+from pulsar_retry.console.store.database import MEMORY, Database
+from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, RedriveError
 from pulsar_retry.replay import Cluster, Redriven
+from pulsar_retry.replay.waiting.report import WaitingReport
 
 DLQ = "persistent://public/default/orders-billing-DLQ"
-WANTED = RedriveRequest(source=DLQ)
+WANTED = Order(source=DLQ, query=Query([("reason", "odd")]))
+BY = "ada"
 
 
 class Held:
-    """A redrive that goes on until it is released or cancelled."""
+    """Work that goes on until it is released or cancelled."""
 
-    def __init__(self, dry_run: bool, fault: Exception | None) -> None:
-        self.dry_run, self.fault = dry_run, fault
+    can_cancel = True
+
+    def __init__(self, dry_run: bool, stage: Stage) -> None:
+        self.dry_run, self.fault, self.outcome = dry_run, stage.fault, stage.outcome
         self.released, self.cancelled = threading.Event(), threading.Event()
 
     def cancel(self) -> None:
         self.cancelled.set()
         self.released.set()
 
-    def run(self, progress: Callable[[Redriven], None]) -> Redriven:
-        progress(Redriven(source=DLQ, job="", dry_run=self.dry_run, redriven=1))
+    def run(self, tell: Tell) -> Outcome:
+        tell(Outcome(done=1))
         assert self.released.wait(30)
         if self.fault is not None:
             raise self.fault
-        stopped = "cancelled" if self.cancelled.is_set() else None
-        return Redriven(source=DLQ, job="", dry_run=self.dry_run, redriven=2, stopped=stopped)
+        if self.cancelled.is_set():
+            return Outcome(done=2, is_cancelled=True)
+        return self.outcome
 
 
 class Stage:
-    """Where redrives are made up."""
+    """Where work is made up."""
 
-    def __init__(self) -> None:
-        self.jobs = Jobs(Cluster("pulsar://127.0.0.1:1"))
+    def __init__(self, database: Database) -> None:
+        self.records = Records(database)
+        self.changed: list[str] = []
+        self.jobs = self.started()
         self.held: list[Held] = []
         self.fault: Exception | None = None
+        self.outcome = Outcome(done=2)
 
-    def redrive(self, _wanted: RedriveRequest, _cluster: Cluster, *, dry_run: bool) -> Any:
-        self.held.append(Held(dry_run, self.fault))
-        return self.held[-1]
+    def started(self) -> Jobs:
+        """Return the jobs of a console that starts with this store."""
+        cluster = Cluster("pulsar://127.0.0.1:1")
+        return Jobs(cluster, self.records, audits=False, changed=self.changed.append)
+
+    def look(self) -> Job:
+        """Start a dry run."""
+        return self.jobs.look(WANTED, BY, 5)
 
     def ended(self, job: Job) -> Job:
         """Let everything go on, and return a job when it has ended."""
+        running = self.jobs._running.get(job.id)
         for each in self.held:
             each.released.set()
-        job.thread.join(30)
-        return job
+        if running is not None:
+            running.thread.join(30)
+        found = self.jobs.get(job.id)
+        assert found is not None
+        return found
 
 
 @pytest.fixture
 def stage(monkeypatch) -> Iterator[Stage]:
-    """Give jobs whose redrives wait."""
-    stage = Stage()
+    """Give jobs whose work waits."""
+    database = Database(MEMORY)
+    stage = Stage(database)
 
-    def redrive(wanted: RedriveRequest, cluster: Cluster, *, dry_run: bool) -> Any:
-        return stage.redrive(wanted, cluster, dry_run=dry_run)
+    def work(_order: Order, _cluster: Cluster, _act: Any, *, dry_run: bool) -> Held:
+        stage.held.append(Held(dry_run, stage))
+        return stage.held[-1]
 
-    monkeypatch.setattr(RedriveRequest, "redrive", redrive)
+    monkeypatch.setattr(Order, "work", work)
     yield stage
     stage.jobs.close()
+    database.close()
 
 
 def test_a_plan_is_confirmed_once(stage) -> None:
     """When it is done; then the same confirmation is the same redrive."""
-    plan = stage.jobs.look(WANTED)
+    plan = stage.look()
     with pytest.raises(ConfigError, match="dry run"):
-        stage.jobs.confirm(plan.id)
-    assert "done" == stage.ended(plan).progress.state
+        stage.jobs.confirm(plan.id, BY)
+    assert "done" == stage.ended(plan).state
 
-    redrive = stage.jobs.confirm(plan.id)
-    assert redrive is stage.jobs.confirm(plan.id)
+    redrive = stage.jobs.confirm(plan.id, BY)
+    assert redrive.id == stage.jobs.confirm(plan.id, BY).id
     assert [True, False] == [each.dry_run for each in stage.held]
     with pytest.raises(ConfigError, match="dry run"):
-        stage.jobs.confirm(redrive.id)
-    assert [redrive] == stage.jobs.all()
+        stage.jobs.confirm(redrive.id, BY)
+    assert [redrive.id] == [each.id for each in stage.jobs.all()]
+    assert redrive.id in stage.changed
+    assert DLQ not in stage.changed  # its letters have not changed yet
 
 
 @pytest.mark.parametrize(
@@ -96,89 +121,103 @@ def test_a_plan_is_confirmed_once(stage) -> None:
 def test_a_fault_is_told(stage, fault, told) -> None:
     """With what was done before; a dry run that has failed is no plan."""
     stage.fault = fault
-    plan = stage.ended(stage.jobs.look(WANTED))
-    assert "failed" == plan.progress.state
-    assert told in plan.progress.error
-    assert plan.progress.result is not None
+    plan = stage.ended(stage.look())
+    assert "failed" == plan.state
+    assert told in plan.error
+    assert 1 == plan.outcome.done
     with pytest.raises(ConfigError, match="dry run"):
-        stage.jobs.confirm(plan.id)
+        stage.jobs.confirm(plan.id, BY)
 
 
 def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
     """Nobody takes it for one that has finished; and a dry run that has not is no plan."""
-    plan = stage.ended(stage.jobs.look(WANTED))
-    redrive = stage.jobs.confirm(plan.id)
-    another = stage.jobs.look(WANTED)
-    redrive.cancel()
-    another.cancel()
+    plan = stage.ended(stage.look())
+    redrive = stage.jobs.confirm(plan.id, BY)
+    another = stage.look()
     for each in (redrive, another):
-        assert "cancelled" == stage.ended(each).progress.state
+        cancelling = stage.jobs.cancel(each.id)
+        assert cancelling is not None
+        assert cancelling.state in {"cancelling", "cancelled"}
+    for each in (redrive, another):
+        assert "cancelled" == stage.ended(each).state
     with pytest.raises(ConfigError, match="dry run"):
-        stage.jobs.confirm(another.id)
+        stage.jobs.confirm(another.id, BY)
 
 
 @pytest.mark.parametrize(
-    ("facts", "state"),
+    ("facts", "complete"),
     [
-        ({"stopped": "failure_ratio"}, "incomplete"),
-        ({"left": {"no_target": 1}}, "incomplete"),
-        ({"left": {"no_target": 1}, "dry_run": True}, "done"),
-        ({"left": {"filtered": 1}, "stopped": "limit"}, "done"),
+        ({"stopped": "failure_ratio"}, False),
+        ({"left": {"no_target": 1}}, False),
+        ({"left": {"no_target": 1}, "dry_run": True}, True),
+        ({"left": {"filtered": 1}, "stopped": "limit"}, True),
     ],
 )
-def test_a_job_that_leaves_something_is_incomplete(facts, state, monkeypatch) -> None:
+def test_a_job_that_leaves_something_is_incomplete(stage, facts, complete) -> None:
     """It is done where only that stays which was not meant."""
-    done = Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts})
-
-    class Ended:
-        def run(self, _progress: Callable[[Redriven], None]) -> Redriven:
-            return done
-
-    monkeypatch.setattr(RedriveRequest, "redrive", lambda *_, **__: Ended())
-    job = Jobs(Cluster("pulsar://127.0.0.1:1")).look(WANTED)
-    job.thread.join(30)
-    assert state == job.progress.state
+    stage.outcome = Outcome.of(Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts}))
+    assert ("done" if complete else "incomplete") == stage.ended(stage.look()).state
 
 
 def test_only_some_run_at_a_time(stage) -> None:
     """Each reads or writes a whole topic."""
-    first, *_ = [stage.jobs.look(WANTED) for _ in range(4)]
+    first, *_ = [stage.look() for _ in range(4)]
     with pytest.raises(ConfigError, match="are running"):
-        stage.jobs.look(WANTED)
+        stage.look()
     stage.ended(first)
-    assert "running" == stage.jobs.look(WANTED).progress.state
+    assert "running" == stage.look().state
 
 
-def test_old_jobs_are_forgotten_and_running_ones_are_not(stage) -> None:
-    """Memory is finite; a plan goes before the redrive that it has led to."""
-    held = stage.jobs.look(WANTED)
-    plan = None
-    for number in range(70):
-        job = stage.jobs.look(WANTED)
-        stage.held[-1].released.set()
-        job.thread.join(30)
-        plan = job if number == 0 else plan
-    assert plan is not None
-    assert stage.jobs.get(held.id) is held
-    assert stage.jobs.get(plan.id) is None
-    with pytest.raises(ConfigError, match="dry run"):
-        stage.jobs.confirm(plan.id)
+def test_a_job_shows_how_far_it_is(stage) -> None:
+    """With its rate, and the time that is left."""
+    job = stage.look()
+    running = stage.jobs._running[job.id]
+    for done in (0, 10, 20):
+        running._first = (running._first or (0.0, 0))[0] - 1, 0
+        running.tell(Outcome(done=done))
+    seen = stage.jobs.get(job.id)
+    assert seen is not None
+    assert 20 == seen.outcome.done
+    assert 0 < seen.rate <= 20
+    assert seen.seconds_left == 0  # there are more than were expected
+
+
+def test_a_killed_console_says_what_it_knows_and_resumes(stage) -> None:
+    """The job is interrupted, its numbers are those of the last moment, and it goes on once."""
+    plan = stage.ended(stage.look())
+    job = stage.jobs.confirm(plan.id, BY)
+    stage.jobs._running[job.id].tell(Outcome(done=1, targets={"t": 1}))
+    again = stage.started()  # as after a kill
+    killed = again.get(job.id)
+    assert killed is not None
+    assert "interrupted" == killed.state
+    assert (1, {"t": 1}) == (killed.outcome.done, killed.outcome.targets)
+    assert killed.may_resume
+
+    resumed = again.resume(job.id, "bob")
+    assert resumed.id == again.resume(job.id, "bob").id
+    assert (WANTED, "bob", job.id) == (resumed.order, resumed.by, resumed.plan)
+    for each in stage.held:
+        each.released.set()
+    again.close()
+    with pytest.raises(ConfigError, match="before it was done"):
+        again.resume(plan.id, BY)
 
 
 def test_the_end_settles_what_is_under_way(stage) -> None:
     """All of it is cancelled, and waited for."""
-    jobs = [stage.jobs.look(WANTED) for _ in range(3)]
+    jobs = [stage.look() for _ in range(3)]
+    threads = [stage.jobs._running[each.id].thread for each in jobs]
     stage.jobs.close()
     assert all(each.cancelled.is_set() for each in stage.held)
-    assert not any(each.thread.is_alive() for each in jobs)
+    assert not any(each.is_alive() for each in threads)
 
 
-def test_wishes_are_a_filter() -> None:
-    """What is empty is not asked for."""
-    form = {"reason": " odd ", "key": "", "since": "2026-01-31T12:00:00Z", "source": "x", "z": "y"}
-    wanted = RedriveRequest.of(form, DLQ)
-    assert DLQ == wanted.source
-    where = wanted.where()
-    assert (("odd",), ()) == (where.reason, where.key)
-    assert datetime(2026, 1, 31, 12, tzinfo=UTC) == where.since
-    assert where_of({}).takes_all
+def test_the_result_for_waiting_letters_says_what_is_not_certain() -> None:
+    """Where a consumer may have had them, for example."""
+    report = WaitingReport(
+        topic=DLQ, subscription="s", count=2, due=1, handled=3, left=4, archive="a", dry_run=True
+    )
+    outcome = Outcome.of_waiting(report)
+    assert (2, {"a": 2}) == (outcome.done, outcome.targets)
+    assert ["1 of them are due: a consumer may have them already"] == outcome.notes[:1]

@@ -1,0 +1,68 @@
+"""The filter of a page: in the search bar, in a URL, and as options of the command line."""
+
+from __future__ import annotations
+
+import urllib.parse
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pulsar_retry.console.filtering import NAMES, Query
+from pulsar_retry.console.orders import Order
+from pulsar_retry.errors import ConfigError
+
+DLQ = "persistent://public/default/orders-billing-DLQ"
+NAMED = st.tuples(st.sampled_from(NAMES), st.text(st.characters(codec="utf-8"), max_size=20))
+
+
+@given(st.lists(NAMED, max_size=6))
+def test_what_the_bar_shows_is_what_it_reads(pairs) -> None:
+    """Whatever is in the values; and a URL says the same."""
+    query = Query(pairs)
+    assert query == Query.typed(query.text())
+    assert query == Query(urllib.parse.parse_qsl(query.encoded(), keep_blank_values=True))
+    assert query == Order.read(Order(source=DLQ, query=query).facts()).query
+
+
+def test_a_query_is_the_filter_of_the_command_line() -> None:
+    """With its names; other words are searched for."""
+    query = Query.typed("--reason=odd error=A error=B since=2026-01-31T12:00:00Z 'lost card' a=b")
+    where = query.where()
+    assert (("odd",), ("A", "B")) == (tuple(where.reason), tuple(where.error))
+    assert ("lost card", "a=b") == tuple(where.search)
+    assert datetime(2026, 1, 31, 12, tzinfo=UTC) == where.since
+    assert "--reason odd --error A --error B --since 2026-01-31T12:00:00Z" in query.options()
+    assert "since=1h" in Query.typed("since=2h since=1h").text()
+    assert Query().where().takes_all
+
+
+@pytest.mark.parametrize("text", ["'", "since=yore", "attempt=x", "property=x", "id=x"])
+def test_a_bad_filter_is_refused(text) -> None:
+    """It says what is accepted."""
+    with pytest.raises(ConfigError):
+        Query.typed(text).where()
+
+
+@pytest.mark.parametrize(
+    ("fields", "command"),
+    [
+        ({}, "pulsar-retry redrive orders-billing-DLQ"),
+        (
+            {"verb": "discard", "everything": "yes"},
+            "pulsar-retry dlq discard orders-billing-DLQ --all",
+        ),
+        (
+            {"to": "origin", "rate": "100", "filter": "reason='a b'"},
+            "pulsar-retry redrive orders-billing-DLQ --reason 'a b' --rate 100 --to origin",
+        ),
+        (
+            {"verb": "seek", "subscription": "billing", "to": "2h"},
+            "pulsar-retry seek orders-billing-DLQ billing --to 2h",
+        ),
+    ],
+)
+def test_an_order_names_the_command_that_does_the_same(fields, command) -> None:
+    """To be repeated in a shell."""
+    assert command == Order.of(list(fields.items()), DLQ).command()
