@@ -90,14 +90,32 @@ class Browser:
             mobile=width < 600,
         )
 
+    def scheme(self, name: str) -> None:
+        """Prefer ``light`` or ``dark`` pages."""
+        features = [{"name": "prefers-color-scheme", "value": name}]
+        self._call("Emulation.setEmulatedMedia", features=features)
+
+    def scripts(self, *, allowed: bool) -> None:
+        """Let pages run scripts, or not."""
+        self._call("Emulation.setScriptExecutionDisabled", value=not allowed)
+
+    def press(self, key: str) -> None:
+        """Press a key; a single character, or a name such as ``Enter``."""
+        text = {"text": "\r" if key == "Enter" else key} if len(key) == 1 or key == "Enter" else {}
+        code = {"windowsVirtualKeyCode": 13} if key == "Enter" else {}
+        self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **text, **code)
+        self._call("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
+
     def open(self, url: str) -> None:
         """Open a page and wait until it is loaded."""
         self._call("Page.navigate", url=url)
         self.wait_for("location.href != 'about:blank'")
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of JavaScript in the page."""
-        result = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the value of JavaScript in the page; of a promise, when it is kept."""
+        result = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in result:
             raise AssertionError(result["exceptionDetails"])
         return result["result"].get("value")

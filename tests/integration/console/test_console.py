@@ -1,101 +1,19 @@
-"""The console on a real broker, by HTTP and in a real browser."""
+"""The console on a real broker, by HTTP."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from typing import Any
+import time
 
-import httpx2
-import pytest
+import pulsar
 
-from support.browser import Browser, find_chromium
-from support.reading import eventually
-from support.replay.redriving import Dead, received
+import pulsar_retry as pr
+from support.console import Served
+from support.reading import SUBSCRIPTION, eventually
+from support.replay.redriving import received
 
-RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
 EVIL = "<script>alert(1)</script>"
-
-
-@pytest.fixture
-def dead(broker, admin, client, topic) -> Dead:
-    """Give the topics of the test's subscription."""
-    return Dead(broker, admin, client, topic)
-
-
-class Served:
-    """The command, in a process of its own."""
-
-    def __init__(self, broker: Any, namespace: str, *options: str) -> None:
-        command = [sys.executable, "-c", RUN, "console", "--port", "0", "--every", "1", "--json"]
-        self.process = subprocess.Popen(
-            [*command, "--namespace", namespace, *options],
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env=os.environ
-            | {"PULSAR_SERVICE_URL": broker.service_url, "PULSAR_ADMIN_URL": broker.admin_url},
-        )
-        assert self.process.stdout is not None
-        self.url: str = json.loads(self.process.stdout.readline())["url"]
-        self.client = httpx2.Client(base_url=self.url, timeout=60, trust_env=False)
-
-    def stop(self) -> int:
-        """End it, and return its exit code."""
-        self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        with self.process:
-            return self.process.wait(60)
-
-    def get(self, path: str, **parameters: str) -> str:
-        """Return a page."""
-        answer = self.client.get(path, params=parameters or None)
-        assert 200 == answer.status_code, answer.text
-        return answer.text
-
-    def post(self, path: str, page: str, **form: str) -> httpx2.Response:
-        """Send a form that *page* has."""
-        found = re.search('name="form_token" value="([^"]+)"', page)
-        assert found
-        origin = {"origin": self.url.rstrip("/")}
-        return self.client.post(path, data={"form_token": found[1], **form}, headers=origin)
-
-    def job(self, answer: httpx2.Response) -> str:
-        """Return the page of the job that a form has begun, when it is done."""
-        assert 303 == answer.status_code, answer.text
-        path = answer.headers["location"]
-        eventually(lambda: ">running<" not in self.get(path))
-        return self.get(path)
-
-
-@pytest.fixture
-def console(broker, namespace) -> Iterator[Served]:
-    """Give a console of the test's namespace; it ends well when it is told to."""
-    served = Served(broker, namespace)
-    yield served
-    assert 0 == served.stop()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    """Return where Chromium is."""
-    found = find_chromium()
-    if found is None:
-        pytest.skip("skipped, because there is no Chromium here (Debian's package: chromium)")
-    return found
-
-
-@pytest.fixture
-def browser(chromium) -> Iterator[Browser]:
-    """Give a browser, which has nothing to complain of."""
-    with Browser(chromium) as browser:
-        yield browser
-        assert [] == browser.problems
 
 
 def test_looking_consumes_nothing(console, dead, namespace) -> None:
@@ -105,40 +23,79 @@ def test_looking_consumes_nothing(console, dead, namespace) -> None:
     dead.send(b"\x00\xff", dead.properties(7, FAILURE_MESSAGE=EVIL), partition_key="k")
     before = dead.cluster.admin().topics.stats(dead.dlq)["subscriptions"].keys()
 
-    page = console.get("/", namespace=namespace)
+    page = console.shows('<td class="number">6', "/", namespace=namespace)
     assert f">{dead.dlq.rpartition('/')[2]}</a>" in page
-    page = console.get("/topic", name=dead.dlq)
-    assert re.search(r'<td class="number">3\s*<td>.*even', page)
-    assert re.search(r'<td class="number">3\s*<td>.*odd', page)
+    page = console.shows(r'<td class="number">3\n[^§]*<td>odd', "/topic", name=dead.dlq)
+    assert "6 letters" in page
     only = console.get("/topic", name=dead.dlq, reason="odd", key="k")
+    assert "1 letter," in only
     found = re.search(r'href="(/letter[^"]+)"', only)
     assert found
-    letter = console.get(found[1].replace("&amp;", "&"))
+    path = found[1].replace("&amp;", "&")
+    letter = console.get(path)
     assert "00000000  00 ff" in letter
     assert EVIL not in letter
+    assert b"\x00\xff" == console.client.get(path.replace("/letter", "/payload")).content
 
     assert 6 == dead.backlog()
     assert before == dead.cluster.admin().topics.stats(dead.dlq)["subscriptions"].keys()
 
 
-def test_depth_over_time(console, dead) -> None:
-    """A line appears by itself, and follows the letters."""
+def test_pages_follow_arrivals_and_acknowledgements(console, dead) -> None:
+    """Also when a subscription is moved back, and in each partition."""
+    dead.create("keep", partitions=2)
+    dead.fill(5)
+    console.shows("5 letters", "/topic", name=dead.dlq)
+    console.shows('aria-label="letters died: 5 in', "/topic", name=dead.dlq)
+    consumer = dead.client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Shared)
+    received(consumer, 5)
+    consumer.close()
+    console.shows("No letters", "/topic", name=dead.dlq)
+    console.shows("0 to 5 letters waited", "/topic", name=dead.dlq)
+    for each in dead.cluster.admin().topics.partition_names(dead.dlq):
+        dead.cluster.admin().subscriptions.reset(each, "keep", "earliest")
+    console.shows("5 letters", "/topic", name=dead.dlq)
+
+
+def test_paging_search_and_export_of_many(console, dead) -> None:
+    """Past the first 50; each letter is on one page; a search reads payloads."""
     dead.create("keep")
-    eventually(lambda: "0 letters in the last" in console.get("/topic", name=dead.dlq))
-    dead.fill(3)
-    eventually(lambda: "0 to 3 letters in the last" in console.get("/topic", name=dead.dlq))
+    dead.fill(120)
+    dead.send("“Košice” 99".encode(), dead.properties(3, tenant="7"))
+    console.shows("121 letters", "/topic", name=dead.dlq)
+    seen, path, parameters = [], "/topic", {"name": dead.dlq}
+    while True:
+        page = console.get(path, **parameters)
+        seen += re.findall('name="id" value="([^"]+)"', page)
+        following = re.search(r'<a class="right" href="([^"]+)" rel="next"', page)
+        if following is None:
+            break
+        path, parameters = following[1].replace("&amp;", "&"), {}
+    assert 121 == len(seen) == len(set(seen))
+    back = re.search(r'<a href="([^"]+)" rel="prev"', page)
+    assert back
+    page = console.get(back[1].replace("&amp;", "&"))
+    assert seen[50:100] == re.findall('name="id" value="([^"]+)"', page)
+
+    for found in ({"search": "“košice”"}, {"property": "tenant=7"}):
+        page = console.get("/topic", name=dead.dlq, **found)
+        assert [seen[-1]] == re.findall('name="id" value="([^"]+)"', page)
+        assert "1 found; 121 letters were read" in page
+    lines = console.get("/export", name=dead.dlq, reason="odd").splitlines()
+    assert 61 == len(lines)
+    assert "“Košice” 99" == json.loads(lines[-1])["payload"]
+    assert "export" in console.get("/audit")
 
 
 def test_a_topic_without_a_subscription(console, dead, namespace) -> None:
     """It is listed with what it holds; a dry run finds that, and says what a redrive lacks."""
     dead.create()
     dead.fill(2)
-    page = console.get("/", namespace=namespace)
-    assert re.search(r'<td class="number">2 <span[^>]*>no subscription<', page)
-    form = console.get("/redrive", name=dead.dlq)
-    plan = console.job(console.post("/redrive/look", form, name=dead.dlq))
+    page = console.shows(r'<td class="number">2 <span', "/", namespace=namespace)
+    assert "no subscription<" in page
+    _, plan = console.look(name=dead.dlq)
     assert "<strong>0</strong> would be redriven" in plan
-    assert "2 stay: no topic to publish them to" in plan
+    assert "stay: no topic to publish them to" in plan
     assert [] == dead.cluster.admin().subscriptions.names(dead.dlq)
 
 
@@ -146,49 +103,138 @@ def test_a_redrive_with_a_dry_run_and_a_confirmation(console, dead) -> None:
     """The dry run changes nothing; what it has shown goes back; a second click is none."""
     consumer = dead.subscribe()
     dead.fill(6)
-    form = console.get("/redrive", name=dead.dlq, reason="odd")
-    assert 'value="odd"' in form
+    form = console.get("/act", name=dead.dlq, verb="redrive", reason="odd")
+    assert 'value="reason=odd"' in form
 
-    looked = console.post("/redrive/look", form, name=dead.dlq, reason="odd")
-    plan = console.job(looked)
+    plan_id, plan = console.look(name=dead.dlq, filter="reason=odd", why="INC-7")
     assert "Redrive 3 letters now" in plan
-    assert "3 stay: left out by the filter" in plan
+    assert "stay: left out by the filter" in plan
     assert 6 == dead.backlog()
 
-    plan_id = looked.headers["location"].partition("id=")[2]
-    confirmed = console.post("/redrive/confirm", plan, plan=plan_id)
-    assert "<strong>3</strong> redriven" in console.job(confirmed)
-    again = console.post("/redrive/confirm", plan, plan=plan_id)
+    confirmed = console.post("/act/confirm", plan=plan_id)
+    job = console.ended(confirmed)
+    assert "<strong>3</strong> redriven" in job
+    assert f"to {dead.retry}" in job
+    again = console.post("/act/confirm", plan=plan_id)
     assert confirmed.headers["location"] == again.headers["location"]
 
     messages = received(consumer, 3)
     assert {"odd-1", "odd-3", "odd-5"} == {f"odd-{each.data().decode()}" for each in messages}
     eventually(lambda: 3 == dead.backlog())
-    assert "done" in console.get("/redrives")
+    assert ">done<" in console.get("/jobs")
+    audit = console.get("/audit")
+    assert "INC-7" in audit
+    assert "reason odd" in audit
 
 
-def test_a_redrive_is_cancelled_and_goes_on(console, dead) -> None:
-    """What is under way is settled; the same wishes take the rest, none twice."""
+def test_a_redrive_of_selected_letters(console, dead) -> None:
+    """Of these, and of no others."""
+    consumer = dead.subscribe()
+    dead.fill(6)
+    page = console.shows("6 letters", "/topic", name=dead.dlq)
+    ids = re.findall('name="id" value="([^"]+)"', page)
+    assert "2</strong> selected letters" in console.get(
+        "/act", name=dead.dlq, verb="redrive", id=[ids[1], ids[4]]
+    )
+    assert "<strong>2</strong> redriven" in console.done(name=dead.dlq, id=[ids[1], ids[4]])
+    assert {b"1", b"4"} == {each.data() for each in received(consumer, 2)}
+
+
+def test_archive_discard_and_restore_are_in_the_audit_log(console, dead) -> None:
+    """Nothing is removed without a choice; what was archived comes back."""
+    dead.create("pulsar-retry")
+    dead.fill(6)
+    refused = console.post("/act/look", name=dead.dlq, verb="discard")
+    assert 400 == refused.status_code
+    archived = console.done(name=dead.dlq, verb="archive", reason="odd", why="INC-1")
+    assert "<strong>3</strong> archived" in archived
+    discarded = console.done(name=dead.dlq, verb="discard", everything="yes")
+    assert "<strong>3</strong> discarded" in discarded
+    eventually(lambda: 0 == dead.backlog("pulsar-retry"))
+    restored = console.done(name=dead.dlq, verb="restore", everything="yes")
+    assert "<strong>3</strong> restored" in restored
+    assert "stay: discarded, without their payload" in restored
+    console.shows("3 letters", "/topic", name=dead.dlq)
+    audit = console.get("/audit")
+    for verb in ("archive", "discard", "restore"):
+        assert f"<td>{verb}" in audit
+
+
+def test_waiting_letters_are_cancelled_and_made_due(console, dead, topic, client) -> None:
+    """A cancelled one is never delivered; one that was made due comes now."""
+    consumer = client.subscribe(
+        topic,
+        SUBSCRIPTION,
+        consumer_type=pulsar.ConsumerType.Shared,
+        enable_retry=True,
+        dead_letter_policy=pr.DeadLetterPolicy(5),
+    )
+    producer = client.create_producer(topic)
+    for number in range(2):
+        producer.send(b"%d" % number)
+        consumer.reconsume_later(consumer.receive(20_000), delay=3600)
+    page = console.shows("<dt>Letters<dd>2<", "/waiting", name=dead.retry)
+    assert "in 60 min" in page or "in 1 h" in page
+    ids = re.findall('name="id" value="([^"]+)"', page)
+    cancelled = console.done(name=dead.retry, verb="cancel", id=ids[0])
+    assert "<strong>1</strong> cancelled" in cancelled
+    due = console.done(name=dead.retry, verb="expedite", everything="yes")
+    assert "<strong>1</strong> made due" in due
+    assert [b"1"] == [each.data() for each in received(consumer, 1)]
+
+
+def test_a_redrive_is_cancelled_and_resumed(console, dead) -> None:
+    """What is under way is settled; the same job goes on with the rest, none twice."""
     consumer = dead.subscribe()
     dead.fill(40)
-    form = console.get("/redrive", name=dead.dlq)
-    wishes = {"name": dead.dlq, "rate": "5"}
-
-    def confirmed() -> httpx2.Response:
-        looked = console.post("/redrive/look", form, **wishes)
-        plan = console.job(looked)
-        plan_id = looked.headers["location"].partition("id=")[2]
-        return console.post("/redrive/confirm", plan, plan=plan_id)
-
-    slow = confirmed().headers["location"]
-    eventually(lambda: re.search("<strong>[1-9][0-9]*</strong> redriven", console.get(slow)))
-    console.post("/redrive/cancel", form, id=slow.partition("id=")[2])
-    eventually(lambda: "Cancelled" in console.get(slow))
-    assert 0 < dead.backlog()
-
-    wishes["rate"] = ""
-    assert "<strong>40</strong> redriven, including" in console.job(confirmed())
+    slow = console.act(name=dead.dlq, rate="5")
+    page = console.shows("<strong>[1-9][0-9]*</strong> of about 40 redriven", slow)
+    assert "/s, for" in page
+    console.post("/job/cancel", id=slow.partition("id=")[2])
+    page = console.shows("Cancelled. Run the same redrive", slow)
+    assert "<button>Resume</button>" in page
+    left = dead.backlog()
+    assert 0 < left
+    assert f"<strong>{left}</strong> letters that match still wait" in console.shows(
+        f"<strong>{left}</strong> letters", slow
+    )
+    fast = console.done(name=dead.dlq)  # the same order without a rate continues, too
+    assert "<strong>40</strong> redriven, including" in fast
     received(consumer, 40)
+    eventually(lambda: 0 == dead.backlog())
+
+
+def test_a_killed_console_says_what_arrived_and_goes_on(broker, namespace, dead, tmp_path) -> None:
+    """The job is interrupted, with its numbers for each topic; resumed, nothing is lost."""
+    consumer = dead.subscribe()
+    dead.fill(60)
+    store = ("--store", str(tmp_path / "console.db"))
+    served = Served(broker, namespace, *store)
+    path = served.act(name=dead.dlq, rate="10")
+    served.shows("<strong>(?:[5-9]|[1-9][0-9])</strong> of about 60 redriven", path)
+    served.kill()
+
+    again = Served(broker, namespace, *store)
+    try:
+        page = again.get(path)
+        assert "kind interrupted" in page
+        counted = re.search("at least <strong>([0-9]+)</strong> redriven", page)
+        assert counted
+        assert int(counted[1]) >= 5
+        assert re.search(rf'<td class="number">{counted[1]}<td>to {dead.retry}', page)
+        page = again.shows(f"<strong>{dead.backlog()}</strong> letters that match still wait", path)
+        assert f"{60 - dead.backlog()} of the 60 of the dry run have left it" in page
+        resumed = again.ended(again.post("/job/resume", id=path.partition("id=")[2]))
+        # The checkpoint does not have the letters of the last moment before the kill.
+        assert re.search("at least <strong>(5[0-9]|60)</strong> redriven, including", resumed)
+        assert again.get("/jobs").count("kind done") == 1
+    finally:
+        assert 0 == again.stop()
+    numbers = set()
+    while len(numbers) < 60:  # the last moment before the kill may come twice
+        message = consumer.receive(20_000)
+        consumer.acknowledge(message)
+        numbers.add(message.data())
     eventually(lambda: 0 == dead.backlog())
 
 
@@ -197,97 +243,79 @@ def test_the_end_of_the_console_settles_a_redrive(broker, namespace, dead) -> No
     consumer = dead.subscribe()
     dead.fill(40)
     served = Served(broker, namespace)
-    form = served.get("/redrive", name=dead.dlq)
-    looked = served.post("/redrive/look", form, name=dead.dlq, rate="5")
-    plan = served.job(looked)
-    plan_id = looked.headers["location"].partition("id=")[2]
-    path = served.post("/redrive/confirm", plan, plan=plan_id).headers["location"]
-    eventually(lambda: re.search("<strong>[1-9][0-9]*</strong> redriven", served.get(path)))
+    path = served.act(name=dead.dlq, rate="5")
+    served.shows("<strong>[1-9][0-9]*</strong> of about", path)
     assert 0 == served.stop()
 
     received(consumer, 40 - dead.backlog())
 
 
+def test_a_restart_remembers_depths_jobs_and_marks(broker, namespace, dead, tmp_path) -> None:
+    """And the index is compared with the topic, not read again."""
+    dead.create("keep")
+    dead.fill(3)
+    store = ("--store", str(tmp_path / "console.db"))
+    served = Served(broker, namespace, *store)
+    served.shows("3 letters", "/topic", name=dead.dlq)
+    served.post("/marks", mark="v1")
+    assert 0 == served.stop()
+    dead.fill(2)
+    consumer = dead.client.subscribe(dead.dlq, "keep")
+    consumer.acknowledge(consumer.receive(20_000))
+    consumer.close()
+    again = Served(broker, namespace, *store)
+    try:
+        again.shows("4 letters", "/topic", name=dead.dlq)
+        page = again.shows("5</b>", "/")
+        assert "v1" in page
+    finally:
+        assert 0 == again.stop()
+
+
+def test_a_subscription_is_checked_kept_and_moved(console, topic, client) -> None:
+    """Doctor, snapshot and seek, as the commands do; the seek after a dry run."""
+    consumer = client.subscribe(
+        topic, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared, enable_retry=True
+    )
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(b"%d" % number)
+    where = {"name": topic, "subscription": SUBSCRIPTION}
+    assert "<b>subscription</b> Shared, 1 consumers" in console.get("/tools", **where)
+    made = console.post("/snapshot", snapshot="before", **where)
+    assert 303 == made.status_code, made.text
+    assert "snapshot%3Abefore" in console.get("/tools", **where)
+    received(consumer, 3)
+    plan_id, plan = console.look(verb="seek", to="snapshot:before", **where)
+    assert "<strong>3</strong> would be to be delivered again" in plan or "3" in plan
+    console.ended(console.post("/act/confirm", plan=plan_id))
+    assert {b"0", b"1", b"2"} == {each.data() for each in received(consumer, 3)}
+
+
 def test_what_is_not_there_is_told(console, dead) -> None:
     """A topic, a letter, and a redrive of nothing."""
-    assert 404 == console.client.get("/topic", params={"name": dead.dlq}).status_code
+    for page in ("/topic", "/group", "/act"):
+        parameters = {"name": dead.dlq, "reason": "x"}
+        assert 404 == console.client.get(page, params=parameters).status_code
     dead.create("keep")
     parameters = {"name": dead.dlq, "id": "99999:0"}
     assert 404 == console.client.get("/letter", params=parameters).status_code
-    form = console.get("/redrive", name=dead.dlq)
-    plan = console.job(console.post("/redrive/look", form, name=dead.dlq))
+    _, plan = console.look(name=dead.dlq)
     assert "<strong>0</strong> would be redriven" in plan
-    assert "confirm" not in plan
+    assert 'action="/act/confirm"' not in plan
 
 
-def test_from_the_topics_to_a_redrive_in_a_browser(console, dead, browser, namespace) -> None:
-    """By clicking alone; with letters of an attacker, and nothing runs."""
-    consumer = dead.subscribe()
-    dead.fill(2)
-    payload = json.dumps({"name": EVIL, "amount": -3}).encode()
-    odd = {"FAILURE_REASON": "evil", "FAILURE_MESSAGE": EVIL, "note": EVIL}
-    dead.send(payload, dead.properties(4, **odd))
-
-    browser.open(f"{console.url}?namespace={namespace}")
-    browser.click("a[href*=DLQ]")
-    assert EVIL in browser.text()
-    browser.click("a[href*='reason=evil']")
-    browser.click("td.ids a")
-    assert f'"name": "{EVIL}"' in browser.text(".payload")
-    browser.click("a[href*='as=hex']")
-    assert browser.text(".payload").startswith("00000000  7b 22 6e")
-    browser.evaluate("history.back()")
-    browser.wait_for("location.search.indexOf('as=hex') < 0 && document.querySelector('.path')")
-    browser.click(".path a:last-child")
-
-    browser.click("a.button")
-    browser.type("input[name=reason]", "evil")
-    browser.click("form[action='/redrive/look'] button")
-    browser.wait_for("document.querySelector('.confirm')")
-    assert "1 would be redriven" in browser.text()
-    assert 3 == dead.backlog()
-    browser.click(".confirm button")
-    browser.wait_for("document.querySelector('h1 .done')")
-    assert "1 redriven" in browser.text()
-    (message,) = received(consumer, 1)
-    assert payload == message.data()
-
-
-def test_the_pages_fit_a_telephone(console, dead, browser, namespace) -> None:
-    """Tables scroll by themselves; no page is wider than its window."""
-    dead.fill(2)
-    long = "x" * 300
-    more = dict.fromkeys(("FAILURE_REASON", "FAILURE_ERROR", "note"), long)
-    dead.send(long.encode(), dead.properties(4, **more))
-    for width in (390, 1280):
-        browser.resize(width, 800)
-        for page in ("/", "/topic", "/redrive", "/redrives"):
-            browser.open(f"{console.url.rstrip('/')}{page}?name={dead.dlq}&namespace={namespace}")
-            assert width >= browser.evaluate("document.documentElement.scrollWidth"), page
-        browser.open(f"{console.url}topic?name={dead.dlq}&reason={long}")
-        browser.click("td.ids a")
-        assert width >= browser.evaluate("document.documentElement.scrollWidth")
-
-
-def test_logging_in_with_a_browser(broker, namespace, browser, tmp_path) -> None:
-    """The token, and nothing else, opens the console; scripts do not see the cookie."""
-    token_file = tmp_path / "token"
-    token_file.write_text(f"{TOKEN}\n")
-    served = Served(broker, namespace, "--access-token-file", str(token_file))
-    try:
-        browser.open(served.url)
-        assert "Log in" in browser.text()
-        browser.type("input[name=token]", "wrong")
-        browser.click("main button")
-        assert "The token is wrong" in browser.text()
-        browser.problems.clear()  # it tells of the 403
-        browser.type("input[name=token]", TOKEN)
-        browser.click("main button")
-        assert namespace in browser.text("h1")
-        assert "" == browser.evaluate("document.cookie")
-        browser.click(".logout button")
-        assert "Log in" in browser.text()
-        browser.open(f"{served.url}redrives")
-        assert "Log in" in browser.text()
-    finally:
-        assert 0 == served.stop()
+def test_a_page_is_told_of_changes(console, dead) -> None:
+    """By server-sent events; the console ends also while pages listen."""
+    dead.create("keep")
+    console.shows("No letters", "/topic", name=dead.dlq)
+    with console.client.stream("GET", "/events", params={"on": dead.dlq}) as events:
+        lines = events.iter_lines()
+        assert next(lines).startswith("retry:")
+        dead.fill(1)
+        give_up = time.monotonic() + 60
+        for line in lines:
+            assert time.monotonic() < give_up
+            if line == "event: changed":
+                break
+    assert "1 letter," in console.get("/topic", name=dead.dlq)
