@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pulsar_retry._throttle import TooManyTriesError
 from pulsar_retry.console.acting import Acting, Form
@@ -47,6 +48,7 @@ _POST = ["POST"]
 _MOST, _FIELDS = 64 * 1024, 300
 #: Seconds between two looks for changes, and between two signs of life; and how many pages listen.
 _TICK, _ALIVE, _LISTENERS = 0.5, 15.0, 100
+_DIGITS = 18
 
 _Handler = Callable[[Request, Form], Response]
 
@@ -129,7 +131,10 @@ class Console:
         faults = (HTTPException, PulsarRetryError, PulsarException)
         return Starlette(
             routes=routes,
-            middleware=[Middleware(AccessMiddleware, access=self.access)],
+            middleware=[
+                Middleware(_StampMiddleware, changes=self.changes),
+                Middleware(AccessMiddleware, access=self.access),
+            ],
             exception_handlers=dict.fromkeys(faults, self._error_page),
             lifespan=self._lifespan,
         )
@@ -150,16 +155,20 @@ class Console:
         if self._listeners >= _LISTENERS:
             raise HTTPException(503, "Too many pages listen.")
         what = request.query_params.getlist("on")[:50]
+        given = request.query_params.get("since", "")
+        since = int(given) if given.isdecimal() and len(given) < _DIGITS else None
 
         async def events() -> AsyncIterator[str]:
             self._listeners += 1
             try:
-                known, spoke = self.changes.number(*what), time.monotonic()
+                spoke = time.monotonic()
+                # What has changed since the page was made is told at once.
+                known = self.changes.current if since is None else since
                 yield "retry: 2000\n\n"
                 while not self.is_ending():
                     await asyncio.sleep(_TICK)
                     now = self.changes.number(*what)
-                    if now != known:
+                    if now > known:
                         known, spoke = now, time.monotonic()
                         yield f"event: changed\ndata: {now}\n\n"
                     elif time.monotonic() - spoke > _ALIVE:
@@ -250,6 +259,17 @@ class Console:
     def _error_page(self, request: Request, error: Exception) -> Response:
         status, text = _status_and_text(error)
         return self._views.page("fault.html", request, status=status, text=text, code=status)
+
+
+class _StampMiddleware:
+    """Stamps a request with the last change before it: its page listens from there on."""
+
+    def __init__(self, app: ASGIApp, changes: Changes) -> None:
+        self._app, self._changes = app, changes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["since"] = self._changes.current
+        await self._app(scope, receive, send)
 
 
 def _scheme(request: Request) -> str:

@@ -65,7 +65,12 @@ class Views:
             status: The HTTP status.
             values: The values for the template.
         """
-        known = {"listens": (), "user": request.scope.get("user"), "path": request.url.path}
+        known = {
+            "listens": (),
+            "since": request.scope["since"],
+            "user": request.scope.get("user"),
+            "path": request.url.path,
+        }
         text = self._environment.get_template(template).render(**{**known, **values})
         # The URL that a user typed may contain a lone surrogate.
         return HTMLResponse(text.encode("utf-8", "replace"), status)

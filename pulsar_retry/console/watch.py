@@ -34,15 +34,21 @@ _READERS = 2
 
 
 class Changes:
-    """Counts the changes of what pages show. Thread-safe."""
+    """Counts the changes of what pages show. Thread-safe.
+
+    Attributes:
+        current: The number of the last change.
+    """
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+        # Above the numbers of an earlier process, whose pages are still open.
+        self.current = int(time.time() * 1000)
+        self._numbers = itertools.count(self.current + 1)
         self._last: dict[str, int] = {}
 
     def tell(self, what: str) -> None:
         """Count a change of a topic, of a job, or of `TOPICS` or `JOBS`."""
-        self._last[what] = next(self._numbers)
+        self.current = self._last[what] = next(self._numbers)
 
     def number(self, *what: str) -> int:
         """Return a number that grows when one of these changes."""

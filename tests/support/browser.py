@@ -125,11 +125,12 @@ class Browser:
         text: str = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
         return text
 
-    def click(self, selector: str) -> None:
-        """Click an element, and wait for the page that follows."""
+    def click(self, selector: str, *, leaves: bool = True) -> None:
+        """Click an element, and wait for the page that follows if the click *leaves* this one."""
         self.evaluate("window.left = true")
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-        self.wait_for("window.left === undefined")
+        if leaves:
+            self.wait_for("window.left === undefined")
 
     def type(self, selector: str, text: str) -> None:
         """Fill in a field."""

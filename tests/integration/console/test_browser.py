@@ -1,0 +1,200 @@
+"""The console in a real browser."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.console import Served
+from support.reading import eventually
+from support.replay.redriving import received
+
+TOKEN = "correct horse battery"  # noqa: S105 - nobody has it
+VIEWERS = "battery staple horse"
+EVIL = "<script>alert(1)</script>"
+
+
+def test_from_the_overview_to_a_redrive_by_clicking(console, dead, browser, namespace) -> None:
+    """With letters of an attacker, and nothing of them runs."""
+    consumer = dead.subscribe()
+    dead.fill(2)
+    payload = json.dumps({"name": EVIL, "city": "Košice", "amount": -3}).encode()
+    odd = {"FAILURE_REASON": "evil", "FAILURE_MESSAGE": EVIL, "note": EVIL}
+    dead.send(payload, dead.properties(4, **odd))
+    console.shows("3 letters", "/topic", name=dead.dlq)
+
+    browser.open(console.url)
+    browser.wait_for("document.querySelector('main a[href*=DLQ]')")
+    browser.click("#topics-1 a[href*=DLQ]")
+    assert EVIL in browser.text()
+    browser.click("a[href*='/group'][href*='reason=evil']")
+    browser.click("#letters a[href*='/letter']")
+    assert f'"name": "{EVIL}"' in browser.text(".payload")
+    assert '"city": "Košice"' in browser.text(".payload")
+    browser.click("a[href*='as=hex']")
+    assert browser.text(".payload").startswith("00000000  7b 22 6e")
+    browser.click("a[data-key=u]")
+    assert "reason\nevil" in browser.text(".chips")
+
+    browser.click(".verbs a[href*='verb=redrive']")
+    assert "reason=evil" == browser.evaluate("document.querySelector('[name=filter]').value")
+    browser.click("form[action='/act/look'] button")
+    browser.wait_for("document.querySelector('.confirm')")
+    assert "1 would be redriven" in browser.text()
+    assert 3 == dead.backlog()
+    browser.click(".confirm button")
+    browser.wait_for("document.querySelector('h1 .done')")
+    assert "1 redriven" in browser.text()
+    (message,) = received(consumer, 1)
+    assert payload == message.data()
+
+
+def test_a_page_changes_in_place_and_its_keys_work(console, dead, browser) -> None:
+    """New letters do not move the list, the selection or the focus; then they are shown."""
+    dead.fill(3)
+    console.shows("3 letters", "/topic", name=dead.dlq)
+    browser.open(f"{console.url}topic?name={dead.dlq}")
+    browser.wait_for("!document.querySelector('#live').hidden")
+    assert browser.evaluate("document.querySelector('#bulk button').disabled")
+    for key in ("j", "j"):  # one group more than rows of letters would be another table
+        browser.press(key)
+    browser.press("x")
+    assert "1 selected:" == browser.text("#selected")
+    selected = browser.evaluate("document.querySelector('input[name=id]:checked').value")
+    dead.fill(2)
+    browser.wait_for("!document.querySelector('#news').hidden")
+    browser.wait_for("document.querySelector('#groups').innerText.includes('3')")
+    assert 3 == browser.evaluate("document.querySelectorAll('input[name=id]').length")
+    assert selected == browser.evaluate("document.querySelector('input[name=id]:checked').value")
+
+    browser.click("#bulk button[value=archive]")
+    assert "1 selected letter:" in browser.text()
+    assert selected in browser.text()
+    browser.press("u")
+    browser.wait_for("document.querySelectorAll('input[name=id]').length === 5")
+    browser.press("/")
+    assert "filter" == browser.evaluate("document.activeElement.id")
+    browser.type("#filter", "reason=odd")
+    browser.press("Enter")
+    browser.wait_for("location.search.includes('reason=odd')")
+    assert "2 letters" in browser.text("#letters")
+    browser.press("?")
+    assert browser.evaluate("document.querySelector('#keys').open")
+
+
+def test_a_job_is_watched_until_it_is_done(console, dead, browser) -> None:
+    """Its bar moves without a reload; cancelled, it says so."""
+    dead.subscribe()
+    dead.fill(200)
+    path = console.act(name=dead.dlq, rate="5").lstrip("/")
+    browser.open(console.url + path)
+    browser.evaluate("window.mine = true")
+    browser.wait_for("document.querySelector('#job progress')?.value > 2")
+    assert " left" in browser.text(".progress")
+    browser.click("form[action='/job/cancel'] button")
+    browser.wait_for("document.querySelector('h1 .cancelled')")
+    assert "Resume" in browser.text("#job")
+
+
+def test_everything_works_without_scripts(console, dead, browser) -> None:
+    """Selection, redrive and the end of a job, which the page waits for by itself."""
+    consumer = dead.subscribe()
+    dead.fill(2)
+    console.shows("2 letters", "/topic", name=dead.dlq)
+    browser.scripts(allowed=False)
+    browser.open(f"{console.url}topic?name={dead.dlq}")
+    browser.click("input[name=id]", leaves=False)
+    browser.click("#bulk button[value=redrive]")
+    browser.click("form[action='/act/look'] button")
+    browser.wait_for("document.querySelector('.confirm')")
+    browser.click(".confirm button")
+    browser.wait_for("document.querySelector('h1 .done')")
+    received(consumer, 1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(console, dead, browser, axe, scheme) -> None:
+    """Names, contrast and order, as axe checks them; also on a telephone."""
+    dead.subscribe()
+    dead.fill(60)
+    console.shows("60 letters", "/topic", name=dead.dlq)
+    console.done(name=dead.dlq, reason="odd", limit="2")
+    browser.scheme(scheme)
+    name = f"name={dead.dlq}"
+    pages = {
+        "overview": "",
+        "topic": f"topic?{name}",
+        "group": f"group?{name}&reason=odd",
+        "act": f"act?{name}&verb=redrive",
+        "discard": f"act?{name}&verb=discard&reason=odd",
+        "waiting": f"waiting?name={dead.retry}",
+        "jobs": "jobs",
+        "audit": "audit",
+        "tools": f"tools?name={dead.topic}&subscription=billing",
+        "explain": "explain",
+        "fault": "nowhere",
+    }
+    for width in (1280, 390):
+        browser.resize(width, 900)
+        for page, path in pages.items():
+            browser.open(console.url + path)
+            assert [] == axe(browser), (page, width)
+            if page == "group":
+                browser.click("#letters a[href*='/letter']")
+                assert [] == axe(browser), ("letter", width)
+            if page == "jobs":
+                browser.click("main a[href*='/job']")
+                assert [] == axe(browser), ("job", width)
+    browser.problems.clear()  # it tells of the 404
+
+
+def test_the_pages_fit_a_telephone(console, dead, browser, namespace) -> None:
+    """Tables scroll by themselves; no page is wider than its window."""
+    dead.fill(2)
+    long = "x" * 300
+    more = dict.fromkeys(("FAILURE_REASON", "FAILURE_ERROR", "note"), long)
+    dead.send(long.encode(), dead.properties(4, **more))
+    console.shows("3 letters", "/topic", name=dead.dlq)
+    for width in (390, 1280):
+        browser.resize(width, 800)
+        for page in ("/", "/topic", "/act", "/jobs", "/audit", "/explain"):
+            browser.open(f"{console.url.rstrip('/')}{page}?name={dead.dlq}&namespace={namespace}")
+            assert width >= browser.evaluate("document.documentElement.scrollWidth"), page
+        browser.open(f"{console.url}group?name={dead.dlq}&reason={long}")
+        assert width >= browser.evaluate("document.documentElement.scrollWidth")
+        browser.click("#letters a[href*='/letter']")
+        assert width >= browser.evaluate("document.documentElement.scrollWidth")
+
+
+def test_operators_and_viewers_log_in(broker, namespace, browser, tmp_path, dead) -> None:
+    """A token opens the console; scripts do not see the cookie; viewers have no buttons."""
+    dead.fill(1)
+    files = {}
+    for name, token in (("access", TOKEN), ("viewer", VIEWERS)):
+        files[name] = tmp_path / name
+        files[name].write_text(f"{token}\n")
+    options = [f"--{name}-token-file={path}" for name, path in files.items()]
+    served = Served(broker, namespace, *options)
+    try:
+        browser.open(served.url)
+        assert "Log in" in browser.text()
+        browser.type("input[name=token]", "wrong")
+        browser.click("main button")
+        assert "The token is wrong" in browser.text()
+        browser.problems.clear()  # it tells of the 403
+        for token, role in ((VIEWERS, "viewer"), (TOKEN, "operator")):
+            browser.type("input[name=token]", token)
+            browser.click("main button")
+            assert role == browser.text(".who")
+            assert "" == browser.evaluate("document.cookie")
+            browser.open(f"{served.url}topic?name={dead.dlq}")
+            buttons = browser.evaluate("document.querySelectorAll('a[href*=\"/act\"]').length")
+            assert (role == "operator") == bool(buttons)
+            browser.click("header form button")
+            assert "Log in" in browser.text()
+        browser.open(f"{served.url}jobs")
+        assert "Log in" in browser.text()
+        eventually(lambda: browser.evaluate("document.querySelector('nav') === null"))
+    finally:
+        assert 0 == served.stop()
