@@ -1,21 +1,31 @@
-"""Make docs/console.png: a picture of the console with sample letters, in a headless Chromium.
+"""Make the pictures of the console in docs/, with sample letters, in a headless Chromium.
 
-It needs `pip install -e '.[console,testing]'`, Chromium, and a namespace `public/default` without
-letters. It finds a broker in the same way as the tests.
+It needs `pip install -e '.[console,testing]'`, Chromium, and a namespace `public/default` in which
+no topic has the name of one of these. It finds a broker in the same way as the tests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pulsar
 
 import pulsar_retry as pr
+from pulsar_retry.admin.position import Position
+from pulsar_retry.console.store.database import Database
+from pulsar_retry.console.store.history import History
+from pulsar_retry.console.store.letters import IndexedLetter, LetterIndex
 from pulsar_retry.testing.broker import find_broker, running_broker
 
 ROOT = Path(__file__).parents[1]
@@ -24,70 +34,158 @@ sys.path.insert(0, str(ROOT / "tests"))
 from support.browser import Browser, find_chromium  # noqa: E402 - tests are not installed
 
 RUN = "import sys; from pulsar_retry.cli import main; sys.exit(main())"
-#: How many letters come together; there is one second between two waves.
-WAVES = (2, 0, 0, 5, 0, 3, 0, 0, 11, 0, 0, 0)
 SIZE = (1280, 800)
+HOUR = 3600.0
+DLQ = "persistent://public/default/orders-billing-DLQ"
+#: The reason, the class of the error, its text, and how often it comes.
+FAILURES = (
+    ("invalid", ValueError, "negative amount: -3 in line 2", 9),
+    ("timeout", TimeoutError, "the payment service does not answer", 6),
+    ("unreachable", ConnectionError, "connection refused: ledger.internal:443", 4),
+    ("invalid", KeyError, "currency", 3),
+    ("invalid", UnicodeError, "Zoë Brontë: “1234-äb” is no postcode", 2),
+)
+#: A handler in a file of its own, as the tracebacks in the pictures show it.
+HANDLER = """
+
+def handle(order, kind, text):
+    charge(order, kind, text)
+
+
+def charge(order, kind, text):
+    raise kind(text)
+
+
+def failed(order, kind, text):
+    try:
+        handle(order, kind, text)
+    except kind as error:
+        return error
+"""
 
 
 def order(number: int) -> bytes:
-    """Return an order; most orders have an invalid amount."""
-    lines = [{"sku": "A-17", "amount": -3 if number % 3 else 3}]
-    return json.dumps({"order": 1000 + number, "lines": lines}).encode()
+    """Return an order."""
+    lines = [{"sku": f"A-{number % 40}", "amount": -3 if number % 3 else 3}]
+    customer = {"name": "Zoë Brontë", "city": "Košice"}
+    return json.dumps({"order": 1000 + number, "customer": customer, "lines": lines}).encode()
 
 
-def refuse(payload: bytes) -> None:
-    """Raise an error, as a failing handler does."""
-    if b"-3" in payload:
-        raise ValueError("negative amount")
-    raise TimeoutError("payment service does not answer")
-
-
-def let_die(client: pr.Client) -> None:
-    """Dead-letter orders as time goes by."""
+def let_die(client: pr.Client, count: int) -> None:
+    """Dead-letter orders."""
     consumer = client.subscribe(
         "orders",
         "billing",
         consumer_type=pulsar.ConsumerType.Shared,
         enable_retry=True,
-        dead_letter_policy=pr.DeadLetterPolicy(3, initial_subscription_name="keep"),
+        dead_letter_policy=pr.DeadLetterPolicy(3),
     )
-    producer, number = client.create_producer("orders"), 0
-    for wave in WAVES:
-        for _ in range(wave):
-            producer.send(order(number), partition_key=f"customer-{number % 4}")
-            message, number = consumer.receive(10_000), number + 1
-            try:
-                refuse(message.data())
-            except (ValueError, TimeoutError) as error:
-                reason = "invalid" if isinstance(error, ValueError) else "timeout"
-                consumer.dead_letter(message, reason=reason, error=error)
-        time.sleep(1)
+    producer, chance = client.create_producer("orders"), random.Random(7)  # noqa: S311 - a picture
+    handler: dict[str, Any] = {}
+    exec(compile(HANDLER, "/app/billing/handler.py", "exec"), handler)  # noqa: S102 - see above
+    for number in range(count):
+        producer.send(order(number), partition_key=f"customer-{number % 41}")
+        message = consumer.receive(10_000)
+        reason, kind, text, _ = chance.choices(FAILURES, [each[3] for each in FAILURES])[0]
+        if number % 8 == 0:
+            consumer.reconsume_later(message, delay=HOUR + number)
+        else:
+            error = handler["failed"](message.data(), kind, text)
+            consumer.dead_letter(message, reason=reason, error=error)
+
+
+def pretend(store: Path, url: str) -> None:
+    """Write a day of arrivals into a store, of the groups of the letters that are there."""
+    with urllib.request.urlopen(f"{url}export?name=orders-billing-DLQ") as lines:  # noqa: S310 - ours
+        letters = [json.loads(each) for each in lines]
+    now, chance = time.time(), random.Random(7)  # noqa: S311 - a picture
+    arrived = []
+    for each in letters * 12:
+        ago = chance.choice([chance.random() * 24, 2.5 + chance.random(), 9 + chance.random() / 2])
+        arrived.append(
+            IndexedLetter(
+                position=Position(1, 1),
+                **{name: each[name] or "" for name in ("reason", "error", "fingerprint")},
+                message=each["message"] or "",
+                at=now,
+                published=now - ago * HOUR,
+                attempt=None,
+                redrives=0,
+                key=None,
+            )
+        )
+    new = attrs.evolve(arrived[0], error="OverflowError", fingerprint="0", message="int too large")
+    fresh = [attrs.evolve(new, published=now - chance.random() * HOUR) for _ in range(19)]
+    with contextlib.closing(Database(store)) as database:
+        LetterIndex(database).add(DLQ, [], [*arrived, *fresh])
+        History(database).mark("v2.4.1", now - 2.6 * HOUR)
+
+
+@contextlib.contextmanager
+def served(store: Path, urls: dict[str, str]):  # noqa: ANN201 - an iterator of a URL
+    """Yield the URL of a console."""
+    options = ["--port", "0", "--every", "1", "--json", "--store", str(store)]
+    console = subprocess.Popen(
+        [sys.executable, "-c", RUN, "console", *options],
+        stdout=subprocess.PIPE,
+        env=os.environ | urls,
+    )
+    try:
+        assert console.stdout is not None  # noqa: S101 - it was asked for
+        yield json.loads(console.stdout.readline())["url"]
+    finally:
+        console.terminate()
+        console.wait()
+
+
+def take(url: str, browser: Browser) -> None:
+    """Take the pictures."""
+
+    def taken(name: str) -> None:
+        browser.picture(ROOT / "docs" / f"console{name}.png", whole=False)
+
+    topic = f"{url}topic?name=orders-billing-DLQ"
+    browser.open(topic)
+    browser.wait_for("document.querySelector('#indexing').innerText.trim() === ''")
+    browser.open(url)
+    browser.wait_for("document.querySelector('#doctor a')")
+    taken("-overview")
+    browser.open(topic)
+    taken("")
+    browser.click("a[href*='/group']")
+    browser.click("#letters a[href*='/letter']")
+    taken("-letter")
+    browser.open(f"{url}act?name=orders-billing-DLQ&verb=redrive&reason=timeout&rate=5")
+    browser.click("form.act button")
+    browser.wait_for("document.querySelector('.confirm')")
+    browser.click(".confirm button")
+    browser.wait_for("/ left/.test(document.querySelector('.progress')?.innerText)")
+    taken("-job")
+    browser.scheme("dark")
+    browser.resize(390, 800)
+    browser.open(topic)
+    taken("-narrow")
 
 
 def main() -> None:
-    """Take the picture."""
+    """Make the letters, and take the pictures."""
     chromium = find_chromium()
     if chromium is None:
         sys.exit("there is no Chromium here")
-    with running_broker(find_broker()) as broker:
+    with (
+        running_broker(find_broker()) as broker,
+        tempfile.TemporaryDirectory() as folder,
+        Browser(chromium, *SIZE) as browser,
+    ):
+        store = Path(folder) / "console.db"
         urls = {"PULSAR_SERVICE_URL": broker.service_url, "PULSAR_ADMIN_URL": broker.admin_url}
-        console = subprocess.Popen(
-            [sys.executable, "-c", RUN, "console", "--port", "0", "--every", "1", "--json"],
-            stdout=subprocess.PIPE,
-            env=os.environ | urls,
-        )
-        try:
-            assert console.stdout is not None  # noqa: S101 - it was asked for
-            url = json.loads(console.stdout.readline())["url"]
-            errors = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-            with pr.Client(broker.service_url, logger=errors) as client:
-                let_die(client)
-            with Browser(chromium, *SIZE) as browser:
-                browser.open(f"{url}topic?name=orders-billing-DLQ")
-                browser.picture(ROOT / "docs" / "console.png", whole=False)
-        finally:
-            console.terminate()
-            console.wait()
+        errors = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        with pr.Client(broker.service_url, logger=errors) as client:
+            let_die(client, 300)
+        with served(Path(folder) / "first.db", urls) as url:
+            pretend(store, url)
+        with served(store, urls) as url:
+            take(url, browser)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def command(
     except ModuleNotFoundError as error:
         raise PulsarRetryError(str(error)) from None
     from pulsar_retry.console.login.access import Access  # noqa: PLC0415 - an extra
-    from pulsar_retry.console.making import Options, opened  # noqa: PLC0415 - likewise
+    from pulsar_retry.console.making import ConsoleOptions, opened  # noqa: PLC0415 - likewise
     from pulsar_retry.console.serving import serve_console  # noqa: PLC0415 - likewise
 
     access = Access(
@@ -159,7 +159,7 @@ def command(
         allow_hosts=allow_hosts,
         by_oidc=oidc["oidc_issuer"] is not None,
     )
-    options = Options(
+    options = ConsoleOptions(
         namespaces=namespaces,
         every=every,
         store=store,

@@ -55,7 +55,7 @@ def chart(samples: Sequence[Sample], width: int, height: int) -> Chart | None:
 
 
 @attrs.frozen
-class Bar:
+class ChartBar:
     """One bar, in a drawing whose height is 100.
 
     Attributes:
@@ -85,7 +85,7 @@ class Bars:
         marks: The places of events, with their names.
     """
 
-    bars: tuple[Bar, ...]
+    bars: tuple[ChartBar, ...]
     width: int
     top: int
     total: int
@@ -105,6 +105,6 @@ def bars(counts: Sequence[int], width: int, marks: Sequence[tuple[float, str]] =
     for number, count in enumerate(counts):
         # A single letter is visible beside thousands.
         height = max(2.0, count / top * 100) if count else 0.0
-        drawn.append(Bar(number * step, 100 - height, max(1.0, step - 2), height, count))
+        drawn.append(ChartBar(number * step, 100 - height, max(1.0, step - 2), height, count))
     placed = tuple((round(part * width, 1), name) for part, name in marks if 0 <= part <= 1)
     return Bars(tuple(drawn), width, top, sum(counts), placed)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import attrs
 from _pulsar import PulsarException
 
-from pulsar_retry.console.orders import Order, Outcome, Work
+from pulsar_retry.console.orders import Order, OrderOutcome, OrderWork
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.ops.audit import Act, audited
@@ -62,7 +62,7 @@ class Job:
     ended: float | None = None
     updated: float = 0.0
     state: State = "running"
-    outcome: Outcome = attrs.field(factory=Outcome)
+    outcome: OrderOutcome = attrs.field(factory=OrderOutcome)
     error: str = ""
     total: int | None = None
     rate: float = 0.0
@@ -108,7 +108,7 @@ class Job:
         """Read what `facts` has returned."""
         names = {each.name for each in attrs.fields(cls)} - {"order", "outcome"}
         plain = {name: facts[name] for name in names & facts.keys()}
-        order, outcome = Order.read(facts["order"]), Outcome(**facts["outcome"])
+        order, outcome = Order.read(facts["order"]), OrderOutcome(**facts["outcome"])
         return cls(**plain, order=order, outcome=outcome)
 
 
@@ -248,7 +248,7 @@ class Jobs:
         running.thread.start()
         return job
 
-    def _carry_out(self, running: _Running) -> Outcome:
+    def _carry_out(self, running: _Running) -> OrderOutcome:
         """Do the work, within entries of the audit log."""
         job = running.job
         enabled = self._audits and not job.dry_run
@@ -275,7 +275,7 @@ _RECORDED = ("done", "at_least", "resumed", "left", "targets", "stopped", "notes
 class _Running:
     """A job with its thread."""
 
-    def __init__(self, job: Job, work: Work, act: Act, jobs: Jobs) -> None:
+    def __init__(self, job: Job, work: OrderWork, act: Act, jobs: Jobs) -> None:
         self.job, self.work, self.act, self._jobs = job, work, act, jobs
         self._first: tuple[float, int] | None = None
         self._lock = threading.Lock()
@@ -291,7 +291,7 @@ class _Running:
                 self.job = attrs.evolve(self.job, state="cancelling")
         self.work.cancel()
 
-    def tell(self, so_far: Outcome) -> None:
+    def tell(self, so_far: OrderOutcome) -> None:
         """Take the state so far."""
         now = time.time()
         first = self._first

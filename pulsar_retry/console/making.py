@@ -36,7 +36,7 @@ def _namespaces(given: Sequence[str]) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class Options:
+class ConsoleOptions:
     """The options of a console.
 
     Attributes:
@@ -56,7 +56,7 @@ class Options:
 
 @contextlib.contextmanager
 def opened(
-    cluster: Cluster, access: Access, options: Options, *, login: OidcLogin | None = None
+    cluster: Cluster, access: Access, options: ConsoleOptions, *, login: OidcLogin | None = None
 ) -> Iterator[Console]:
     """Yield a console, whose store is closed at the end.
 
@@ -72,7 +72,7 @@ def opened(
 def assembled(
     cluster: Cluster,
     access: Access,
-    options: Options,
+    options: ConsoleOptions,
     database: Database,
     *,
     login: OidcLogin | None = None,

@@ -45,7 +45,7 @@ _SNAPSHOT = "snapshot:"
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class OrderOutcome:
     """The result of an order so far.
 
     Attributes:
@@ -77,7 +77,7 @@ class Outcome:
     job: str = ""
 
     @classmethod
-    def of(cls, done: Redriven) -> Outcome:
+    def of(cls, done: Redriven) -> OrderOutcome:
         """Return the outcome of a redrive, of archiving or of restoring."""
         return cls(
             done=done.redriven,
@@ -95,7 +95,7 @@ class Outcome:
         )
 
     @classmethod
-    def of_waiting(cls, done: WaitingReport) -> Outcome:
+    def of_waiting(cls, done: WaitingReport) -> OrderOutcome:
         """Return the outcome of a cancellation, or of letters that were made due."""
         notes = list(done.warnings)
         if done.due and done.dry_run:
@@ -114,7 +114,7 @@ class Outcome:
         )
 
     @classmethod
-    def of_seek(cls, done: SeekReport) -> Outcome:
+    def of_seek(cls, done: SeekReport) -> OrderOutcome:
         """Return the outcome of a seek."""
         facts = done.facts()
         notes = [
@@ -130,16 +130,16 @@ class Outcome:
         return attrs.asdict(self)
 
 
-Tell = Callable[[Outcome], None]
+Tell = Callable[[OrderOutcome], None]
 
 
-class Work(Protocol):
+class OrderWork(Protocol):
     """An order that can be carried out."""
 
     #: Whether it can be cancelled once it runs.
     can_cancel: bool
 
-    def run(self, tell: Tell) -> Outcome:
+    def run(self, tell: Tell) -> OrderOutcome:
         """Carry it out, and return the result. *tell* gets the state so far."""
         ...
 
@@ -233,7 +233,7 @@ class Order:
         )
         return " ".join([f"{verb} {shown}", *filter(None, [options]), *more])
 
-    def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> Work:
+    def work(self, cluster: Cluster, act: Act, *, dry_run: bool) -> OrderWork:
         """Return the work of this order; nothing is opened.
 
         Raises:
@@ -311,8 +311,8 @@ class _Moving:
         self._redrive = redrive
         self.cancel = redrive.cancel
 
-    def run(self, tell: Tell) -> Outcome:
-        return Outcome.of(self._redrive.run(lambda so_far: tell(Outcome.of(so_far))))
+    def run(self, tell: Tell) -> OrderOutcome:
+        return OrderOutcome.of(self._redrive.run(lambda so_far: tell(OrderOutcome.of(so_far))))
 
 
 class _Waiting:
@@ -328,9 +328,9 @@ class _Waiting:
     def cancel(self) -> None:
         """Do nothing: this work cannot be cancelled."""
 
-    def run(self, tell: Tell) -> Outcome:
+    def run(self, tell: Tell) -> OrderOutcome:
         def progress(done: int, _total: int | None) -> None:
-            tell(Outcome(done=0 if self._dry_run else done))
+            tell(OrderOutcome(done=0 if self._dry_run else done))
 
         if self._dry_run:
             found = self._letters.look(expedites=self._verb == "expedite", tell=progress)
@@ -338,7 +338,7 @@ class _Waiting:
             found = self._letters.expedite(self._note.job, progress)
         else:
             found = self._letters.cancel(self._note, tell=progress)
-        return Outcome.of_waiting(found)
+        return OrderOutcome.of_waiting(found)
 
 
 class _Seeking:
@@ -355,10 +355,10 @@ class _Seeking:
     def cancel(self) -> None:
         """Do nothing: this work cannot be cancelled."""
 
-    def run(self, tell: Tell) -> Outcome:  # noqa: ARG002 - a seek does not say how far it is
+    def run(self, tell: Tell) -> OrderOutcome:  # noqa: ARG002 - a seek does not say how far it is
         where: Any = self._to
         if where.startswith(_SNAPSHOT):
             name = where.removeprefix(_SNAPSHOT)
             where = Snapshot.get(self._target.cluster, self._target.topic, name)
         grace = seconds_of_text("grace", "10s")
-        return Outcome.of_seek(seek(self._target, where, dry_run=self._dry_run, grace=grace))
+        return OrderOutcome.of_seek(seek(self._target, where, dry_run=self._dry_run, grace=grace))

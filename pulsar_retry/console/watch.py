@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import attrs
 
-from pulsar_retry.console.indexing import Indexer
+from pulsar_retry.console.indexing import MOST, Indexer
 from pulsar_retry.console.store.history import History
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.ops.doctor import check_up
@@ -56,7 +56,7 @@ class Changes:
 
 
 @attrs.frozen
-class Finding:
+class SetUpProblem:
     """A problem of a subscription.
 
     Attributes:
@@ -113,7 +113,7 @@ class Watcher:
             Polling(self.check, _CHECKS_EVERY, "pulsar-retry-doctor"),
         )
         self._forgets_at = 0.0
-        self.findings: tuple[Finding, ...] = ()
+        self.findings: tuple[SetUpProblem, ...] = ()
         self.checked_at: float | None = None
         self.problem = ""
 
@@ -166,8 +166,7 @@ class Watcher:
                 _log.warning("%s", self.problem)
                 continue
             self.problem = ""
-            depths = [(each.topic, each.backlog) for each in self._counted(found)]
-            self._history.add_depths(time.time(), depths)
+            self._history.add_depths(time.time(), self._depths(found))
             known = {each.topic: each for each in before.topics} if before else {}
             for each in found:
                 if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
@@ -191,7 +190,7 @@ class Watcher:
             self.findings = found
             self._changes.tell(TOPICS)
 
-    def _check(self) -> tuple[Finding, ...]:
+    def _check(self) -> tuple[SetUpProblem, ...]:
         owners = {
             (each.main_topic, each.subscription): None
             for namespace in self._namespaces
@@ -199,13 +198,22 @@ class Watcher:
             if each.main_topic and each.subscription
         }
         found = [
-            Finding(topic, name, result)
+            SetUpProblem(topic, name, result)
             for topic, name in list(owners)[:_MOST_CHECKED]
             if topic and name
             for result in check_up(Subscription(self._cluster, topic, name))
             if result.verdict in {"error", "warning"}
         ]
         return tuple(sorted(found, key=lambda each: each.result.verdict))
+
+    def _depths(self, topics: Sequence[LetterTopic]) -> list[tuple[str, int]]:
+        """Return the numbers of letters, without those of topics that are just being read."""
+        counts = self._indexer.counts()
+        return [
+            (each.topic, counts.get(each.topic, each.backlog))
+            for each in topics
+            if each.kind == "retry" or each.topic in counts or each.backlog >= MOST
+        ]
 
     def _counted(self, topics: Sequence[LetterTopic]) -> tuple[LetterTopic, ...]:
         """Return topics with the numbers of their letters, where the index has them all."""

@@ -13,7 +13,7 @@ from pulsar_retry.admin.position import Position
 from pulsar_retry.console.app import Console
 from pulsar_retry.console.desk import Contents, LetterBrowser
 from pulsar_retry.console.login.access import COOKIE, Access
-from pulsar_retry.console.making import Options, assembled
+from pulsar_retry.console.making import ConsoleOptions, assembled
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.letters import IndexedLetter, IndexProgress, LetterGroup
 from pulsar_retry.errors import AdminError, ConfigError, PulsarRetryError
@@ -108,7 +108,7 @@ class MadeUp(LetterBrowser):
 def console(access: Access) -> Console:
     """Return a console of letters that are made up."""
     cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
-    options = Options(namespaces=["public/default"])
+    options = ConsoleOptions(namespaces=["public/default"])
     made = assembled(cluster, access, options, Database(MEMORY))
     made.desk.__class__ = MadeUp
     return made

@@ -11,7 +11,7 @@ import pytest
 
 from pulsar_retry.console.filtering import Query
 from pulsar_retry.console.jobs import Job, Jobs
-from pulsar_retry.console.orders import Order, Outcome, Tell
+from pulsar_retry.console.orders import Order, OrderOutcome, Tell
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, RedriveError
@@ -24,7 +24,7 @@ BY = "ada"
 
 
 class Held:
-    """Work that goes on until it is released or cancelled."""
+    """OrderWork that goes on until it is released or cancelled."""
 
     can_cancel = True
 
@@ -36,13 +36,13 @@ class Held:
         self.cancelled.set()
         self.released.set()
 
-    def run(self, tell: Tell) -> Outcome:
-        tell(Outcome(done=1))
+    def run(self, tell: Tell) -> OrderOutcome:
+        tell(OrderOutcome(done=1))
         assert self.released.wait(30)
         if self.fault is not None:
             raise self.fault
         if self.cancelled.is_set():
-            return Outcome(done=2, is_cancelled=True)
+            return OrderOutcome(done=2, is_cancelled=True)
         return self.outcome
 
 
@@ -55,7 +55,7 @@ class Stage:
         self.jobs = self.started()
         self.held: list[Held] = []
         self.fault: Exception | None = None
-        self.outcome = Outcome(done=2)
+        self.outcome = OrderOutcome(done=2)
 
     def started(self) -> Jobs:
         """Return the jobs of a console that starts with this store."""
@@ -155,7 +155,9 @@ def test_a_job_that_is_cancelled_is_not_done(stage) -> None:
 )
 def test_a_job_that_leaves_something_is_incomplete(stage, facts, complete) -> None:
     """It is done where only that stays which was not meant."""
-    stage.outcome = Outcome.of(Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts}))
+    stage.outcome = OrderOutcome.of(
+        Redriven(**{"source": DLQ, "job": "", "dry_run": False, **facts})
+    )
     assert ("done" if complete else "incomplete") == stage.ended(stage.look()).state
 
 
@@ -174,7 +176,7 @@ def test_a_job_shows_how_far_it_is(stage) -> None:
     running = stage.jobs._running[job.id]
     for done in (0, 10, 20):
         running._first = (running._first or (0.0, 0))[0] - 1, 0
-        running.tell(Outcome(done=done))
+        running.tell(OrderOutcome(done=done))
     seen = stage.jobs.get(job.id)
     assert seen is not None
     assert 20 == seen.outcome.done
@@ -186,7 +188,7 @@ def test_a_killed_console_says_what_it_knows_and_resumes(stage) -> None:
     """The job is interrupted, its numbers are those of the last moment, and it goes on once."""
     plan = stage.ended(stage.look())
     job = stage.jobs.confirm(plan.id, BY)
-    stage.jobs._running[job.id].tell(Outcome(done=1, targets={"t": 1}))
+    stage.jobs._running[job.id].tell(OrderOutcome(done=1, targets={"t": 1}))
     again = stage.started()  # as after a kill
     killed = again.get(job.id)
     assert killed is not None
@@ -218,6 +220,6 @@ def test_the_result_for_waiting_letters_says_what_is_not_certain() -> None:
     report = WaitingReport(
         topic=DLQ, subscription="s", count=2, due=1, handled=3, left=4, archive="a", dry_run=True
     )
-    outcome = Outcome.of_waiting(report)
+    outcome = OrderOutcome.of_waiting(report)
     assert (2, {"a": 2}) == (outcome.done, outcome.targets)
     assert ["1 of them are due: a consumer may have them already"] == outcome.notes[:1]

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from pulsar_retry.console.login.access import COOKIE, Access
 from pulsar_retry.console.login.oidc import OidcLogin, OidcSettings
-from pulsar_retry.console.making import Options, assembled
+from pulsar_retry.console.making import ConsoleOptions, assembled
 from pulsar_retry.console.store.database import MEMORY, Database
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay import Cluster
@@ -138,7 +138,7 @@ def client(provider) -> Iterator[TestClient]:
         viewers=["support"],
     )
     access = Access("10.0.0.1", by_oidc=True)
-    options = Options(namespaces=["public/default"])
+    options = ConsoleOptions(namespaces=["public/default"])
     cluster = Cluster("pulsar://127.0.0.1:1", admin_url="http://127.0.0.1:1")
     with contextlib.closing(Database(MEMORY)) as database:
         app = assembled(cluster, access, options, database, login=OidcLogin(settings)).app()
