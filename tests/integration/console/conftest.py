@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tarfile
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,9 +25,19 @@ def dead(broker, admin, client, topic) -> Dead:
     return Dead(broker, admin, client, topic)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def namespace(admin) -> Iterator[str]:
+    """Give a namespace to all tests of a module, for a console takes seconds to start."""
+    name = f"public/{uuid.uuid4().hex}"
+    admin.create_namespace(name)
+    yield name
+    with contextlib.suppress(OSError):
+        admin.delete_namespace(name)
+
+
+@pytest.fixture(scope="module")
 def console(broker, namespace) -> Iterator[Served]:
-    """Give a console of the test's namespace; it ends well when it is told to."""
+    """Give a console of that namespace; it ends well when it is told to."""
     served = Served(broker, namespace)
     yield served
     assert 0 == served.stop()
