@@ -98,6 +98,7 @@ class Indexer:
         self._clients: tuple[AdminClient, Client] | None = None
         self._seen: dict[str, _Seen] = {}
         self._done: dict[str, tuple[float, list[str]]] = {}
+        self._whole: set[str] = set()
         self._ended = threading.Event()
 
     def progress(self, topic: str) -> IndexProgress:
@@ -112,11 +113,7 @@ class Indexer:
         The broker counts entries, and an entry may be a batch of many letters.
         """
         found = self._index.counts()
-        return {
-            topic: found.get(topic, 0)
-            for topic in list(self._done)
-            if self.progress(topic).is_whole
-        }
+        return {topic: found.get(topic, 0) for topic in list(self._whole)}
 
     def sync(self, topic: str) -> None:
         """Compare a topic with the index, and read what is new. Blocks.
@@ -130,6 +127,7 @@ class Indexer:
         except AdminNotFoundError:
             self._index.remove(topic)
             self._done.pop(topic, None)
+            self._whole.discard(topic)
             raise
         except BaseException:
             with self._busy:
@@ -168,6 +166,8 @@ class Indexer:
         for each in parts:
             changed |= self._partition(each, through, admin, client)
         self._done[topic] = (time.monotonic(), names)
+        if all(each in self._seen for each in names):
+            self._whole.add(topic)
         if changed or first:
             self._changed(topic)
 
@@ -290,4 +290,5 @@ def _went_back(before: AckState | None, now: AckState | None) -> bool:
     """Tell whether letters that were acknowledged are not any more: the subscription was moved."""
     if before is None or now is None:
         return before is not now
-    return now.mark < before.mark or any(True for _ in before.missing(now))
+    ends = (EntryPlace(ledger, at) for ledger, *both in before.ranges for at in both)
+    return now.mark < before.mark or not all(now.is_acknowledged(each) for each in ends)

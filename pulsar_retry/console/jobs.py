@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +18,8 @@ from pulsar_retry.console.store.records import Records
 from pulsar_retry.errors import ConfigError, PulsarRetryError
 from pulsar_retry.ops.audit import Act, audited
 from pulsar_retry.replay.cluster import Cluster
+
+_log = logging.getLogger("pulsar_retry")
 
 #: ``interrupted``: the console was killed while the job was running.
 State = Literal["running", "cancelling", "done", "incomplete", "cancelled", "failed", "interrupted"]
@@ -260,7 +264,10 @@ class Jobs:
 
     def _keep(self, job: Job) -> None:
         """Store a job, and tell that it has changed."""
-        self._records.save_job(job.facts())
+        try:
+            self._records.save_job(job.facts())
+        except sqlite3.Error as error:  # the work goes on: only its history is at stake
+            _log.error("the job %s could not be stored: %s", job.id, error)
         if not job.runs:
             with self._lock:
                 self._running.pop(job.id, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Sequence
@@ -159,24 +160,29 @@ class Watcher:
         """Ask once: for the topics of each namespace."""
         for namespace in self._namespaces:
             try:
-                before = self._listed.get(namespace)
-                found = self._ask(namespace)
+                self._poll(namespace)
+                self.problem = ""
             except Exception as error:  # noqa: BLE001 - it may work the next time
                 self.problem = f"the topics of {namespace} could not be read: {error}"
                 _log.warning("%s", self.problem)
-                continue
-            self.problem = ""
-            self._history.add_depths(time.time(), self._depths(found))
-            known = {each.topic: each for each in before.topics} if before else {}
-            for each in found:
-                if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
-                    self._sync(each.topic)
-            if before is None or _shown(before.topics) != _shown(found):
-                self._changes.tell(TOPICS)
         if time.monotonic() > self._forgets_at:
             self._forgets_at = time.monotonic() + _FORGETS_EVERY
-            self._history.forget(time.time())
-            self._records.forget()
+            try:
+                self._history.forget(time.time())
+                self._records.forget()
+            except sqlite3.Error as error:
+                _log.warning("the store of the console could not be cleaned up: %s", error)
+
+    def _poll(self, namespace: str) -> None:
+        before = self._listed.get(namespace)
+        found = self._ask(namespace)
+        self._history.add_depths(time.time(), self._depths(found))
+        known = {each.topic: each for each in before.topics} if before else {}
+        for each in found:
+            if each.kind == "dead_letter" and _has_changed(known.get(each.topic), each):
+                self._sync(each.topic)
+        if before is None or _shown(before.topics) != _shown(found):
+            self._changes.tell(TOPICS)
 
     def check(self) -> None:
         """Check the subscriptions with letters once; see `pulsar_retry.ops.doctor`."""
