@@ -134,9 +134,13 @@ class Indexer:
                 self._close()
             raise
 
-    def close(self) -> None:
-        """End what is running, and close the clients."""
+    def end(self) -> None:
+        """Let comparisons that are running end early."""
         self._ended.set()
+
+    def close(self) -> None:
+        """Close the clients."""
+        self.end()
         with self._busy:
             self._close()
 

@@ -30,6 +30,8 @@ TOPICS, JOBS = "topics", "jobs"
 _CHECKS_EVERY, _MOST_CHECKED = 600.0, 50
 #: Seconds between two clean-ups of the store.
 _FORGETS_EVERY = 3600.0
+#: Seconds to wait at the end for what is running.
+_PATIENCE = 15.0
 #: How many topics are compared with the index at a time.
 _READERS = 2
 
@@ -114,6 +116,7 @@ class Watcher:
             Polling(self.check, _CHECKS_EVERY, "pulsar-retry-doctor"),
         )
         self._forgets_at = 0.0
+        self._ended = threading.Event()
         self.findings: tuple[SetUpProblem, ...] = ()
         self.checked_at: float | None = None
         self.problem = ""
@@ -124,10 +127,18 @@ class Watcher:
             each.start()
 
     def stop(self) -> None:
-        """Stop watching."""
+        """Stop watching, and wait until what is running has ended.
+
+        A client of pulsar-client that is open when the interpreter ends aborts the process.
+        """
+        self._ended.set()
         for each in self._polls:
             each.stop()
+        self._indexer.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._syncing.values()), _PATIENCE)
+        for each in self._polls:
+            each.join(_PATIENCE)
         self._indexer.close()
 
     def topics(self, namespace: str) -> tuple[LetterTopic, ...]:
@@ -206,7 +217,7 @@ class Watcher:
         found = [
             SetUpProblem(topic, name, result)
             for topic, name in list(owners)[:_MOST_CHECKED]
-            if topic and name
+            if topic and name and not self._ended.is_set()
             for result in check_up(Subscription(self._cluster, topic, name))
             if result.verdict in {"error", "warning"}
         ]

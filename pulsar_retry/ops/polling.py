@@ -33,6 +33,11 @@ class Polling:
         """Stop asking."""
         self._ended.set()
 
+    def join(self, patience: float) -> None:
+        """Wait until a request that is running has ended, for at most *patience* seconds."""
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
     def _run(self) -> None:
         wait = 0.0
         while not self._ended.wait(wait):
