@@ -49,7 +49,9 @@ class Acting:
         if order.verb in {"redrive", "archive", "discard"}:
             self.desk.refresh(order.source)
             matching = self.desk.count(order.source, order.query.where())
-        return self.views.page("act.html", request, order=order, matching=matching)
+        return self.views.page(
+            "act.html", request, order=order, matching=matching, edit=_one(pairs, "edit")
+        )
 
     def look(self, request: Request, form: Form) -> Response:
         """Start a dry run."""

@@ -24,7 +24,7 @@ from pulsar_retry.console.watch import Watcher
 from pulsar_retry.errors import AdminNotFoundError, ConfigError, PulsarRetryError
 from pulsar_retry.ops.browse import look_into
 from pulsar_retry.ops.overview import LetterTopic
-from pulsar_retry.ops.showing import facts_of, fits
+from pulsar_retry.ops.showing import fits
 from pulsar_retry.ops.waiting import Waiting, survey_waiting
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
@@ -176,14 +176,14 @@ class LetterBrowser:
         return (before[0].id if before else None), (after[0].id if after else None)
 
     def letter(self, topic: str, message_id: str) -> dict[str, Any]:
-        """Return one letter in the form of `facts_of`.
+        """Return one letter in the form of `facts_of`, decoded by its schema.
 
         Raises:
             ConfigError: *message_id* is not a message id.
             PulsarRetryError: there is no such letter.
         """
         with look_into(self._cluster, topic, None) as found:
-            return facts_of(found.letter(message_id))
+            return found.facts(found.letter(message_id))
 
     def waiting(self, topic: str, where: Filter) -> Waiting:
         """Return the letters of a retry topic that wait for their delay."""
@@ -198,7 +198,7 @@ class LetterBrowser:
         with self._readers, look_into(self._cluster, topic, None) as found:
             for each in found.letters():
                 if fits(where, each):
-                    yield json.dumps(facts_of(each), ensure_ascii=False) + "\n"
+                    yield json.dumps(found.facts(each), ensure_ascii=False, default=str) + "\n"
 
     def _searched(self, topic: str, where: Filter, after: Position | None) -> Contents:
         """Read letters until a page is full, or for a moment."""

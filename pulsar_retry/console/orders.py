@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -14,7 +15,9 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.ops.audit import Act
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
+from pulsar_retry.replay.archiving.undoing import Undo, Undone
 from pulsar_retry.replay.cluster import Cluster
+from pulsar_retry.replay.editing.edit import Edit
 from pulsar_retry.replay.redriving.redrive import Redrive
 from pulsar_retry.replay.redriving.report import STAYS, STOPPED, Redriven
 from pulsar_retry.replay.seeking.report import SeekReport
@@ -27,13 +30,14 @@ from pulsar_retry.wire.archive import ArchiveNote
 from pulsar_retry.wire.letter_topics import kind_of
 from pulsar_retry.wire.names import TopicName
 
-Verb = Literal["redrive", "archive", "discard", "restore", "cancel", "expedite", "seek"]
+Verb = Literal["redrive", "archive", "discard", "restore", "undo", "cancel", "expedite", "seek"]
 #: What happens to the letters, for each verb.
 DONE: dict[str, str] = {
     "redrive": "redriven",
     "archive": "archived",
     "discard": "discarded",
     "restore": "restored",
+    "undo": "restored",
     "cancel": "cancelled",
     "expedite": "made due",
     "seek": "to be delivered again",
@@ -61,6 +65,8 @@ class OrderOutcome:
         notes: More about the result, in words.
         groups: For a dry run: which letters, as groups.
         job: The id that the letters and the audit log have.
+        edited: How many letters have, or would have, changes by an edit.
+        diffs: For a dry run: what it would change in the first letters, with their ids.
     """
 
     done: int = 0
@@ -75,6 +81,8 @@ class OrderOutcome:
     notes: Sequence[str] = ()
     groups: Sequence[Mapping[str, Any]] = ()
     job: str = ""
+    edited: int = 0
+    diffs: Sequence[tuple[str, str]] = ()
 
     @classmethod
     def of(cls, done: Redriven) -> OrderOutcome:
@@ -92,6 +100,28 @@ class OrderOutcome:
             notes=done.problems,
             groups=[each.facts() for each in done.groups],
             job=done.job,
+            edited=done.edited,
+            diffs=[(each.message_id, each.text) for each in done.diffs],
+        )
+
+    @classmethod
+    def of_undone(cls, done: Undone) -> OrderOutcome:
+        """Return the outcome of an edit that is undone."""
+        words = (
+            (done.waiting, "edited copies waited for their consumer, and are taken back"),
+            (done.dead_again, "edited copies are dead again, and are archived"),
+            (done.handled, "edited copies were handled by a consumer, or one has them in hand"),
+            *((count, f"edited copies went to {topic}") for topic, count in done.elsewhere.items()),
+        )
+        notes = [f"{count} {text}" for count, text in words if count]
+        return cls(
+            done=done.restored,
+            targets={done.source: done.restored} if done.restored else {},
+            stopped=STOPPED.get(done.stopped or "", ""),
+            is_cancelled=done.stopped == "cancelled",
+            is_complete=done.dry_run or done.is_complete,
+            notes=[*notes, *done.problems],
+            edited=done.edited,
         )
 
     @classmethod
@@ -156,7 +186,8 @@ class Order:
         verb: What to do.
         source: The full name of the topic.
         query: Which letters.
-        to: For a redrive: ``retry`` or ``origin``. For a seek: where to.
+        to: For a redrive: ``retry`` or ``origin``. For a seek: where to. For an undo: which job.
+        patch: For a redrive: a JSON patch, or a JSON merge patch, of each payload.
         limit: How many letters at most.
         rate: Messages per second.
         why: The reason, for the audit log.
@@ -170,6 +201,7 @@ class Order:
     source: str
     query: Query = attrs.field(factory=Query)
     to: str = ""
+    patch: str = ""
     limit: str = ""
     rate: str = ""
     why: str = ""
@@ -205,7 +237,7 @@ class Order:
 
     def given(self) -> dict[str, Any]:
         """Return the arguments for the audit log."""
-        plain = ("to", "limit", "rate", "dlq_subscription", "subscription", "everything")
+        plain = ("to", "patch", "limit", "rate", "dlq_subscription", "subscription", "everything")
         found = {name: getattr(self, name) for name in plain if getattr(self, name)}
         return found | {name: self.query.values(name) for name, _ in self.query.pairs}
 
@@ -218,6 +250,7 @@ class Order:
             if (text := getattr(self, name))
             and not (name == "subscription" and self.verb == "seek")
         ]
+        more += [f"--patch {shlex.quote(self.patch)}"] if self.patch else []
         more += ["--to origin"] if self.verb == "redrive" and self.to == "origin" else []
         more += ["--any-topic"] if self.any_topic else []
         more += ["--all"] if self.everything else []
@@ -226,6 +259,8 @@ class Order:
         shown = str(name) if (name.tenant, name.namespace) != ("public", "default") else name.local
         if self.verb == "seek":
             return f"pulsar-retry seek {shown} {self.subscription} --to {self.to}"
+        if self.verb == "undo":
+            return f"pulsar-retry dlq undo {shown} {self.to}"
         verb = (
             "pulsar-retry redrive"
             if self.verb == "redrive"
@@ -244,43 +279,39 @@ class Order:
         where = self.query.where()
         if self.verb in _NEEDS_CHOICE and where.takes_all and not self.everything:
             raise ConfigError("filter: expected a filter, or a tick at “all letters of the topic”")
-        limit, rate = _number("limit", self.limit, int), _number("rate", self.rate, float)
-        kind = kind_of(self.source)
         if self.verb == "seek":
             return _Seeking(self, cluster, dry_run=dry_run)
-        if self.verb in _WAITING:
-            if kind != "retry":
-                raise ConfigError.bad("topic", self.source, "a retry topic")
-            letters = WaitingLetters(
-                cluster,
-                self.source,
-                subscription=self.subscription or None,
-                where=where,
-                limit=limit,
-            )
-            return _Waiting(letters, self.verb, _note("cancelled", act), dry_run=dry_run)
-        options: dict[str, Any] = {
-            "cluster": cluster,
-            "where": where,
-            "limit": limit,
-            "rate": rate,
-            "dry_run": dry_run,
-            "job_key": self._job_key(),
-        }
+        if self.verb == "undo":
+            return _Undoing(self, cluster, act, dry_run=dry_run)
+        is_retry = kind_of(self.source) == "retry"
+        limit = _number("limit", self.limit, int)
+        if self.verb not in _WAITING:
+            if is_retry and self.verb != "restore":
+                raise ConfigError.bad("topic", self.source, "a dead-letter topic")
+            options = {"where": where, "limit": limit, "dry_run": dry_run}
+            return _Moving(self._moved(act, cluster=cluster, **options))
+        if not is_retry:
+            raise ConfigError.bad("topic", self.source, "a retry topic")
+        letters = WaitingLetters(
+            cluster, self.source, subscription=self.subscription or None, where=where, limit=limit
+        )
+        return _Waiting(letters, self.verb, _note("cancelled", act), dry_run=dry_run)
+
+    def _moved(self, act: Act, **options: Any) -> Redrive:
+        """Return what moves dead letters, or archived ones."""
+        options |= {"rate": _number("rate", self.rate, float), "job_key": self._job_key()}
         if self.verb == "restore":
-            return _Moving(Restoring(self.source, **options))
-        if kind == "retry":
-            raise ConfigError.bad("topic", self.source, "a dead-letter topic")
-        options |= {
-            "dlq_subscription": self.dlq_subscription or None,
-            "any_topic": bool(self.any_topic),
-        }
-        if self.verb == "redrive":
-            if self.to not in {"", *_TO}:
-                raise ConfigError.bad("to", self.to, " or ".join(_TO))
-            return _Moving(Redrive(self.source, self.to or "retry", **options))
-        archived: Any = "archived" if self.verb == "archive" else "discarded"
-        return _Moving(Archiving(self.source, _note(archived, act), **options))
+            return Restoring(self.source, **options)
+        options["dlq_subscription"] = self.dlq_subscription or None
+        options["any_topic"] = bool(self.any_topic)
+        if self.verb != "redrive":
+            archived: Any = "archived" if self.verb == "archive" else "discarded"
+            return Archiving(self.source, _note(archived, act), **options)
+        if self.to not in {"", *_TO}:
+            raise ConfigError.bad("to", self.to, " or ".join(_TO))
+        if self.patch:
+            options["edit"] = Edit.of_patch(self.patch, by=act.by, why=act.why, job=act.job)
+        return Redrive(self.source, self.to or "retry", **options)
 
     def _job_key(self) -> str:
         """Return a key that is the same for the same fields. A text such as "2h" keeps its key."""
@@ -313,6 +344,32 @@ class _Moving:
 
     def run(self, tell: Tell) -> OrderOutcome:
         return OrderOutcome.of(self._redrive.run(lambda so_far: tell(OrderOutcome.of(so_far))))
+
+
+class _Undoing:
+    """The originals of edited letters are brought back."""
+
+    can_cancel = True
+
+    def __init__(self, order: Order, cluster: Cluster, act: Act, *, dry_run: bool) -> None:
+        if not order.to:
+            raise ConfigError("to: expected the id of a redrive that has edited letters")
+        self._undo = Undo(
+            order.source,
+            order.to,
+            cluster=cluster,
+            by=act.by,
+            why=act.why,
+            command=act.job,
+            dry_run=dry_run,
+        )
+        self.cancel = self._undo.cancel
+
+    def run(self, tell: Tell) -> OrderOutcome:
+        def progress(done: int, _total: int | None) -> None:
+            tell(OrderOutcome(done=done))
+
+        return OrderOutcome.of_undone(self._undo.run(progress))
 
 
 class _Waiting:

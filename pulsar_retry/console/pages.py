@@ -26,6 +26,7 @@ from pulsar_retry.ops.audit import read_audit
 from pulsar_retry.ops.doctor import check_up
 from pulsar_retry.ops.finding import CheckResult
 from pulsar_retry.ops.overview import LetterTopic
+from pulsar_retry.ops.showing import record_of
 from pulsar_retry.policy.explain import Step, explain
 from pulsar_retry.policy.retry import READERS, RetryPolicy
 from pulsar_retry.replay.cluster import Cluster
@@ -210,7 +211,7 @@ class Pages:
         topic, message_id = self.desk.checked(params.get("name", "")), params.get("id", "")
         facts = self.desk.letter(topic, message_id)
         query = Query([each for each in params.multi_items() if each[0] != "id"])
-        payload = payload_of(facts)
+        payload, record = payload_of(facts), record_of(facts)
         before, after = self.desk.neighbours(topic, query.where(), message_id)
         return self.views.page(
             "letter.html",
@@ -220,7 +221,7 @@ class Pages:
             query=query,
             facts=facts,
             forms=FORMS,
-            payload=None if payload is None else displayed(payload, params.get("as")),
+            payload=None if payload is None else displayed(payload, params.get("as"), record),
             before=before,
             after=after,
         )

@@ -15,7 +15,7 @@ import attrs
 
 from pulsar_retry._throttle import Throttle
 from pulsar_retry.errors import ConfigError
-from pulsar_retry.ops.audit import operator
+from pulsar_retry.replay.who import operator
 
 COOKIE = "pulsar-retry-console"
 #: The shortest token, in characters: shorter ones can be guessed.

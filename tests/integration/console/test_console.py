@@ -161,6 +161,30 @@ def test_archive_discard_and_restore_are_in_the_audit_log(console, dead) -> None
         assert f"<td>{verb}" in audit
 
 
+def test_letters_are_edited_on_their_way_and_the_fix_was_wrong(console, dead) -> None:
+    """The dry run shows the changes; the originals are kept, and come back."""
+    consumer = dead.subscribe()
+    dead.send(b'{"amount": -3}', dead.properties(1))
+    refused = console.post("/act/look", name=dead.dlq, patch="nonsense")
+    assert 400 == refused.status_code
+    _, plan = console.look(name=dead.dlq, patch='{"amount": 3}')
+    assert "<strong>1</strong> would be edited" in plan
+    assert re.search('class="added">\\+ +&#34;amount&#34;: 3<', plan)
+    done = console.done(name=dead.dlq, patch='{"amount": 3}', why="INC-9")
+    assert "their originals are in the archive" in done
+    assert {"amount": 3} == json.loads(received(consumer, 1)[0].data())
+
+    undo = re.search('href="(/act[^"]*verb=undo[^"]*)"', done)
+    assert undo
+    form = console.get(undo[1].replace("&amp;", "&"))
+    job = re.search('name="to" value="([0-9a-f]+)"', form)
+    assert job
+    undone = console.done(name=dead.dlq, verb="undo", to=job[1])
+    assert "<strong>1</strong> restored" in undone
+    assert "1 edited copies were handled" in undone
+    console.shows("1 letter,", "/topic", name=dead.dlq)
+
+
 def test_waiting_letters_are_cancelled_and_made_due(console, dead, topic, client) -> None:
     """A cancelled one is never delivered; one that was made due comes now."""
     consumer = client.subscribe(
