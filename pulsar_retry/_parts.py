@@ -112,6 +112,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "policy.retry": ("RetryPolicy",),
     "policy.settings": ("Setting",),
     "pull.rules.breaker": ("Breaker",),
+    "pull.rules.budget": ("RetryBudget",),
     "pull.delivery": ("Delivery",),
     "pull.rules.flow": ("FlowControl",),
     "pull.health": ("Health",),

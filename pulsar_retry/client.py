@@ -29,6 +29,7 @@ from pulsar_retry.pull.options import (
 )
 from pulsar_retry.pull.puller import Puller
 from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -40,7 +41,7 @@ from pulsar_retry.wire.names import Naming, NamingLike
 
 _BYTES = pulsar.schema.BytesSchema()
 _EARLIEST = pulsar.InitialPosition.Earliest
-_FLOW_CONTROL, _LEASE, _LANES = FlowControl(), Lease(), Lanes()
+_FLOW_CONTROL, _LEASE, _LANES, _BUDGET = FlowControl(), Lease(), Lanes(), RetryBudget()
 
 
 class Client(consumer_client.Client):
@@ -85,6 +86,7 @@ class Client(consumer_client.Client):
         lease: Lease = _LEASE,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
+        retry_budget: RetryBudget | None = _BUDGET,
         quarantine: Quarantine | None = None,
         prefetch: int = 200,
         schema: pulsar.schema.Schema = _BYTES,
@@ -134,6 +136,8 @@ class Client(consumer_client.Client):
             lease: How long a handler may take.
             lanes: How an ordered subscription retries.
             breaker: When to stop receiving because too many messages fail. None: never.
+            retry_budget: How many retries may fail, compared with what succeeds. Without a budget
+                left, messages are held. None: there is no limit.
             quarantine: When a message counts as the cause of crashes of its workers. None: after
                 three crashes with worker processes, otherwise never.
             prefetch: How many messages pulsar-client fetches ahead (its ``receiver_queue_size``),
@@ -178,6 +182,7 @@ class Client(consumer_client.Client):
                 lease=lease,
                 lanes=lanes,
                 breaker=breaker,
+                retry_budget=retry_budget,
                 quarantine=quarantine,
                 prefetch=prefetch,
                 schema=schema,

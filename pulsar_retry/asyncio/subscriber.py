@@ -14,7 +14,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull import subscriber as threaded
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.report import Report, StopMode
+from pulsar_retry.pull.report import Report, StopMode, checked_mode
 from pulsar_retry.pull.signals import Requests
 
 
@@ -77,7 +77,7 @@ class Subscriber:
             ConfigError: an argument is invalid.
             Exception: the error that has ended the subscription.
         """
-        threaded.checked_mode(mode, timeout)
+        checked_mode(mode, timeout)
         requests = Requests()
 
         def signalled(number: int) -> None:
@@ -114,7 +114,7 @@ class Subscriber:
         Raises:
             ConfigError: an argument is invalid.
         """
-        threaded.checked_mode(mode, timeout)
+        checked_mode(mode, timeout)
         if self._bridge is None:
             return None
         self._inner._ask(mode, timeout)

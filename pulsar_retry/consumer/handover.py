@@ -43,6 +43,7 @@ class Handover:
         self._settling = consumer._settling
         self._outbox = consumer._outbox
         self._held = consumer._held
+        self._receiving = consumer._receiving
         #: The watch, which is notified of what happens to messages.
         self.watch: Watch = consumer._watch
         #: Returns a receive function that is faster than `receive`; None if no messages are
@@ -73,6 +74,16 @@ class Handover:
     def stuck_letters(self) -> int:
         """How many letters wait after their publication has failed repeatedly."""
         return self._outbox.kept.stuck
+
+    @property
+    def reads_letters(self) -> bool:
+        """Whether the consumer reads a retry topic, which `hold_letters` can stop."""
+        return self._receiving.inbox is not None
+
+    def hold_letters(self, hold: bool) -> None:
+        """Stop to read the retry topic, or continue. Call it again while it is to hold."""
+        if self._receiving.inbox is not None:
+            self._receiving.inbox.hold_letters(hold)
 
     def settle_as(self, message: Any, outcome: str) -> None:
         """Acknowledge a message that was not handled successfully, and count it as *outcome*."""

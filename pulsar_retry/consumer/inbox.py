@@ -30,6 +30,7 @@ import attrs
 
 from pulsar_retry.consumer.batching import Batch
 from pulsar_retry.runtime.clock import SYSTEM, Clock
+from pulsar_retry.runtime.raw import is_newer
 from pulsar_retry.runtime.results import error_of
 
 #: Seconds between two checks for signals in a wait without a limit, as in pulsar-client. The system
@@ -68,6 +69,7 @@ class _Source:
         letters: Whether it reads the retry topic.
         armed: Whether an asynchronous receive waits in it, or the received message waits here.
         is_asked: Whether the asynchronous receive has no answer yet.
+        is_held: Whether it is armed only so that it is not read.
         keep: Seconds for which an overlooked message is kept; 0 if the order does not matter.
         overlooked: Raw messages that its queue had although a receive waits there, and until when
             each is kept, in case an older one comes.
@@ -82,6 +84,7 @@ class _Source:
     asked_at: float = float("-inf")
     armed: bool = False
     is_asked: bool = False
+    is_held: bool = False
     overlooked: deque[tuple[Any, float]] = attrs.Factory(deque)
 
 
@@ -218,6 +221,16 @@ class Inbox:
     def holds(self) -> bool:
         """Tell whether a message waits here."""
         return bool(self._ready or self._main.overlooked or self._retry.overlooked)
+
+    def hold_letters(self, hold: bool) -> None:
+        """Stop to read the retry topic, or continue; a letter that is under way still comes.
+
+        A source that is held counts as armed. Call it again while it holds: a letter that is taken
+        disarms its source.
+        """
+        with self._changed:
+            if hold != self._retry.is_held and not (hold and self._retry.armed):
+                self._retry.armed = self._retry.is_held = hold
 
     def drop(self, *, letters: bool = True) -> list[Item]:
         """Drop the waiting messages and return them; keep letters unless *letters* is True.
@@ -473,7 +486,7 @@ class Inbox:
 
     def _place(self, item: Item) -> None:
         """Have *item* wait, before newer messages of its topic. Call it with the lock held."""
-        newer = (at for at, each in enumerate(self._ready) if _is_newer(each.message, item.message))
+        newer = (at for at, each in enumerate(self._ready) if is_newer(each.message, item.message))
         self._ready.insert(next(newer, len(self._ready)), item)
         self.fast_receive = None
         self._changed.notify()
@@ -481,17 +494,6 @@ class Inbox:
     def _seconds_left(self, deadline: float | None) -> float | None:
         """Return the remaining seconds, 0 or more; None: no limit."""
         return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
-
-
-def _is_newer(one: Any, other: Any) -> bool:
-    """Tell whether *one* is behind *other* in the same topic, or partition.
-
-    Messages of a non-persistent topic have no ids of their own.
-    """
-    topic = one.topic_name()
-    if topic != other.topic_name() or topic.startswith("non-persistent:"):
-        return False
-    return bool(one.message_id() > other.message_id())
 
 
 def _do_nothing() -> None:

@@ -13,6 +13,7 @@ if typing.TYPE_CHECKING:
     from pulsar_retry.pull.health import Health
     from pulsar_retry.pull.report import Report
     from pulsar_retry.pull.rules.breaker import Breaker
+    from pulsar_retry.pull.rules.budget import RetryBudget
     from pulsar_retry.pull.rules.flow import FlowControl
     from pulsar_retry.pull.rules.lanes import Lanes
     from pulsar_retry.pull.rules.lease import Lease
@@ -32,5 +33,6 @@ __all__ = [
     "Lease",
     "Quarantine",
     "Report",
+    "RetryBudget",
     "Subscriber",
 ]

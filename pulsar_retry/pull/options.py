@@ -23,6 +23,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.admission import AdmissionControl
 from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -61,6 +62,7 @@ class Options:
     lease: Lease = attrs.Factory(Lease)
     lanes: Lanes = attrs.Factory(Lanes)
     breaker: Breaker | None = None
+    retry_budget: RetryBudget | None = None
     quarantine: Quarantine | None = None
     prefetch: int = 200
     schema: Any = attrs.Factory(pulsar.schema.BytesSchema)
@@ -231,6 +233,7 @@ _KINDS: tuple[tuple[str, type, bool], ...] = (
     ("lease", Lease, False),
     ("lanes", Lanes, False),
     ("breaker", Breaker, True),
+    ("retry_budget", RetryBudget, True),
     ("quarantine", Quarantine, True),
     ("consumer_type", pulsar.ConsumerType, True),
     ("schema", pulsar.schema.Schema, False),

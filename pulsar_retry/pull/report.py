@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
+
+from pulsar_retry.policy.checks import one_of
+from pulsar_retry.policy.durations import Duration, seconds
 
 #: How to stop: see `Subscriber.stop`.
 StopMode = Literal["drain", "hand_back", "abandon"]
@@ -50,3 +53,13 @@ class Report:
     def complete(self) -> bool:
         """Whether no message was left in hand."""
         return not self.handed_back and not self.abandoned
+
+
+def checked_mode(mode: Any, timeout: Duration) -> None:
+    """Check the arguments of `stop`.
+
+    Raises:
+        ConfigError: an argument is invalid.
+    """
+    one_of("mode", mode, MODES)
+    seconds("timeout", timeout)

@@ -16,12 +16,12 @@ from pulsar_retry.consumer.consumer import Consumer
 from pulsar_retry.consumer.handover import Handover
 from pulsar_retry.errors import shown
 from pulsar_retry.observe.watch import Watch, topic_label
-from pulsar_retry.policy.checks import one_of
 from pulsar_retry.policy.durations import Duration, seconds
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.crew import Crew
 from pulsar_retry.pull.engine.gauges import Gauges
+from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.receiver import Receiver
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
@@ -31,7 +31,7 @@ from pulsar_retry.pull.engine.work_queue import HANDLED_BY, WorkQueue
 from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.opening import TRANSIENT, is_ordered, open_subscription, probe
 from pulsar_retry.pull.options import Options, effective, origins
-from pulsar_retry.pull.report import ABANDON, HAND_BACK, MODES, Report, StopMode
+from pulsar_retry.pull.report import ABANDON, HAND_BACK, Report, StopMode, checked_mode
 from pulsar_retry.pull.rules.breaker import BreakerState
 from pulsar_retry.pull.signals import Requests, awaiting_signals
 
@@ -95,6 +95,7 @@ class Subscriber:
         self._supervisor: Supervisor | None = None
         self._consumer: Consumer | None = None
         self._safe_breaker: ThreadSafeBreaker | None = None
+        self._holding: Holding | None = None
         self._trouble = ""
         self._reason: BaseException | None = None
         self._refusal: Exception | None = None
@@ -289,6 +290,8 @@ class Subscriber:
         problems = supervisor.problems()
         if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
+        if self._holding is not None and (held := self._holding.held()):
+            problems.append(f"the retry budget is used up: {held} messages are held in hand")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not consumer.is_connected():
@@ -371,10 +374,8 @@ class Subscriber:
         return None
 
     def _facts(self) -> dict[str, str]:
-        return {
-            "topic": topic_label(self._options.topic),
-            "subscription": self._options.subscription,
-        }
+        options = self._options
+        return {"topic": topic_label(options.topic), "subscription": options.subscription}
 
     def _serve(self, consumer: Consumer, kind: pulsar.ConsumerType) -> None:
         options, work_queue, clock = self._options, self._work_queue, self._clock
@@ -382,10 +383,16 @@ class Subscriber:
         lanes = None
         if is_ordered(kind):
             lanes = OrderedLanes(options.lanes, work_queue, handover, kind, clock)
-        safe_breaker = (
-            None
-            if options.breaker is None
-            else ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
+        safe_breaker = None
+        if options.breaker is not None:
+            safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
+        holding = self._holding = Holding.of(
+            options.retry_budget,
+            work_queue,
+            concurrency=options.concurrency,
+            most=options.flow_control.max_messages,
+            facts=self._facts(),
+            clock=clock,
         )
         self._consumer, self._safe_breaker = consumer, safe_breaker
         if options.admission is not None:
@@ -399,6 +406,7 @@ class Subscriber:
             lanes=lanes,
             safe_breaker=safe_breaker,
             late=options.lease.late,
+            holding=holding,
             clock=clock,
         )
         receiver = Receiver(
@@ -410,6 +418,7 @@ class Subscriber:
             lane_limits=options.lanes,
             safe_breaker=safe_breaker,
             admission=options.admission,
+            holding=holding,
             probe=lambda: probe(self._client, options.topic),
             supervise=self._supervise,
             clock=clock,
@@ -423,7 +432,9 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
+        gauges = Gauges(
+            work_queue, options.flow_control, receiver.clock, self._supervisor, self, holding
+        )
         settler.handover.watch.ledger.attach(gauges)
         self._report_opened()
         try:
@@ -446,6 +457,8 @@ class Subscriber:
     def _finish_in_hand(self, receiver: Receiver) -> int:
         """Wait for the messages in hand as the stop mode says; return how many were not handled."""
         work_queue, handed_back = self._work_queue, 0
+        if self._holding is not None:
+            self._holding.release()  # at most some hundred messages, which are in hand
         while (stop := self._stop) is not None and stop.mode != ABANDON:
             admission = self._options.admission
             if stop.mode == HAND_BACK or (admission is not None and admission.is_shut()):
@@ -485,13 +498,3 @@ class Subscriber:
 
 def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown(error)}"
-
-
-def checked_mode(mode: Any, timeout: Duration) -> None:
-    """Check the arguments of `stop`.
-
-    Raises:
-        ConfigError: an argument is invalid.
-    """
-    one_of("mode", mode, MODES)
-    seconds("timeout", timeout)

@@ -25,6 +25,7 @@ from pulsar_retry.pull.health import Health
 from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.pull.rules.flow import FlowControl
 from pulsar_retry.pull.rules.lanes import Lanes
 from pulsar_retry.pull.rules.lease import Lease
@@ -57,7 +58,7 @@ from pulsar_retry.wire.names import Naming, NamingLike
 #: Seconds to wait for connections to be closed.
 _CLOSING = 5.0
 
-_LANES, _GUARD = Lanes(), Guard()
+_LANES, _GUARD, _BUDGET = Lanes(), Guard(), RetryBudget()
 _EARLIEST = pulsar.InitialPosition.Earliest
 
 #: The subscriber's lease never expires, because each request of a dispatcher has its own deadline.
@@ -102,6 +103,7 @@ class Dispatcher:
         flow_control: FlowControl | None = None,
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
+        retry_budget: RetryBudget | None = _BUDGET,
         max_outstanding: int = EXPONENTIAL_UP_TO,
         latency_limit: Duration = LATENCY_LIMIT,
         guard: Guard = _GUARD,
@@ -160,6 +162,7 @@ class Dispatcher:
                 lanes. None allows 100 MiB, and enough messages for *max_outstanding*.
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure.
+            retry_budget: See `Client.subscriber`; the same holds.
             max_outstanding: How many requests are outstanding at most, each on its own connection.
                 Above 3000 the window grows slowly. If the process may not have that many files open
                 (``ulimit -n``), the number is reduced and a warning is logged.
@@ -233,6 +236,7 @@ class Dispatcher:
             lease=_LEASE,
             lanes=lanes,
             breaker=breaker,
+            retry_budget=retry_budget,
             prefetch=prefetch,
             initial_position=initial_position,
             naming=naming,

@@ -83,3 +83,14 @@ def message_of(raw: Any, schema: Any, *, letter: bool | None = None) -> pulsar.M
     if letter is not None:
         message._letter = letter  # noqa: SLF001
     return message
+
+
+def is_newer(one: Any, other: Any) -> bool:
+    """Tell whether *one* is behind *other* in the same topic, or partition.
+
+    Messages of a non-persistent topic have no ids of their own.
+    """
+    topic = one.topic_name()
+    if topic != other.topic_name() or topic.startswith("non-persistent:"):
+        return False
+    return bool(one.message_id() > other.message_id())

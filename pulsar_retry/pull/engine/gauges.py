@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.supervisor import Supervisor
 from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
@@ -29,18 +30,27 @@ class Gauges:
         clock: LeaseClock,
         supervisor: Supervisor,
         subscriber: Patient,
+        holding: Holding | None = None,
     ) -> None:
         self._work_queue = work_queue
         self._limits = limits
         self._clock = clock
         self._supervisor = supervisor
         self._subscriber = subscriber
+        self._holding = holding
 
     def gauges(self) -> dict[str, float]:
         """Return the messages in hand, the load, the seconds of a lease, and the problems."""
         count, size = self._work_queue.held()
         count, size = max(0, count), max(0, size)  # a worker may count first
+        budget = {}
+        if self._holding is not None:
+            budget = {
+                "retry_budget": self._holding.tokens(),
+                "held_messages": float(self._holding.held()),
+            }
         return {
+            **budget,
             "inflight": float(count),
             "load_ratio": self._limits.load(count, size),
             "lease_seconds": self._clock.duration(),

@@ -25,11 +25,12 @@ from pulsar_retry.letters.facts import facts_of
 from pulsar_retry.letters.stamps import stamp_of
 from pulsar_retry.observe.counting import ACKNOWLEDGED, DROPPED, SUPERSEDED
 from pulsar_retry.observe.failures import FailureLog
-from pulsar_retry.policy.actions import Action, DeadLetter, RetryLater, Stop
-from pulsar_retry.policy.decide import decide
+from pulsar_retry.policy.actions import RETRIES_EXHAUSTED, Action, DeadLetter, RetryLater, Stop
+from pulsar_retry.policy.decide import TOO_OLD, decide
 from pulsar_retry.policy.outcomes import Failure, Outcome, Retry, unwrapped
 from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.pull.engine.ending import ending
+from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.ordered import OrderedLanes
 from pulsar_retry.pull.engine.own_letters import OwnLetters
 from pulsar_retry.pull.engine.safe_breaker import ThreadSafeBreaker
@@ -117,6 +118,7 @@ class Settler:
         lanes: OrderedLanes | None,
         safe_breaker: ThreadSafeBreaker | None,
         late: str,
+        holding: Holding | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         """Make the settler of one subscription. For *late*, see `Lease`."""
@@ -130,6 +132,7 @@ class Settler:
         self._lanes = lanes
         self._safe_breaker = safe_breaker
         self._late = late
+        self._holding = holding
         self._lock = threading.Lock()
         # Reentrant, because a garbage collection can settle messages at any moment.
         self._recording = threading.RLock()
@@ -137,6 +140,10 @@ class Settler:
         self.own_letters = OwnLetters(clock=clock.time, steady=clock.monotonic)
         self.fatal: BaseException | None = None
         self._has_reported_unfinished = False
+        if holding is not None:
+            holding.attach(
+                self._is_retry, handover.hold_letters if handover.reads_letters else None
+            )
 
     # -- what workers report ----------------------------------------------------------------------
 
@@ -210,6 +217,8 @@ class Settler:
                 # Two copies of a message can fail at the same moment. One must count the other.
                 if attempt == self.attempt(work):
                     verdict = self._recorded(work, action, attempt)
+        if self._holding is not None and _is_storm(verdict, failure):
+            self._holding.failed(retry=verdict.attempt > 1)
         return self._carry_out(work, verdict, failure, keep=keep)
 
     def attempt(self, work: Work) -> int:
@@ -223,6 +232,13 @@ class Settler:
         early.
         """
         return 1 + self._failures(work)
+
+    def _is_retry(self, work: Work) -> bool:
+        """Tell whether a message that was not handled yet was tried before."""
+        try:
+            return self._failures(work) > 0
+        except UnicodeDecodeError:
+            return False
 
     def _failures(self, work: Work) -> int:
         """Return how many earlier attempts have failed."""
@@ -398,6 +414,8 @@ class Settler:
         self._work_queue.settled(work)
         if self._safe_breaker is not None:
             self._safe_breaker.succeeded()
+        if self._holding is not None and kind == ACKNOWLEDGED:
+            self._holding.succeeded()
         self._next(work)
 
     def _ended(self, work: Work, kind: str, error: BaseException | None) -> None:
@@ -453,6 +471,22 @@ def _failure(work: Work, error: BaseException, now: datetime) -> Failure:
 def _is_chosen(error: BaseException) -> bool:
     """Tell whether *error* is an outcome that a handler chose."""
     return isinstance(error, Exception) and isinstance(unwrapped(error), Outcome)
+
+
+def _is_storm(verdict: _Verdict, failure: Failure) -> bool:
+    """Tell whether a failed attempt counts for the retry budget: its retry, or it was a retry.
+
+    A retry does not count if the handler chose its time.
+    """
+    error = failure.error
+    if isinstance(error, Retry) and (error.delay is not None or error.level is not None):
+        return False
+    match verdict.action:
+        case RetryLater(counted=counted):
+            return counted
+        case DeadLetter(reason=reason):
+            return verdict.attempt > 1 and reason in {RETRIES_EXHAUSTED, TOO_OLD}
+    return False
 
 
 def _crashes(work: Work, failure: Failure) -> dict[str, str]:

@@ -147,6 +147,7 @@ class WorkQueue:
         closed: Whether the workers are to end.
         low: When fewer messages than this are ready, more are received, before a worker is idle. 0
             switches this off.
+        hold: Keeps a message that is ready, and tells whether it does. None: all messages begin.
         top_up: Receives more. A worker that sees too few messages ready calls it; it does not
             block.
     """
@@ -160,6 +161,7 @@ class WorkQueue:
         self.received_size = 0
         self.closed = False
         self.low = 0
+        self.hold: Callable[[Work], bool] | None = None
         self.top_up: Callable[[], None] = self.notify
         self._changed = clock.lock()  # held until something has changed
         self._changed.acquire()
@@ -215,9 +217,17 @@ class WorkQueue:
             for _ in range(count):
                 self.idle.pop()()
 
+    def offer(self, item: Item) -> None:
+        """Make one message ready, unless it is held; this wakes no worker."""
+        if self.hold is not None:
+            item = Work.of(item)
+            if self.hold(item):
+                return
+        self.ready.append(item)
+
     def put(self, work: Item) -> None:
-        """Make one message ready, for a worker that sleeps, or for the next that is free."""
-        self.ready.append(work)
+        """Do what `offer` does, for a worker that sleeps, or for the next that is free."""
+        self.offer(work)
         self.wake(1)
 
     def close(self) -> None:

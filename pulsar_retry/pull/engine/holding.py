@@ -1,0 +1,248 @@
+"""Holds messages back while the retry budget is used up."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from pulsar_retry.observe.failures import LogLimiter
+from pulsar_retry.pull.engine.work_queue import Work, WorkQueue
+from pulsar_retry.pull.rules.budget import BudgetState, RetryBudget
+from pulsar_retry.runtime.clock import Clock
+
+_log = logging.getLogger("pulsar_retry")
+
+#: How many letters wait in hand, ready to begin. The others stay in the retry topic.
+_AHEAD = 100
+
+
+class Holding:
+    """The retry budget of one subscription, and the messages that it holds in hand. Thread-safe.
+
+    It works only while a bucket is empty. Then each message that is ready passes `_hold`, which
+    lets it begin or keeps it here.
+    """
+
+    def __init__(
+        self,
+        budget: RetryBudget,
+        work_queue: WorkQueue,
+        *,
+        concurrency: int,
+        most: int,
+        facts: Mapping[str, str],
+        clock: Clock,
+    ) -> None:
+        """Make one with a full budget; it holds nothing before `attach`.
+
+        Args:
+            budget: The rules.
+            work_queue: Where the messages come from.
+            concurrency: How many messages are handled at a time at most.
+            most: How many messages may be in hand.
+            facts: What log lines tell about the subscription.
+            clock: The clock.
+        """
+        self._work_queue = work_queue
+        self._now = clock.monotonic
+        self._limiter = LogLimiter(now=clock.monotonic)
+        # Reentrant, because a garbage collection can settle messages at any moment.
+        self._lock = threading.RLock()
+        self._state = BudgetState(budget, concurrency, clock.monotonic())
+        self._most = max(1, most // 2)
+        self._done = 0
+        self._succeeded = 0
+        self._is_told = self._is_suspended = self._is_over = False
+        self._kept: dict[bool, deque[Work]] = {False: deque(), True: deque()}
+        self._begun: dict[bool, list[Work]] = {False: [], True: []}
+        self._is_retry: Callable[[Work], bool] = lambda _work: False
+        self._hold_letters: Callable[[bool], None] | None = None
+        self._facts = facts
+
+    @classmethod
+    def of(cls, budget: RetryBudget | None, work_queue: WorkQueue, **arguments: Any) -> Self | None:
+        """Make one; None without a budget."""
+        return None if budget is None else cls(budget, work_queue, **arguments)
+
+    def attach(
+        self, is_retry: Callable[[Work], bool], hold_letters: Callable[[bool], None] | None
+    ) -> None:
+        """Set what belongs to the consumer.
+
+        Args:
+            is_retry: Tells whether a message was tried before.
+            hold_letters: Stops or continues to receive from the retry topic; None if there is none.
+        """
+        self._is_retry, self._hold_letters = is_retry, hold_letters
+
+    # -- results, on any thread -------------------------------------------------------------------
+
+    def succeeded(self) -> None:
+        """Record a message that was handled, and that no worker counts."""
+        with self._lock:
+            self._succeeded += 1
+
+    def failed(self, *, retry: bool) -> None:
+        """Record a message that has failed; *retry*: it had failed before."""
+        with self._lock:
+            self._count()
+            self._state.failed(self._now(), retry=retry)
+            begins = self._state.is_holding and not (
+                self.is_active or self._is_suspended or self._is_over
+            )
+            if begins:
+                self._work_queue.hold = self._hold
+        if begins:
+            self._work_queue.notify()
+
+    def _count(self) -> None:
+        """Add tokens for what was handled since the last call, and for the time."""
+        done = self._work_queue.done() + self._succeeded
+        self._state.succeeded(max(0, done - self._done), self._now())
+        self._done = done
+
+    def tokens(self) -> float:
+        """Return how many tokens retries have."""
+        with self._lock:
+            self._count()
+            return self._state.retries.count
+
+    def held(self) -> int:
+        """Return how many messages are held in hand."""
+        with self._lock:
+            return len(self._kept[False]) + len(self._kept[True])
+
+    # -- the receiving thread ---------------------------------------------------------------------
+
+    @property
+    def is_active(self) -> bool:
+        """Whether messages are held."""
+        return self._work_queue.hold is not None
+
+    def look(self, *, suspended: bool = False) -> float:
+        """Let messages begin that may; return the seconds until the next one may.
+
+        Args:
+            suspended: Whether nothing is to be held, because the breaker decides.
+        """
+        if self._is_over or not (self.is_active or self._is_suspended):
+            return math.inf
+        with self._lock:
+            self._count()
+            self._is_suspended = suspended
+            if suspended or not self._state.is_holding:
+                self._end()
+                return math.inf
+            self._work_queue.hold = self._hold
+            self._look_at_ready()
+            for retry, kept in self._kept.items():
+                room = self._room(retry=retry) if kept else 0
+                for _ in range(min(room, len(kept))):
+                    self._begin(kept.popleft(), retry=retry)
+            if self._hold_letters is not None:
+                self._hold_letters(self._is_full())
+            if self.held():
+                self._tell_begin()
+            return max(0.001, self._state.wait())
+
+    def _look_at_ready(self) -> None:
+        """Keep messages that were ready when the hold began."""
+        counted = {id(work) for each in self._begun.values() for work in each}
+        for work in self._work_queue.unstarted():
+            if id(work) in counted or not self._hold(work):
+                self._work_queue.ready.append(work)
+
+    def may_receive(self) -> bool:
+        """Tell whether messages may be received."""
+        if not self.is_active:
+            return True
+        with self._lock:
+            if self._hold_letters is None and self._is_full():
+                return False  # without a retry topic, new messages are behind those held
+            return self.at_a_time() > 0
+
+    def at_a_time(self) -> int:
+        """Return how many messages may be received at once."""
+        with self._lock:
+            if not (self.is_active and self._state.firsts.is_holding):
+                return self._most
+            return 0 if self._kept[False] else self._room(retry=False)
+
+    def _is_full(self) -> bool:
+        most = self._most if self._hold_letters is None else min(_AHEAD, self._most)
+        return len(self._kept[True]) >= most
+
+    def release(self) -> None:
+        """Hold nothing any more, because the subscriber stops."""
+        with self._lock:
+            self._is_over = True
+            self._end()
+
+    def take_down(self) -> list[Work]:
+        """Remove and return the messages that are held in hand."""
+        with self._lock:
+            works = [*self._kept[False], *self._kept[True]]
+            for kept in self._kept.values():
+                kept.clear()
+            return works
+
+    # -- holding; called with or without the lock -------------------------------------------------
+
+    def _hold(self, work: Work) -> bool:
+        """Keep a message that is ready; tell whether it is kept. If not, it begins."""
+        retry = self._is_retry(work)
+        with self._lock:
+            if not self._state.of(retry=retry).is_holding:
+                return False
+            if self._kept[retry] or not self._room(retry=retry):
+                self._kept[retry].append(work)
+                return True
+            self._begun[retry].append(work)
+            return False
+
+    def _room(self, *, retry: bool) -> int:
+        """Return how many more messages may begin."""
+        bucket = self._state.of(retry=retry)
+        if not bucket.is_holding:
+            return self._most
+        queue = self._work_queue
+        alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in queue.ready.copy()}
+        self._begun[retry] = [work for work in self._begun[retry] if id(work) in alive]
+        return bucket.room(len(self._begun[retry]))
+
+    def _begin(self, work: Work, *, retry: bool) -> None:
+        self._begun[retry].append(work)
+        self._work_queue.ready.append(work)
+        self._work_queue.wake(1)
+
+    def _end(self) -> None:
+        if not self.is_active:
+            return
+        self._work_queue.hold = None
+        if self._hold_letters is not None:
+            self._hold_letters(False)
+        works = self.take_down()
+        for begun in self._begun.values():
+            begun.clear()
+        self._work_queue.ready.extend(works)
+        self._work_queue.wake(len(works))
+        if self._is_told:
+            self._is_told = False
+            if self._is_suspended or self._is_over:
+                return
+            _log.warning("the retry budget suffices again, and no message is held", extra=self._facts)
+
+    def _tell_begin(self) -> None:
+        if self._is_told or (turn := self._limiter.turn("held")) is None:
+            return
+        self._is_told = True
+        which = "all messages are" if self._state.firsts.is_holding else "retries are"
+        text = (
+            "the retry budget is used up because many attempts fail: %s held until others succeed "
+            "(no attempt is used up)%s"
+        )
+        _log.warning(text, which, turn, extra=self._facts)
