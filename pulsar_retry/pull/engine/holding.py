@@ -56,9 +56,10 @@ class Holding:
         self._most = max(1, most // 2)
         self._done = 0
         self._succeeded = 0
-        self._is_told = self._is_suspended = self._is_over = False
+        self._is_told = self._is_suspended = self._is_over = self._turn = False
         self._kept: dict[bool, deque[Work]] = {False: deque(), True: deque()}
-        self._begun: dict[bool, list[Work]] = {False: [], True: []}
+        self._begun: list[Work] = []  # retries that began in the hold
+        self._room = self._room_again = math.inf
         self._is_retry: Callable[[Work], bool] = lambda _work: False
         self._hold_letters: Callable[[bool], None] | None = None
         self._facts = facts
@@ -90,11 +91,12 @@ class Holding:
         """Record a message that has failed; *retry*: it had failed before."""
         with self._lock:
             self._count()
-            self._state.failed(self._now(), retry=retry)
+            self._state.failed(self._now(), retry=retry, running=self._work_queue.running)
             begins = self._state.is_holding and not (
                 self.is_active or self._is_suspended or self._is_over
             )
             if begins:
+                self._room = self._room_again = 0
                 self._work_queue.hold = self._hold
         if begins:
             self._work_queue.notify()
@@ -138,29 +140,24 @@ class Holding:
                 self._end()
                 return math.inf
             self._work_queue.hold = self._hold
-            self._look_at_ready()
-            for retry, kept in self._kept.items():
-                room = self._room(retry=retry) if kept else 0
-                for _ in range(min(room, len(kept))):
-                    self._begin(kept.popleft(), retry=retry)
+            for work in reversed(self._work_queue.unstarted()):  # there may be less room now
+                self._kept[self._is_retry(work)].appendleft(work)
+            self._measure()
+            while self._next_begins():
+                pass
             if self._hold_letters is not None:
                 self._hold_letters(self._is_full())
             if self.held():
                 self._tell_begin()
             return max(0.001, self._state.wait())
 
-    def _look_at_ready(self) -> None:
-        """Keep messages that were ready when the hold began."""
-        counted = {id(work) for each in self._begun.values() for work in each}
-        for work in self._work_queue.unstarted():
-            if id(work) in counted or not self._hold(work):
-                self._work_queue.ready.append(work)
-
     def may_receive(self) -> bool:
         """Tell whether messages may be received."""
         if not self.is_active:
             return True
         with self._lock:
+            self._count()
+            self._measure()
             if self._hold_letters is None and self._is_full():
                 return False  # without a retry topic, new messages are behind those held
             return self.at_a_time() > 0
@@ -168,13 +165,43 @@ class Holding:
     def at_a_time(self) -> int:
         """Return how many messages may be received at once."""
         with self._lock:
-            if not (self.is_active and self._state.firsts.is_holding):
+            if not (self.is_active and self._state.ramp.is_holding):
                 return self._most
-            return 0 if self._kept[False] else self._room(retry=False)
+            return 0 if self._kept[False] else int(min(self._room, self._most))
 
     def _is_full(self) -> bool:
         most = self._most if self._hold_letters is None else min(_AHEAD, self._most)
         return len(self._kept[True]) >= most
+
+    def _measure(self) -> None:
+        """Note how many messages may begin."""
+        queue = self._work_queue
+        ready = queue.ready.copy()
+        running = queue.running() + len(ready)
+        if not self.held():
+            self._state.ramp.idles(running)
+        if self._begun:
+            alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in ready}
+            self._begun = [work for work in self._begun if id(work) in alive]
+        room = self._state.room(running=running, retries=len(self._begun))
+        self._room, self._room_again = room
+
+    def _next_begins(self) -> bool:
+        """Let one message begin; tell whether it could. New ones and others take turns."""
+        for retry, kept in sorted(self._kept.items(), key=lambda each: each[0] is self._turn):
+            if kept and (self._room_again if retry else self._room) >= 1:
+                self._turn = retry
+                self._begins(work := kept.popleft(), retry=retry)
+                self._work_queue.ready.append(work)
+                self._work_queue.wake(1)
+                return True
+        return False
+
+    def _begins(self, work: Work, *, retry: bool) -> None:
+        self._room -= 1
+        self._room_again -= 1
+        if retry:
+            self._begun.append(work)
 
     def release(self) -> None:
         """Hold nothing any more, because the subscriber stops."""
@@ -190,34 +217,17 @@ class Holding:
                 kept.clear()
             return works
 
-    # -- holding; called with or without the lock -------------------------------------------------
+    # -- holding ----------------------------------------------------------------------------------
 
     def _hold(self, work: Work) -> bool:
         """Keep a message that is ready; tell whether it is kept. If not, it begins."""
         retry = self._is_retry(work)
         with self._lock:
-            if not self._state.of(retry=retry).is_holding:
-                return False
-            if self._kept[retry] or not self._room(retry=retry):
+            if self._kept[retry] or (self._room_again if retry else self._room) < 1:
                 self._kept[retry].append(work)
                 return True
-            self._begun[retry].append(work)
+            self._begins(work, retry=retry)
             return False
-
-    def _room(self, *, retry: bool) -> int:
-        """Return how many more messages may begin."""
-        bucket = self._state.of(retry=retry)
-        if not bucket.is_holding:
-            return self._most
-        queue = self._work_queue
-        alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in queue.ready.copy()}
-        self._begun[retry] = [work for work in self._begun[retry] if id(work) in alive]
-        return bucket.room(len(self._begun[retry]))
-
-    def _begin(self, work: Work, *, retry: bool) -> None:
-        self._begun[retry].append(work)
-        self._work_queue.ready.append(work)
-        self._work_queue.wake(1)
 
     def _end(self) -> None:
         if not self.is_active:
@@ -226,8 +236,8 @@ class Holding:
         if self._hold_letters is not None:
             self._hold_letters(False)
         works = self.take_down()
-        for begun in self._begun.values():
-            begun.clear()
+        self._begun.clear()
+        self._room = self._room_again = math.inf
         self._work_queue.ready.extend(works)
         self._work_queue.wake(len(works))
         if self._is_told:
@@ -240,7 +250,7 @@ class Holding:
         if self._is_told or (turn := self._limiter.turn("held")) is None:
             return
         self._is_told = True
-        which = "all messages are" if self._state.firsts.is_holding else "retries are"
+        which = "all messages are" if self._state.ramp.is_holding else "retries are"
         text = (
             "the retry budget is used up because many attempts fail: %s held until others succeed "
             "(no attempt is used up)%s"

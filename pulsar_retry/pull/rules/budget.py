@@ -10,6 +10,7 @@ failed is retried at full speed.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import attrs
 
@@ -17,12 +18,12 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import number
 from pulsar_retry.policy.keywords import keywords_only
-from pulsar_retry.pull.rules.results import RecentResults
 
-#: Seconds of results that show whether there is an outage.
-_WINDOW = 10.0
+#: An attempt changes the mean share of failures by this part of the difference. So the share covers
+#: about the last 32 attempts.
+_PART = 1 / 32
 
-#: It is an outage if at least this part of the attempts has failed.
+#: It is an outage while at least this share of the attempts fails.
 _OUTAGE = 0.5
 
 
@@ -52,12 +53,12 @@ class RetryBudget:
     Each message that is handled adds *ratio* tokens, and each second adds *floor*. A retry that
     fails takes one token. Without a token, messages that were tried before are *held*: their
     letters stay in the retry topic, or they wait in hand. While messages are held, each token lets
-    one of them run, so the number that runs grows again as they succeed. A held message uses up no
-    attempt, and is never dead-lettered because it was held. New messages go on.
+    one of them run, so more of them run as they succeed. A held message uses up no attempt, and is
+    never dead-lettered because it was held. New messages go on.
 
-    In an outage new messages are held in the same way, so that the backlog stays in the topic. It
-    is an outage while at least half of the attempts of the last ten seconds have failed. Then a
-    first attempt that fails takes a token, too, from a second bucket of the same size.
+    In an outage, when at least half of the latest attempts have failed, first attempts take tokens
+    of their own. Without a token, all messages are held: the backlog stays in the topic, and about
+    *floor* messages a second are tried. As they succeed, more run at a time (see `Ramp`).
 
     Failures are errors, and `Retry` without a delay or a level. Messages that are dead-lettered at
     their first attempt are not retried, and cost nothing.
@@ -74,24 +75,23 @@ class RetryBudget:
 
 
 class Tokens:
-    """One bucket. It holds messages from the moment in which it is empty.
+    """The tokens of retries.
 
     Attributes:
-        count: How many tokens there are.
-        is_holding: Whether each running message needs a token.
+        count: How many there are.
+        is_holding: Whether each retry that runs needs one.
     """
 
     def __init__(self, budget: RetryBudget, concurrency: int) -> None:
-        self._budget = budget
+        """Make a full bucket; *concurrency* is how many messages run at a time at most."""
+        self._most = float(budget.burst)
         self._enough = float(concurrency)
-        self.count = float(budget.burst)
+        self.count = self._most
         self.is_holding = False
 
     def add(self, tokens: float) -> None:
         """Add tokens; end the hold when every worker could have one."""
-        most = float(self._budget.burst)
-        if self.is_holding:
-            most = max(most, self._enough)
+        most = max(self._most, self._enough) if self.is_holding else self._most
         self.count = min(most, self.count + tokens)
         if self.count >= self._enough:
             self.is_holding = False
@@ -106,57 +106,138 @@ class Tokens:
         if self.count < 1:
             self.is_holding = True
 
-    def room(self, running: int) -> int:
-        """Return how many more messages may begin while *running* run. Only for a hold."""
-        return max(0, int(self.count) - running)
+
+class Ramp:
+    """How many messages may run at a time after an outage, as in TCP's congestion control.
+
+    An outage leaves a backlog. If all workers began with it at once, they could overload the
+    services again. So the window begins with 0, each success adds *ratio*, and beyond the threshold
+    a success adds only the inverse of the window. The threshold is half of what was running when
+    most attempts began to fail.
+
+    Attributes:
+        window: How many messages may run at a time.
+        is_holding: Whether the window limits them.
+    """
+
+    def __init__(self, budget: RetryBudget, concurrency: int) -> None:
+        """Make one that does not hold; *concurrency* is how many messages run at a time at most."""
+        self._budget = budget
+        self._concurrency = concurrency
+        self._spare = float(budget.burst)
+        self._share = 0.0
+        self._is_outage = False
+        self._threshold = 0.0
+        self.window = 0.0
+        self.is_holding = False
+
+    def passed(self, seconds: float) -> None:
+        """Record that time has passed."""
+        if self.is_holding:
+            floor = max(1.0, self._budget.floor)
+            if self.window < floor:
+                self.window = min(floor, self.window + self._budget.floor * seconds)
+        else:
+            self._save(self._budget.floor * seconds)
+
+    def succeeded(self, count: int) -> None:
+        """Record *count* successes."""
+        self._share *= (1 - _PART) ** count
+        self._is_outage = self._share >= _OUTAGE
+        ratio = self._budget.ratio
+        if not self.is_holding:
+            self._save(ratio * count)
+            return
+        if self.window < self._threshold and ratio:
+            quick = min(count, math.ceil((self._threshold - self.window) / ratio))
+            self.window += ratio * quick
+            count -= quick
+        self.window += count * min(ratio, 1 / max(1.0, self.window))
+        if self.window >= self._concurrency:
+            self.is_holding = False
+
+    def failed(self, running: Callable[[], int]) -> None:
+        """Record a failure; *running* returns how many messages run."""
+        self._share += (1 - self._share) * _PART
+        if self._share < _OUTAGE:
+            return  # others succeed: it is the message's own failure
+        if not self.is_holding:
+            self._spare -= 1
+            if self._spare < 1:
+                self._spare, self.is_holding = 0.0, True
+                self.window, self._threshold = 0.0, max(1.0, running() / 2)
+        else:
+            if not self._is_outage:
+                self._threshold = max(1.0, running() / 2)
+            self.window = max(0.0, min(self.window, self._threshold) - 1)
+        self._is_outage = True
+
+    def idles(self, running: int) -> None:
+        """End the hold if it is not needed: nothing is held, and *running* messages run."""
+        if running <= self.window / 2 and not self._is_outage:
+            self.is_holding = False
+
+    def _save(self, tokens: float) -> None:
+        self._spare = min(float(self._budget.burst), self._spare + tokens)
 
 
 class BudgetState:
     """The state of a retry budget. The caller passes the time, in seconds of any one clock.
 
     Attributes:
-        retries: The bucket of messages that were tried before.
-        firsts: The bucket of new messages.
+        retries: The tokens of retries.
+        ramp: The limit of all messages in and after an outage.
     """
 
     def __init__(self, budget: RetryBudget, concurrency: int, now: float) -> None:
         """Make a full one; *concurrency* is how many messages run at a time at most."""
         self._budget = budget
-        self._recent = RecentResults(_WINDOW)
         self._now = now
         self.retries = Tokens(budget, concurrency)
-        self.firsts = Tokens(budget, concurrency)
+        self.ramp = Ramp(budget, concurrency)
 
     @property
     def is_holding(self) -> bool:
-        """Whether some messages are held."""
-        return self.retries.is_holding or self.firsts.is_holding
-
-    def of(self, *, retry: bool) -> Tokens:
-        """Return the bucket of retries, or that of new messages."""
-        return self.retries if retry else self.firsts
+        """Whether messages are to be held."""
+        return self.retries.is_holding or self.ramp.is_holding
 
     def succeeded(self, count: int, now: float) -> None:
         """Record *count* messages that were handled since the last call, and the time."""
-        tokens = self._budget.floor * max(0.0, now - self._now) + self._budget.ratio * count
-        self._now = max(now, self._now)
-        self.retries.add(tokens)
-        self.firsts.add(tokens)
-        if count:
-            self._recent.add(count, 0, now)
+        passed = max(0.0, now - self._now)
+        self._now += passed
+        self.retries.add(self._budget.floor * passed + self._budget.ratio * count)
+        self.ramp.passed(passed)
+        self.ramp.succeeded(count)
 
-    def failed(self, now: float, *, retry: bool) -> None:
-        """Record a message that has failed; *retry*: it had failed before."""
+    def failed(self, now: float, *, retry: bool, running: Callable[[], int]) -> None:
+        """Record a failed message.
+
+        Args:
+            now: The time.
+            retry: Whether the message had failed before.
+            running: Returns how many messages run.
+        """
         self.succeeded(0, now)
-        self._recent.add(0, 1, now)
-        successes, failures = self._recent.totals()
+        self.ramp.failed(running)
         if retry:
             self.retries.take()
-        elif failures >= _OUTAGE * (successes + failures):
-            self.firsts.take()
+
+    def room(self, *, running: int, retries: int) -> tuple[float, float]:
+        """Return how many messages may begin, and how many of them may be retries.
+
+        Args:
+            running: How many messages run.
+            retries: How many of them are retries that have begun in a hold.
+        """
+        ramp, tokens = self.ramp, self.retries
+        messages = max(0, int(ramp.window) - running) if ramp.is_holding else math.inf
+        again = max(0, int(tokens.count) - retries) if tokens.is_holding else math.inf
+        return messages, min(messages, again)
 
     def wait(self) -> float:
         """Return the seconds until a held message may begin, if nothing else happens."""
-        counts = [each.count for each in (self.retries, self.firsts) if each.is_holding]
+        counts = [self.retries.count] if self.retries.is_holding else []
+        if self.ramp.is_holding:
+            counts.append(self.ramp.window)
         lacking = min((math.floor(each) + 1 - each for each in counts), default=math.inf)
         return lacking / self._budget.floor
