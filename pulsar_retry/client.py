@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pulsar
 
@@ -79,7 +79,8 @@ class Client(consumer_client.Client):
         retry_policy: RetryPolicy | None = None,
         dead_letter_policy: DeadLetterPolicy | pulsar.ConsumerDeadLetterPolicy | None = None,
         flow_control: FlowControl = _FLOW_CONTROL,
-        concurrency: int = 10,
+        concurrency: int | Literal["auto"] = 10,
+        max_concurrency: int | None = None,
         workers: Workers = "threads",
         consumer_type: pulsar.ConsumerType | None = None,
         redelivery: Redelivery = "letters",
@@ -122,7 +123,11 @@ class Client(consumer_client.Client):
             dead_letter_policy: The letters' topics, and the number of attempts if the retry policy
                 does not set it.
             flow_control: The limits on what is in hand at a time.
-            concurrency: How many handlers run at a time.
+            concurrency: How many handlers run at a time. ``"auto"`` finds the number, from 1 to
+                *max_concurrency*: more while their latency stays the same, fewer when the latency
+                grows or most of them fail.
+            max_concurrency: The limit of ``concurrency="auto"``. None: 200, or the number of
+                processors with worker processes.
             workers: ``"threads"`` or ``"processes"``. Choose processes for handlers that need much
                 processor time, or that can crash. Handler and schema are then pickled, and the
                 workers import the program's main module: guard it by
@@ -176,6 +181,7 @@ class Client(consumer_client.Client):
                 dead_letter_policy=dead_letter_policy,
                 flow_control=flow_control,
                 concurrency=concurrency,
+                max_concurrency=max_concurrency,
                 workers=workers,
                 consumer_type=consumer_type,
                 redelivery=redelivery,

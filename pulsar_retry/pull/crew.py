@@ -11,6 +11,7 @@ from pulsar_retry.pull.engine.guard import HandlerGuard
 from pulsar_retry.pull.engine.settler import LETTERS, Settler
 from pulsar_retry.pull.engine.work_queue import Slot, WorkQueue
 from pulsar_retry.pull.options import LOOP, PROCESSES, Options
+from pulsar_retry.pull.workers.adaptive import Governor
 from pulsar_retry.pull.workers.returned import Finisher
 from pulsar_retry.pull.workers.threads import WorkerThread
 from pulsar_retry.runtime.clock import SYSTEM, Clock
@@ -24,6 +25,7 @@ class Crew:
 
     Attributes:
         threads: The threads on which handlers are called.
+        governor: Finds out how many handlers should run at a time; None if that is fixed.
     """
 
     def __init__(
@@ -51,14 +53,21 @@ class Crew:
             )
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
+        self._resizing = threading.Lock()
+        self.governor = Governor(options.concurrency, self._resize, clock) if options.adaptive else None
+        self._begin_with = options.concurrency if self.governor is None else self.governor.limit
         self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:
             self._start_on_loop(lost)
         else:
-            crew = [self._worker() for _ in range(options.concurrency)]
+            crew = [self._worker() for _ in range(self._begin_with)]
             work_queue.slots.extend(worker.slot for worker in crew)
             for worker in crew:
                 self._start(worker)
+
+    def limit(self) -> int | None:
+        """Return how many handlers may run at a time, if that is found out; otherwise None."""
+        return None if self.governor is None else self.governor.limit
 
     # -- as the supervisor sees them --------------------------------------------------------------
 
@@ -68,7 +77,10 @@ class Crew:
             self._on_loop.replace(slot)
             return
         worker = self._worker()
-        self._work_queue.replace(slot, worker.slot)
+        with self._resizing:
+            if slot.parked:
+                worker.slot.park()
+            self._work_queue.replace(slot, worker.slot)
         self._start(worker)
 
     def dead(self) -> list[tuple[Slot, BaseException]]:
@@ -90,6 +102,24 @@ class Crew:
     def ask(self, answer: Callable[[], None]) -> bool:
         """Have *answer* called on the event loop of the workers; tell whether they have one."""
         return self._on_loop is not None and self._on_loop.call(answer)
+
+    def _resize(self, limit: int) -> None:
+        """Have *limit* workers handle messages; the others finish their messages, and rest."""
+        with self._resizing:
+            slots = self._work_queue.slots
+            working = [slot for slot in slots if not slot.parked]
+            for slot in working[limit:]:
+                slot.park()
+            more = limit - len(working)
+            for slot in [slot for slot in slots if slot.parked][: max(0, more)]:
+                slot.resume()
+                more -= 1
+            if self._on_loop is None and not self._work_queue.closed:
+                for _ in range(more):
+                    worker = self._worker()
+                    slots.append(worker.slot)
+                    self._start(worker)
+        self._work_queue.notify()
 
     def _start(self, worker: WorkerThread) -> None:
         self._crew.append(worker)
@@ -113,6 +143,8 @@ class Crew:
         options, handler = self._options, self._handler
         if options.admission is None:  # a dispatcher's handler never returns an awaitable
             handler = self._finisher.finishing_async(handler)
+        if self.governor is not None:
+            handler = self.governor.timed_async(handler)
         if self._guard is not None:
             handler = self._guard.guarded_async(handler)
         if (spans := spans_of(options.subscription)) is not None:
@@ -126,6 +158,8 @@ class Crew:
             around=options.around,
             clock=self._clock,
         )
+        for slot in self._work_queue.slots[self._begin_with :]:
+            slot.park()
         if options.loop is not None:
             workers.run_on(options.loop, lost)
             return
@@ -157,10 +191,12 @@ class Crew:
     def _around(self, handler: Callable[[Any], Any], slot: Slot) -> Callable[[Any], Any]:
         """Return *handler* inside the guard of the quarantine and the span of tracing, if any."""
         spans = spans_of(self._options.subscription)
-        if self._guard is not None or spans is not None:
+        if not (self._guard is None and spans is None and self.governor is None):
             handler = self._finisher.finishing(
                 handler, slot
-            )  # so that guard and span include its awaitable
+            )  # so that what is around it includes its awaitable
+        if self.governor is not None:
+            handler = self.governor.timed(handler)
         if self._guard is not None:
             handler = self._guard.guarded(handler, slot)
         return handler if spans is None else spans.traced(handler)

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 #: Where handlers run.
 Workers = Literal["threads", "processes"]
 Redelivery = Literal["letters", "nack"]
+AUTO: Literal["auto"] = "auto"
+
+#: The limit of ``concurrency="auto"``, unless ``max_concurrency`` is given.
+MOST_AT_A_TIME = 200
 THREADS: Workers = "threads"
 PROCESSES: Workers = "processes"
 LOOP: Literal["loop"] = "loop"
@@ -56,6 +60,7 @@ class Options:
     dead_letter_policy: DeadLetterPolicy | None = None
     flow_control: FlowControl = attrs.Factory(FlowControl)
     concurrency: int = 10
+    adaptive: bool = False
     workers: Workers | Literal["loop"] = THREADS
     consumer_type: pulsar.ConsumerType | None = None
     redelivery: Redelivery = "letters"
@@ -108,9 +113,11 @@ def checked_options(**arguments: Any) -> Options:
         if name in arguments and not isinstance(value, kind) and not (optional and value is None):
             accepted = f"a {kind.__module__.partition('.')[0]}.{kind.__name__}"
             raise ConfigError.bad(name, value, accepted + " or None" * optional)
-    for name in ("concurrency", "prefetch"):
-        if name in arguments:
-            whole(name, arguments[name])
+    if "prefetch" in arguments:
+        whole("prefetch", arguments["prefetch"])
+    if "concurrency" in arguments:
+        most = arguments.pop("max_concurrency", None)
+        arguments.update(_concurrency(arguments["concurrency"], most, arguments.get("workers")))
     one_of("redelivery", arguments.get("redelivery", "letters"), ("letters", "nack"))
     one_of("workers", arguments.get("workers", THREADS), (THREADS, PROCESSES))
     policy = arguments.get("dead_letter_policy")
@@ -130,6 +137,17 @@ def checked_options(**arguments: Any) -> Options:
         retry=options.redelivery == "letters",
     )
     return options
+
+
+def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:
+    if value != AUTO:
+        if most is not None:
+            raise ConfigError.bad("max_concurrency", most, 'None, because concurrency is not "auto"')
+        whole("concurrency", value, accepted=f'a whole number, 1 or more, or "{AUTO}"')
+        return {}
+    if most is None:
+        most = (os.cpu_count() or 1) if workers == PROCESSES else MOST_AT_A_TIME
+    return {"concurrency": whole("max_concurrency", most), "adaptive": True}
 
 
 def with_handler(options: Options) -> Options:

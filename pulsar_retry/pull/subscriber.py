@@ -432,9 +432,8 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
-        gauges = Gauges(
-            work_queue, options.flow_control, receiver.clock, self._supervisor, self, holding
-        )
+        limits, watch = options.flow_control, self._supervisor
+        gauges = Gauges(work_queue, limits, receiver.clock, watch, self, holding, crew.limit)
         settler.handover.watch.ledger.attach(gauges)
         self._report_opened()
         try:

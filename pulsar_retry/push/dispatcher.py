@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Literal, Self
 
 import attrs
 import pulsar
@@ -22,7 +22,7 @@ from pulsar_retry.policy.retry import RetryPolicy
 from pulsar_retry.policy.settings import Setting
 from pulsar_retry.pull.engine.settler import LETTERS, NACK
 from pulsar_retry.pull.health import Health
-from pulsar_retry.pull.options import LOOP, Options, Redelivery, checked_options
+from pulsar_retry.pull.options import AUTO, LOOP, Options, Redelivery, checked_options
 from pulsar_retry.pull.report import Report, StopMode
 from pulsar_retry.pull.rules.breaker import Breaker
 from pulsar_retry.pull.rules.budget import RetryBudget
@@ -104,6 +104,7 @@ class Dispatcher:
         lanes: Lanes = _LANES,
         breaker: Breaker | None = None,
         retry_budget: RetryBudget | None = _BUDGET,
+        concurrency: Literal["auto"] | None = None,
         max_outstanding: int = EXPONENTIAL_UP_TO,
         latency_limit: Duration = LATENCY_LIMIT,
         guard: Guard = _GUARD,
@@ -163,6 +164,9 @@ class Dispatcher:
             lanes: See `Client.subscriber`.
             breaker: See `Client.subscriber`. A negative acknowledgement counts as a failure.
             retry_budget: See `Client.subscriber`; the same holds.
+            concurrency: ``"auto"`` also limits the outstanding requests by their latency: more of
+                them while it stays the same, fewer when it grows (see `Client.subscriber`). None:
+                as Pub/Sub does, only failures reduce the window.
             max_outstanding: How many requests are outstanding at most, each on its own connection.
                 Above 3000 the window grows slowly. If the process may not have that many files open
                 (``ulimit -n``), the number is reduced and a warning is logged.
@@ -212,6 +216,8 @@ class Dispatcher:
         for name, text in {"audience": audience, "subscription_name": subscription_name}.items():
             if text is not None:
                 not_blank(name, text, "a text that is not blank, or None")
+        if concurrency not in {None, AUTO}:
+            raise ConfigError.bad("concurrency", concurrency, f'"{AUTO}" or None')
         signers = signers_of(sign)
         if audience is not None and all(isinstance(each, Hmac) for each in signers):
             raise ConfigError.bad(
@@ -262,7 +268,7 @@ class Dispatcher:
             signers=signers,
             codec=options.codec,
         )
-        self._pacer = Pacer(window)
+        self._pacer = Pacer(window, adapts=concurrency == AUTO)
         self._tally = PushMetrics(Watch.of(topic, subscription).ledger)
         self._pusher = Pusher(
             self._poster(endpoint),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pulsar_retry.pull.engine.holding import Holding
@@ -31,6 +32,7 @@ class Gauges:
         supervisor: Supervisor,
         subscriber: Patient,
         holding: Holding | None = None,
+        limit: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._work_queue = work_queue
         self._limits = limits
@@ -38,19 +40,20 @@ class Gauges:
         self._supervisor = supervisor
         self._subscriber = subscriber
         self._holding = holding
+        self._limit = limit
 
     def gauges(self) -> dict[str, float]:
         """Return the messages in hand, the load, the seconds of a lease, and the problems."""
         count, size = self._work_queue.held()
         count, size = max(0, count), max(0, size)  # a worker may count first
-        budget = {}
+        more = {}
+        if (limit := self._limit()) is not None:
+            more["concurrency_limit"] = float(limit)
         if self._holding is not None:
-            budget = {
-                "retry_budget": self._holding.tokens(),
-                "held_messages": float(self._holding.held()),
-            }
+            more["retry_budget"] = self._holding.tokens()
+            more["held_messages"] = float(self._holding.held())
         return {
-            **budget,
+            **more,
             "inflight": float(count),
             "load_ratio": self._limits.load(count, size),
             "lease_seconds": self._clock.duration(),

@@ -72,8 +72,11 @@ class Slot:
         watched: The message that it handles, if that message has a lease because it takes long.
         expired: The message that it still handles although the lease has expired.
         interrupt: Called when a lease has expired, to end the handler if that is possible.
+        unpark: Called to continue a worker that is parked.
         leave: Called when a lease has expired, to end the claim of the quarantine (`HandlerGuard`).
         retired: Whether another worker has taken its place. It ends when its handler returns.
+        parked: Whether it handles no more messages for now, because fewer workers are wanted.
+        halted: Whether it is retired or parked.
         seen: The message that it handled at the receiving thread's last check.
         seen_at: When that check was, by the monotonic clock.
     """
@@ -81,13 +84,16 @@ class Slot:
     __slots__ = (
         "done",
         "expired",
+        "halted",
         "interrupt",
         "leave",
         "lock",
+        "parked",
         "retired",
         "seen",
         "seen_at",
         "size",
+        "unpark",
         "watched",
         "work",
     )
@@ -100,7 +106,8 @@ class Slot:
         self.expired: Item | None = None
         self.interrupt: Callable[[], None] | None = None
         self.leave: Callable[[], None] | None = None
-        self.retired = False
+        self.retired = self.parked = self.halted = False
+        self.unpark: Callable[[], None] | None = None
         self.lock = threading.Lock()  # guards the moment in which the work ends or expires
         self.seen: Item | None = None
         self.seen_at = 0.0
@@ -131,8 +138,28 @@ class Slot:
         with self.lock:
             if self.work is None or self.work is not self.expired:
                 return False
-            self.retired = True
+            self.retired = self.halted = True
             return True
+
+    def park(self) -> None:
+        """Have the worker rest when its handler returns."""
+        with self.lock:
+            self.parked = self.halted = True
+
+    def resume(self) -> None:
+        """Have the worker handle messages again."""
+        with self.lock:
+            self.parked, self.halted = False, self.retired
+            unpark, self.unpark = self.unpark, None
+        if unpark is not None:
+            unpark()
+
+    def rests(self, unpark: Callable[[], None]) -> bool:
+        """Have *unpark* called by `resume`; tell whether the worker may sleep until then."""
+        with self.lock:
+            if self.parked:
+                self.unpark = unpark
+            return self.parked
 
 
 class WorkQueue:
@@ -234,6 +261,8 @@ class WorkQueue:
         """Have the workers end, each when its handler has returned."""
         self.closed = True
         self.wake(len(self.slots))
+        for slot in list(self.slots):
+            slot.resume()
         self.notify()
 
     # -- the receiving thread ---------------------------------------------------------------------

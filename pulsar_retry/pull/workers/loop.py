@@ -165,6 +165,14 @@ class LoopWorkers:
                 self._lost()
 
         while not (work_queue.closed or slot.retired):
+            if slot.parked:
+                slot.work = None
+                work_queue.wake(len(work_queue.ready))  # it may have been woken for one of these
+                awake.clear()
+                if slot.rests(wake):
+                    self._clock.end(slot)
+                    await awake.wait()
+                continue
             if not work_queue.ready:
                 slot.work = None
                 awake.clear()

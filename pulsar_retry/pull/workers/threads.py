@@ -64,6 +64,11 @@ class WorkerThread:
                 self._handle_all()
                 if self.slot.retired:
                     return
+                if self.slot.parked:
+                    self._work_queue.wake(len(self._work_queue.ready))  # it may have been woken
+                    if self.slot.rests(self._sleep.release):
+                        self._sleep.acquire()
+                    continue
                 if self._work_queue.lie_down(self._sleep.release):
                     self._sleep.acquire()
         except BaseException as error:  # noqa: BLE001 - the supervisor reports it
@@ -82,7 +87,7 @@ class WorkerThread:
         )
         finish = self._finisher.finish
         take, acknowledge = work_queue.ready.popleft, settler.consumer.acknowledge
-        while not (work_queue.closed or slot.retired):
+        while not (work_queue.closed or slot.halted):
             try:
                 item = take()
             except IndexError:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
+from pulsar_retry.pull.rules.limit import AdaptiveLimit
 from pulsar_retry.push.pacing.backoff import PushBackoff
 from pulsar_retry.push.pacing.window import INITIAL, Window
 
@@ -45,6 +46,7 @@ class Pace:
         latency: The mean latency of successes, in seconds.
         paused: Whether nothing is sent until `resume`.
         stopping: Whether nothing is sent any more.
+        limit: How many requests the latency allows; None if it does not matter.
     """
 
     window: int
@@ -53,6 +55,7 @@ class Pace:
     latency: float
     paused: bool
     stopping: bool = False
+    limit: int | None = None
 
 
 def in_hand(window: int) -> int:
@@ -67,8 +70,16 @@ def _do_nothing() -> None:
 class Pacer:
     """A `pulsar_retry.pull.engine.admission.AdmissionControl`. Thread-safe."""
 
-    def __init__(self, window: Window, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        window: Window,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        adapts: bool = False,
+    ) -> None:
+        """Make one; with *adapts* the latency limits the window, too (`AdaptiveLimit`)."""
         self._fresh = window
+        self._limit = AdaptiveLimit(window.maximum) if adapts else None
         self._clock = clock
         self._lock = threading.Lock()
         self._changed: Callable[[], None] = _do_nothing
@@ -138,7 +149,8 @@ class Pacer:
             self._is_stopping = True
 
     def _size(self) -> float:
-        return min(self._window.size, self._manageable)
+        size = min(self._window.size, self._manageable)
+        return size if self._limit is None else min(size, self._limit.limit)
 
     def _due_in(self) -> float:
         if self._is_paused or self._is_stopping:
@@ -155,10 +167,14 @@ class Pacer:
     def leave(self, ticket: Ticket, *, acked: bool) -> float:
         """Record a result; return the request's latency in seconds."""
         with self._lock:
+            running = self._outstanding
             self._outstanding -= 1
             window, sent_in, began = ticket
-            latency = self._clock() - began
+            now = self._clock()
+            latency = now - began
             if window is self._window:
+                if self._limit is not None:
+                    self._limit.record(began, now, failed=not acked, running=running)
                 if acked:
                     window.succeeded(latency)
                     self._backoff.succeeded()
@@ -210,6 +226,8 @@ class Pacer:
         """Forget all measurements, because the endpoint has changed."""
         with self._lock:
             self._window = attrs.evolve(self._fresh)
+            if self._limit is not None:
+                self._limit = AdaptiveLimit(self._fresh.maximum)
             self._manageable = float(self._fresh.maximum)
             self._backoff, self._delay = PushBackoff(), 0.0
         self._changed()
@@ -224,4 +242,5 @@ class Pacer:
                 self._window.latency,
                 self._is_paused,
                 self._is_stopping,
+                None if self._limit is None else self._limit.limit,
             )

@@ -118,8 +118,7 @@ class Rig:
             SUBSCRIPTION,
             handle,
             retry_policy=self.policy,
-            concurrency=self.concurrency,
-            **options,
+            **{"concurrency": self.concurrency, **options},
         )
         subscriber.start()
         for step in range(round((self.before + self.blip + self.after) / STEP)):

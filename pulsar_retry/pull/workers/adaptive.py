@@ -1,0 +1,77 @@
+"""Measures handlers, and finds out how many of them should run at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pulsar_retry.policy.outcomes import Outcome, unwrapped
+from pulsar_retry.pull.rules.limit import AdaptiveLimit
+from pulsar_retry.runtime.clock import Clock
+
+
+class Governor:
+    """The adaptive limit of one subscriber. Thread-safe."""
+
+    def __init__(self, maximum: int, changed: Callable[[int], None], clock: Clock) -> None:
+        """Make one; *changed* is called with the limit when it has changed, on any thread."""
+        self._limit = AdaptiveLimit(maximum)
+        self._changed = changed
+        self._now = clock.monotonic
+        self._lock = threading.Lock()
+        self._running = 0
+
+    @property
+    def limit(self) -> int:
+        """How many handlers may run at a time."""
+        return self._limit.limit
+
+    def timed(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return *handler* with a wrapper that measures it."""
+
+        def handle(message: Any) -> Any:
+            began = self._begin()
+            try:
+                result = handler(message)
+            except BaseException as error:
+                self._end(began, error)
+                raise
+            self._end(began, None)
+            return result
+
+        return handle
+
+    def timed_async(
+        self, handler: Callable[[Any], Awaitable[Any]]
+    ) -> Callable[[Any], Awaitable[Any]]:
+        """Do what `timed` does, for a handler that is ``async def``."""
+
+        async def handle(message: Any) -> Any:
+            began = self._begin()
+            try:
+                result = await handler(message)
+            except BaseException as error:
+                self._end(began, error)
+                raise
+            self._end(began, None)
+            return result
+
+        return handle
+
+    def _begin(self) -> float:
+        with self._lock:
+            self._running += 1
+        return self._now()
+
+    def _end(self, began: float, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            error = unwrapped(error)
+        failed = error is not None and not isinstance(error, Outcome)
+        with self._lock:
+            before, running = self._limit.limit, self._running
+            self._running -= 1
+            self._limit.record(began, self._now(), failed=failed, running=running)
+            limit = self._limit.limit
+        if limit != before:
+            self._changed(limit)
