@@ -291,7 +291,7 @@ class Subscriber:
         if self._safe_breaker is not None and self._safe_breaker.state() is not BreakerState.CLOSED:
             problems.append("the breaker is open: too many messages fail")
         if self._holding is not None and (held := self._holding.held()):
-            problems.append(f"the retry budget is used up: {held} messages are held in hand")
+            problems.append(f"the retry budget is used up: {held} are held")
         if (settler := self._settler) is not None and (stuck := settler.handover.stuck_letters):
             problems.append(f"{stuck} letters could not be published yet; publishing is repeated")
         if not consumer.is_connected():

@@ -51,7 +51,7 @@ class Gauges:
             more["concurrency_limit"] = float(limit)
         if self._holding is not None:
             more["retry_budget"] = self._holding.tokens()
-            more["held_messages"] = float(self._holding.held())
+            more["holding"] = float(bool(self._holding.held()))
         return {
             **more,
             "inflight": float(count),

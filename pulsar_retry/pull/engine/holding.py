@@ -108,15 +108,19 @@ class Holding:
         self._done = done
 
     def tokens(self) -> float:
-        """Return how many tokens retries have."""
+        """Return how many tokens there are; 0 while all messages are held."""
         with self._lock:
             self._count()
-            return self._state.retries.count
+            return 0.0 if self._state.ramp.is_holding else self._state.retries.count
 
-    def held(self) -> int:
-        """Return how many messages are held in hand."""
+    def held(self) -> str:
+        """Return what is held, in words; an empty string if nothing is."""
         with self._lock:
-            return len(self._kept[False]) + len(self._kept[True])
+            if not self.is_active:
+                return ""
+            if self._state.ramp.is_holding:
+                return "all messages"
+            return "retries" if self._kept[True] else ""
 
     # -- the receiving thread ---------------------------------------------------------------------
 
@@ -147,8 +151,8 @@ class Holding:
                 pass
             if self._hold_letters is not None:
                 self._hold_letters(self._is_full())
-            if self.held():
-                self._tell_begin()
+            if held := self.held():
+                self._tell_begin(held)
             return max(0.001, self._state.wait())
 
     def may_receive(self) -> bool:
@@ -178,7 +182,7 @@ class Holding:
         queue = self._work_queue
         ready = queue.ready.copy()
         running = queue.running() + len(ready)
-        if not self.held():
+        if not (self._kept[False] or self._kept[True]):
             self._state.ramp.idles(running)
         if self._begun:
             alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in ready}
@@ -246,13 +250,12 @@ class Holding:
                 return
             _log.warning("the retry budget suffices again, and no message is held", extra=self._facts)
 
-    def _tell_begin(self) -> None:
+    def _tell_begin(self, held: str) -> None:
         if self._is_told or (turn := self._limiter.turn("held")) is None:
             return
         self._is_told = True
-        which = "all messages are" if self._state.ramp.is_holding else "retries are"
         text = (
-            "the retry budget is used up because many attempts fail: %s held until others succeed "
-            "(no attempt is used up)%s"
+            "the retry budget is used up because many attempts fail: %s are held until others "
+            "succeed (no attempt is used up)%s"
         )
-        _log.warning(text, which, turn, extra=self._facts)
+        _log.warning(text, held, turn, extra=self._facts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 import pulsar_retry as pr
+from pulsar_retry.observe.watch import Watch
 from pulsar_retry.testing import MemoryBroker
 
 TOPIC, SUBSCRIPTION = "orders", "billing"
@@ -47,6 +48,14 @@ class Service:
             self._free_at = [max(end, each) for each in self._free_at]
 
 
+@attrs.frozen
+class Told:
+    """What a subscriber says about itself."""
+
+    health: pr.Health
+    gauges: dict[str, float]
+
+
 @attrs.define
 class Load:
     """What happened in each second.
@@ -55,12 +64,17 @@ class Load:
         good: Messages that were handled.
         attempts: Calls of the handler.
         retries: Those for a message that was tried before.
+        told: What the subscriber said about itself.
+        dead: How many dead letters there are at the end.
+        left: How many messages wait at the end.
     """
 
     good: Counter[int] = attrs.Factory(Counter)
     attempts: Counter[int] = attrs.Factory(Counter)
     retries: Counter[int] = attrs.Factory(Counter)
+    told: dict[int, Told] = attrs.Factory(dict)
     dead: int = 0
+    left: int = 0
 
     def rate(self, counts: Counter[int], since: float, until: float) -> float:
         """Return the mean of *counts* a second."""
@@ -87,8 +101,13 @@ class Rig:
     concurrency: int = 400
     before: float = 5.0
     blip: float = 10.0
-    after: float = 60.0
+    after: float = 40.0
     policy: pr.RetryPolicy = pr.RetryPolicy(max_attempts=5, backoff=pr.Exponential(1, 60))
+
+    @property
+    def end(self) -> float:
+        """How many seconds a run takes."""
+        return self.before + self.blip + self.after
 
     def run(self, **options: Any) -> Load:
         """Run it with a subscriber of these *options*, and return what happened."""
@@ -121,13 +140,17 @@ class Rig:
             **{"concurrency": self.concurrency, **options},
         )
         subscriber.start()
-        for step in range(round((self.before + self.blip + self.after) / STEP)):
+        for step in range(round(self.end / STEP)):
             if step == round(self.before / STEP):
                 service.stall(self.blip)
             for _ in range(round(self.rate * STEP)):
                 broker.send(TOPIC, b"order")
             clock.advance(STEP)
-        load.dead = len(broker.dead_letters(TOPIC, SUBSCRIPTION)) if hasattr(broker, "dead_letters") else -1
+            gauges = Watch.of(TOPIC, SUBSCRIPTION).ledger.gauges()
+            load.told[second()] = Told(subscriber.health, dict(ChainMap(*map(dict, gauges))))
+        load.dead = len(broker.dead_letters(TOPIC, SUBSCRIPTION))
+        load.left = broker.backlog(TOPIC, SUBSCRIPTION)
+        subscriber.stop("abandon", 0)
         client.kill()
         broker.close()
         return load
