@@ -54,7 +54,9 @@ class Crew:
         self.threads: list[threading.Thread] = []
         self._crew: list[WorkerThread] = []
         self._resizing = threading.Lock()
-        self.governor = Governor(options.concurrency, self._resize, clock) if options.adaptive else None
+        self.governor = (
+            Governor(options.concurrency, self._resize, clock) if options.adaptive else None
+        )
         self._begin_with = options.concurrency if self.governor is None else self.governor.limit
         self._on_loop: LoopWorkers | None = None
         if options.workers == LOOP:

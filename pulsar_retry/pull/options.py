@@ -142,7 +142,9 @@ def checked_options(**arguments: Any) -> Options:
 def _concurrency(value: Any, most: int | None, workers: Any) -> dict[str, Any]:
     if value != AUTO:
         if most is not None:
-            raise ConfigError.bad("max_concurrency", most, 'None, because concurrency is not "auto"')
+            raise ConfigError.bad(
+                "max_concurrency", most, 'None, because concurrency is not "auto"'
+            )
         whole("concurrency", value, accepted=f'a whole number, 1 or more, or "{AUTO}"')
         return {}
     if most is None:

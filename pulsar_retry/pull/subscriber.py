@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import attrs
 import pulsar
@@ -432,8 +432,10 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
-        limits, watch = options.flow_control, self._supervisor
-        gauges = Gauges(work_queue, limits, receiver.clock, watch, self, holding, crew.limit)
+        flow, clock_of_leases, limit = options.flow_control, receiver.clock, crew.limit
+        gauges = Gauges(
+            work_queue, flow, clock_of_leases, self._supervisor, self, holding=holding, limit=limit
+        )
         settler.handover.watch.ledger.attach(gauges)
         self._report_opened()
         try:

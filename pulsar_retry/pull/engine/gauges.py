@@ -31,6 +31,7 @@ class Gauges:
         clock: LeaseClock,
         supervisor: Supervisor,
         subscriber: Patient,
+        *,
         holding: Holding | None = None,
         limit: Callable[[], int | None] = lambda: None,
     ) -> None:

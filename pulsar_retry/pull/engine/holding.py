@@ -238,7 +238,7 @@ class Holding:
             return
         self._work_queue.hold = None
         if self._hold_letters is not None:
-            self._hold_letters(False)
+            self._hold_letters(False)  # noqa: FBT003 - a bound method of any name
         works = self.take_down()
         self._begun.clear()
         self._room = self._room_again = math.inf
@@ -248,7 +248,9 @@ class Holding:
             self._is_told = False
             if self._is_suspended or self._is_over:
                 return
-            _log.warning("the retry budget suffices again, and no message is held", extra=self._facts)
+            _log.warning(
+                "the retry budget suffices again, and no message is held", extra=self._facts
+            )
 
     def _tell_begin(self, held: str) -> None:
         if self._is_told or (turn := self._limiter.turn("held")) is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections import deque
 
 import attrs
 
@@ -11,10 +10,7 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import positive, whole
 from pulsar_retry.policy.durations import Duration, number
 from pulsar_retry.policy.keywords import keywords_only
-
-#: The window is divided into this many parts. Results older than the window are forgotten one part
-#: at a time.
-_PARTS = 10
+from pulsar_retry.pull.rules.results import RecentResults
 
 
 def _failure_ratio(value: float) -> float:
@@ -69,27 +65,12 @@ class BreakerState(enum.Enum):
     HALF_OPEN = "half-open"  #: one message
 
 
-@attrs.define
-class _Part:
-    """The results in one part of the window.
-
-    Attributes:
-        since: When the part began.
-        successes: How many messages succeeded.
-        failures: How many messages failed.
-    """
-
-    since: float
-    successes: int = 0
-    failures: int = 0
-
-
 class Circuit:
     """The state of a breaker. The caller passes the time, in seconds of any one clock."""
 
     def __init__(self, breaker: Breaker) -> None:
         self._breaker = breaker
-        self._parts: deque[_Part] = deque()
+        self._recent = RecentResults(breaker.window)
         self._retry_at = 0.0
         self._state = BreakerState.CLOSED
 
@@ -113,28 +94,19 @@ class Circuit:
         if state is BreakerState.OPEN or not successes + failures:
             return
         if state is BreakerState.HALF_OPEN:
-            self._parts.clear()
+            self._recent.clear()
             if failures:
                 self._open(now)
             else:
                 self._state = BreakerState.CLOSED
             return
-        self._add(successes, failures, now)
-        failed = sum(part.failures for part in self._parts)
-        total = failed + sum(part.successes for part in self._parts)
+        self._recent.add(successes, failures, now)
+        succeeded, failed = self._recent.totals()
+        total = succeeded + failed
         if total >= self._breaker.minimum and failed >= self._breaker.failure_ratio * total:
             self._open(now)
 
     def _open(self, now: float) -> None:
         self._state = BreakerState.OPEN
         self._retry_at = now + self._breaker.open_for
-        self._parts.clear()
-
-    def _add(self, successes: int, failures: int, now: float) -> None:
-        parts, window = self._parts, self._breaker.window
-        while parts and parts[0].since <= now - window:
-            parts.popleft()
-        if not parts or parts[-1].since <= now - window / _PARTS:
-            parts.append(_Part(now))
-        parts[-1].successes += successes
-        parts[-1].failures += failures
+        self._recent.clear()

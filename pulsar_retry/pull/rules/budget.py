@@ -18,13 +18,10 @@ from pulsar_retry.errors import ConfigError
 from pulsar_retry.policy.checks import whole
 from pulsar_retry.policy.durations import number
 from pulsar_retry.policy.keywords import keywords_only
+from pulsar_retry.pull.rules.results import RecentResults
 
-#: An attempt changes the mean share of failures by this part of the difference. So the share covers
-#: about the last 32 attempts.
-_PART = 1 / 32
-
-#: It is an outage while at least this share of the attempts fails.
-_OUTAGE = 0.5
+#: It is an outage while at least this share of the attempts of the last seconds has failed.
+_OUTAGE, _WINDOW = 0.5, 2.0
 
 
 def _ratio(value: float) -> float:
@@ -56,9 +53,10 @@ class RetryBudget:
     one of them run, so more of them run as they succeed. A held message uses up no attempt, and is
     never dead-lettered because it was held. New messages go on.
 
-    In an outage, when at least half of the latest attempts have failed, first attempts take tokens
-    of their own. Without a token, all messages are held: the backlog stays in the topic, and about
-    *floor* messages a second are tried. As they succeed, more run at a time (see `Ramp`).
+    In an outage, when at least half of the attempts of the last two seconds have failed, first
+    attempts take tokens of their own. Without a token, all messages are held: the backlog stays
+    in the topic, and about *floor* messages a second are tried. As they succeed, more run at a time
+    (see `Ramp`).
 
     Failures are errors, and `Retry` without a delay or a level. Messages that are dead-lettered at
     their first attempt are not retried, and cost nothing.
@@ -125,7 +123,7 @@ class Ramp:
         self._budget = budget
         self._concurrency = concurrency
         self._spare = float(budget.burst)
-        self._share = 0.0
+        self._recent = RecentResults(_WINDOW)
         self._is_outage = False
         self._threshold = 0.0
         self.window = 0.0
@@ -140,10 +138,12 @@ class Ramp:
         else:
             self._save(self._budget.floor * seconds)
 
-    def succeeded(self, count: int) -> None:
+    def succeeded(self, count: int, now: float) -> None:
         """Record *count* successes."""
-        self._share *= (1 - _PART) ** count
-        self._is_outage = self._share >= _OUTAGE
+        if not count:
+            return
+        self._recent.add(count, 0, now)
+        self._is_outage = self._is_outage and self._mostly_fails()
         ratio = self._budget.ratio
         if not self.is_holding:
             self._save(ratio * count)
@@ -156,12 +156,14 @@ class Ramp:
         if self.window >= self._concurrency:
             self.is_holding = False
 
-    def failed(self, running: Callable[[], int]) -> None:
+    def failed(self, now: float, running: Callable[[], int], *, retry: bool) -> None:
         """Record a failure; *running* returns how many messages run."""
-        self._share += (1 - self._share) * _PART
-        if self._share < _OUTAGE:
+        self._recent.add(0, 1, now)
+        if not self._mostly_fails():
             return  # others succeed: it is the message's own failure
         if not self.is_holding:
+            if retry:
+                return
             self._spare -= 1
             if self._spare < 1:
                 self._spare, self.is_holding = 0.0, True
@@ -176,6 +178,10 @@ class Ramp:
         """End the hold if it is not needed: nothing is held, and *running* messages run."""
         if running <= self.window / 2 and not self._is_outage:
             self.is_holding = False
+
+    def _mostly_fails(self) -> bool:
+        successes, failures = self._recent.totals()
+        return failures >= _OUTAGE * (successes + failures)
 
     def _save(self, tokens: float) -> None:
         self._spare = min(float(self._budget.burst), self._spare + tokens)
@@ -207,7 +213,7 @@ class BudgetState:
         self._now += passed
         self.retries.add(self._budget.floor * passed + self._budget.ratio * count)
         self.ramp.passed(passed)
-        self.ramp.succeeded(count)
+        self.ramp.succeeded(count, now)
 
     def failed(self, now: float, *, retry: bool, running: Callable[[], int]) -> None:
         """Record a failed message.
@@ -218,7 +224,7 @@ class BudgetState:
             running: Returns how many messages run.
         """
         self.succeeded(0, now)
-        self.ramp.failed(running)
+        self.ramp.failed(now, running, retry=retry)
         if retry:
             self.retries.take()
 

@@ -1,4 +1,4 @@
-"""How many messages are handled at a time: a limit that finds itself. Pure: the caller passes times.
+"""A limit of messages that are handled at a time, which finds itself. Pure: it has no clock.
 
 As in Netflix' concurrency-limits, the limit follows the gradient of the latency. Up to the capacity
 of what the handlers use, more messages at a time mean more throughput, and their latency stays the

@@ -52,7 +52,7 @@ def run(
         record: Called for each answer with the time of the call, the time, and how many run.
         seed: Determines the times.
     """
-    chance = random.Random(seed)
+    chance = random.Random(seed)  # noqa: S311 - no secret
     handled: list[Handled] = []
     queue: deque[float] = deque()  # when each request that waits was made
     working: list[tuple[float, float]] = []  # when each will be done, and when it was made

@@ -16,6 +16,9 @@ from pulsar_retry.testing import MemoryBroker
 
 TOPIC, SUBSCRIPTION = "orders", "billing"
 
+#: A message is dead-lettered soon, compared with the blip.
+POLICY = pr.RetryPolicy(max_attempts=5, backoff=pr.Exponential(1, 60))
+
 #: Seconds between two steps of the producer.
 STEP = 0.1
 
@@ -102,7 +105,6 @@ class Rig:
     before: float = 5.0
     blip: float = 10.0
     after: float = 40.0
-    policy: pr.RetryPolicy = pr.RetryPolicy(max_attempts=5, backoff=pr.Exponential(1, 60))
 
     @property
     def end(self) -> float:
@@ -136,7 +138,7 @@ class Rig:
             TOPIC,
             SUBSCRIPTION,
             handle,
-            retry_policy=self.policy,
+            retry_policy=POLICY,
             **{"concurrency": self.concurrency, **options},
         )
         subscriber.start()

@@ -1,4 +1,4 @@
-"""A blip of ten seconds, in virtual time: the real subscriber in front of a service with a queue."""
+"""A blip of ten seconds, in virtual time: the real subscriber calls a service with a queue."""
 
 from __future__ import annotations
 

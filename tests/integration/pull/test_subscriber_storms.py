@@ -1,0 +1,83 @@
+"""The retry budget and the adaptive concurrency on a real broker, for every kind of workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+import pulsar_retry as pr
+from support.pull.doors import Doors
+from support.pull.handling import SOON
+from support.pull.outage import Service
+from support.reading import SUBSCRIPTION, eventually, publish_all
+
+pytestmark = pytest.mark.timeout(120)
+
+MESSAGES = 400
+
+#: Small enough to be used up by a part of the messages.
+BUDGET = pr.RetryBudget(burst=20, floor=5)
+POLICY = pr.RetryPolicy(max_attempts=10, backoff=pr.Immediate())
+
+SHELLS: dict[str, dict[str, Any]] = {
+    "threads": {},
+    "threads-nack": {"redelivery": "nack"},
+    "lanes": {"consumer_type": pulsar.ConsumerType.KeyShared},
+    "loop": {},
+    "processes": {"workers": "processes", "concurrency": 2},
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_an_outage_holds_messages(shell, client, start, admin, topic, tmp_path):
+    """The backlog stays in the topic; then all are handled, and none is dead."""
+    service = Service(tmp_path)
+    service.switch(on=False)
+    payloads = [b"%d" % number for number in range(MESSAGES)]
+    publish_all(client, topic, payloads)
+    handler = service.call_async if shell == "loop" else service
+    subscriber = start(
+        handler, retry_policy=POLICY, retry_budget=BUDGET, prefetch=20, **SHELLS[shell]
+    )
+    eventually(lambda: "all messages are held" in subscriber.health.reason, SOON)
+    so_far = len(service.attempts())
+    eventually(lambda: len(service.attempts()) >= so_far + 5, SOON)  # some are tried all the time
+    assert len(set(service.attempts())) < MESSAGES / 2
+    assert admin.backlog(topic, SUBSCRIPTION) > MESSAGES / 2
+    service.switch(on=True)
+    eventually(lambda: set(service.attempts()) == set(payloads), SOON)
+    eventually(lambda: not admin.backlog(topic, SUBSCRIPTION), SOON)
+    retry = f"{topic}-{SUBSCRIPTION}-RETRY"
+    if shell != "threads-nack":
+        eventually(lambda: not admin.backlog(retry, SUBSCRIPTION), SOON)
+    eventually(lambda: "running" == subscriber.health.state, SOON)
+    report = subscriber.stop()
+    assert (MESSAGES, 0) == (report.acknowledged, report.dead_lettered)
+    assert max(Counter(service.attempts()).values()) < 10
+
+
+@pytest.mark.parametrize("handler", [Doors.pass_through, Doors.pass_through_async])
+def test_the_crew_grows_and_shrinks(
+    handler: Callable[[Doors, Any], Any], client: pr.Client, topic: str, start: Any
+) -> None:
+    """Never more than the limit begin, all that may do, and no message is lost."""
+    doors = Doors()
+    publish_all(client, topic, [b"%d" % number for number in range(MESSAGES)])
+    subscriber = start(handler.__get__(doors), concurrency="auto", max_concurrency=20)
+    crew = subscriber._crew
+    eventually(lambda: doors.inside == 10, SOON)
+    for limit in (3, 20, 1, 7):
+        crew._resize(limit)
+        while doors.inside > limit:  # a worker that goes on may have been let out
+            doors.let_out(1)
+        eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
+        doors.let_out(limit)
+        eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
+    crew._resize(20)
+    doors.let_out(MESSAGES - doors.done)
+    report = subscriber.stop()
+    assert (MESSAGES, True) == (report.acknowledged, report.complete)
