@@ -67,10 +67,6 @@ class Crew:
             for worker in crew:
                 self._start(worker)
 
-    def limit(self) -> int | None:
-        """Return how many handlers may run at a time, if that is found out; otherwise None."""
-        return None if self.governor is None else self.governor.limit
-
     # -- as the supervisor sees them --------------------------------------------------------------
 
     def replace(self, slot: Slot) -> None:

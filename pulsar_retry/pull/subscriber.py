@@ -386,13 +386,9 @@ class Subscriber:
         safe_breaker = None
         if options.breaker is not None:
             safe_breaker = ThreadSafeBreaker(options.breaker, work_queue.notify, clock)
+        limits = {"concurrency": options.concurrency, "most": options.flow_control.max_messages}
         holding = self._holding = Holding.of(
-            options.retry_budget,
-            work_queue,
-            concurrency=options.concurrency,
-            most=options.flow_control.max_messages,
-            facts=self._facts(),
-            clock=clock,
+            options.retry_budget, work_queue, facts=self._facts(), clock=clock, **limits
         )
         self._consumer, self._safe_breaker = consumer, safe_breaker
         if options.admission is not None:
@@ -432,17 +428,18 @@ class Subscriber:
         self._supervisor = Supervisor(
             crew, work_queue, settler, lease=options.lease, concurrency=options.concurrency
         )
-        flow, clock_of_leases, limit = options.flow_control, receiver.clock, crew.limit
-        gauges = Gauges(
-            work_queue, flow, clock_of_leases, self._supervisor, self, holding=holding, limit=limit
-        )
-        settler.handover.watch.ledger.attach(gauges)
+        gauges = Gauges(work_queue, options.flow_control, receiver.clock, self._supervisor, self)
+        ledger = settler.handover.watch.ledger
+        sources = [each for each in (gauges, holding, crew.governor) if each is not None]
+        for source in sources:
+            ledger.attach(source)
         self._report_opened()
         try:
             receiver.run(lambda: self._stop is not None)
         finally:
             handed_back = self._finish_in_hand(receiver)
-            settler.handover.watch.ledger.detach(gauges)
+            for source in sources:
+                ledger.detach(source)
         self._report = self._reported(settler.counts, handed_back)
 
     def _supervise(self, now: float) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from pulsar_retry.pull.engine.holding import Holding
 from pulsar_retry.pull.engine.supervisor import Supervisor
 from pulsar_retry.pull.engine.work_queue import WorkQueue
 from pulsar_retry.pull.health import Health
@@ -31,30 +29,18 @@ class Gauges:
         clock: LeaseClock,
         supervisor: Supervisor,
         subscriber: Patient,
-        *,
-        holding: Holding | None = None,
-        limit: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._work_queue = work_queue
         self._limits = limits
         self._clock = clock
         self._supervisor = supervisor
         self._subscriber = subscriber
-        self._holding = holding
-        self._limit = limit
 
     def gauges(self) -> dict[str, float]:
         """Return the messages in hand, the load, the seconds of a lease, and the problems."""
         count, size = self._work_queue.held()
         count, size = max(0, count), max(0, size)  # a worker may count first
-        more = {}
-        if (limit := self._limit()) is not None:
-            more["concurrency_limit"] = float(limit)
-        if self._holding is not None:
-            more["retry_budget"] = self._holding.tokens()
-            more["holding"] = float(bool(self._holding.held()))
         return {
-            **more,
             "inflight": float(count),
             "load_ratio": self._limits.load(count, size),
             "lease_seconds": self._clock.duration(),

@@ -107,11 +107,15 @@ class Holding:
         self._state.succeeded(max(0, done - self._done), self._now())
         self._done = done
 
-    def tokens(self) -> float:
-        """Return how many tokens there are; 0 while all messages are held."""
+    def gauges(self) -> dict[str, float]:
+        """Return how many tokens there are (0 while all messages are held), and what is held."""
         with self._lock:
             self._count()
-            return 0.0 if self._state.ramp.is_holding else self._state.retries.count
+            holds_all = self._state.ramp.is_holding
+            return {
+                "retry_budget": 0.0 if holds_all else self._state.retries.count,
+                "holding": float(bool(self.held())),
+            }
 
     def held(self) -> str:
         """Return what is held, in words; an empty string if nothing is."""

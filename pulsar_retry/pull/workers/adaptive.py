@@ -27,6 +27,10 @@ class Governor:
         """How many handlers may run at a time."""
         return self._limit.limit
 
+    def gauges(self) -> dict[str, float]:
+        """Return the limit, for metrics."""
+        return {"concurrency_limit": float(self.limit)}
+
     def timed(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return *handler* with a wrapper that measures it."""
 

@@ -65,6 +65,7 @@ class WorkerThread:
                 if self.slot.retired:
                     return
                 if self.slot.parked:
+                    self.slot.work = None
                     self._work_queue.wake(len(self._work_queue.ready))  # it may have been woken
                     if self.slot.rests(self._sleep.release):
                         self._sleep.acquire()

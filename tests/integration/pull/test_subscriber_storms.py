@@ -13,7 +13,7 @@ import pulsar_retry as pr
 from support.pull.doors import Doors
 from support.pull.handling import SOON
 from support.pull.outage import Service
-from support.reading import SUBSCRIPTION, eventually, publish_all
+from support.reading import SUBSCRIPTION, eventually
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -30,6 +30,15 @@ SHELLS: dict[str, dict[str, Any]] = {
     "loop": {},
     "processes": {"workers": "processes", "concurrency": 2},
 }
+
+
+def publish_all(client: pr.Client, topic: str, payloads: list[bytes]) -> None:
+    """Publish messages, each with a key of its own."""
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    for payload in payloads:
+        producer.send_async(payload, lambda *_: None, partition_key=payload.decode())
+    producer.flush()
+    producer.close()
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -69,6 +78,7 @@ def test_the_crew_grows_and_shrinks(
     publish_all(client, topic, [b"%d" % number for number in range(MESSAGES)])
     subscriber = start(handler.__get__(doors), concurrency="auto", max_concurrency=20)
     crew = subscriber._crew
+    crew.governor._changed = lambda _limit: None  # this test decides
     eventually(lambda: doors.inside == 10, SOON)
     for limit in (3, 20, 1, 7):
         crew._resize(limit)
@@ -77,6 +87,10 @@ def test_the_crew_grows_and_shrinks(
         eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
         doors.let_out(limit)
         eventually(lambda limit=limit: doors.inside == limit, SOON)  # type: ignore[misc]
+    assert (13, 7) == (
+        sum(slot.parked for slot in crew._work_queue.slots),
+        crew._work_queue.running(),
+    )
     crew._resize(20)
     doors.let_out(MESSAGES - doors.done)
     report = subscriber.stop()
