@@ -564,6 +564,27 @@ def test_the_breaker(push, publish, receiver, dead_letters, admin, topic):
     eventually(drained(admin, topic), 60)
 
 
+def test_the_retry_budget(push, publish, receiver, admin, topic):
+    """While the endpoint is down, messages are held; then all are delivered, and none is dead."""
+    receiver.act = lambda _request: answer(500)
+    policy = pr.RetryPolicy(max_attempts=100, backoff=pr.Immediate())
+    dispatcher = push(
+        retry_policy=policy, retry_budget=pr.RetryBudget(burst=2, floor=5), concurrency="auto"
+    )
+    for number in range(50):
+        publish(b"%d" % number)
+    eventually(lambda: "all messages are held" in dispatcher.health.reason, 60)
+    assert len(receiver.requests) < 50
+    receiver.act = no_content
+    eventually(lambda: len({payload(r) for r in receiver.requests}) == 50, 60)
+    eventually(drained(admin, topic), 60)
+    eventually(drained(admin, f"{topic}-{SUBSCRIPTION}-RETRY"), 60)
+    assert b"pulsar_retry_concurrency_limit{" in dispatcher.metrics.text()
+    report = dispatcher.stop()
+    assert report is not None
+    assert (50, 0) == (report.acknowledged, report.dead_lettered)
+
+
 def test_running_it_twice(push, publish, receiver, admin, topic):
     """The second call fails and the first goes on; its requests are answered."""
     release = threading.Event()

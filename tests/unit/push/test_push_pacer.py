@@ -209,3 +209,29 @@ def test_it_never_lets_more_out_than_it_says(events):
                 pacer.leave(tickets.pop(), acked=kind == "ack")
         assert len(tickets) == pacer.pace().outstanding
         assert pacer.room(0) >= 0 or pacer.pace().outstanding > pacer.pace().window
+
+
+def answers(pacer: Pacer, clock: Clock, rounds: int, capacity: int) -> None:
+    """Answer full windows of an endpoint that handles *capacity* requests in 20 ms."""
+    for _ in range(rounds):
+        tickets = []
+        while pacer.enter():
+            tickets.append(pacer.begin())
+        began = clock.now
+        for number, ticket in enumerate(tickets, 1):
+            clock.now = began + 0.02 * max(1.0, number / capacity)
+            pacer.leave(ticket, acked=True)
+
+
+def test_the_latency_limits_the_window(clock):
+    """With an adaptive limit: to what the endpoint handles at a time; otherwise it only grows."""
+    adaptive, usual = Pacer(Window(), clock, adapts=True), Pacer(Window(), clock)
+    for pacer in (adaptive, usual):
+        answers(pacer, clock, 100, capacity=40)
+    assert 3000 == usual.pace().window
+    limit = adaptive.pace().limit
+    assert limit is not None
+    assert 20 <= limit <= 80
+    assert limit == adaptive.free()
+    adaptive.begin_anew()
+    assert 4 == adaptive.free()
