@@ -22,6 +22,7 @@ from pulsar_retry.policy.dead_letter import DeadLetterPolicy
 from pulsar_retry.policy.durations import seconds_of_text
 from pulsar_retry.policy.retry import READERS, RetryPolicy
 from pulsar_retry.pull.rules.breaker import Breaker
+from pulsar_retry.pull.rules.budget import RetryBudget
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.wire.codecs import Codec
 from pulsar_retry.wire.names import Naming
@@ -139,6 +140,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--breaker", is_flag=True, help="While most requests fail, pause, and dead-letter nothing."
     ),
+    click.option(
+        "--retry-budget/--no-retry-budget",
+        default=True,
+        help="While too many requests fail, hold messages.",
+    ),
+    click.option(
+        "--adaptive", is_flag=True, help="Let the latency limit the outstanding requests, too."
+    ),
     click.option("--max-outstanding", type=int, default=3000, show_default=True, metavar="N"),
     click.option(
         "--latency-limit",
@@ -215,6 +224,8 @@ class _Options:
     naming: str
     codec: str
     breaker: bool
+    retry_budget: bool
+    adaptive: bool
     max_outstanding: int
     latency_limit: str
     prefetch: int
@@ -325,6 +336,8 @@ def _dispatcher(client: Any, options: _Options, endpoint: str, signers: list[Any
         naming=Naming(options.naming),
         codec=Codec(options.codec),
         breaker=Breaker() if options.breaker else None,
+        retry_budget=RetryBudget() if options.retry_budget else None,
+        concurrency="auto" if options.adaptive else None,
         max_outstanding=options.max_outstanding,
         latency_limit=_latency_limit(options.latency_limit),
         prefetch=options.prefetch,
