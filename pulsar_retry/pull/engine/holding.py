@@ -197,7 +197,7 @@ class Holding:
     def _next_begins(self) -> bool:
         """Let one message begin; tell whether it could. New ones and others take turns."""
         for retry, kept in sorted(self._kept.items(), key=lambda each: each[0] is self._turn):
-            if kept and (self._room_again if retry else self._room) >= 1:
+            if kept and self._has_room(retry=retry):
                 self._turn = retry
                 self._begins(work := kept.popleft(), retry=retry)
                 self._work_queue.ready.append(work)
@@ -205,10 +205,13 @@ class Holding:
                 return True
         return False
 
+    def _has_room(self, *, retry: bool) -> bool:
+        return self._room >= 1 and (self._room_again >= 1 or not retry)
+
     def _begins(self, work: Work, *, retry: bool) -> None:
         self._room -= 1
-        self._room_again -= 1
         if retry:
+            self._room_again -= 1
             self._begun.append(work)
 
     def release(self) -> None:
@@ -231,7 +234,9 @@ class Holding:
         """Keep a message that is ready; tell whether it is kept. If not, it begins."""
         retry = self._is_retry(work)
         with self._lock:
-            if self._kept[retry] or (self._room_again if retry else self._room) < 1:
+            if not self.is_active:  # it has just ended
+                return False
+            if self._kept[retry] or not self._has_room(retry=retry):
                 self._kept[retry].append(work)
                 return True
             self._begins(work, retry=retry)

@@ -229,7 +229,7 @@ class BudgetState:
             self.retries.take()
 
     def room(self, *, running: int, retries: int) -> tuple[float, float]:
-        """Return how many messages may begin, and how many of them may be retries.
+        """Return how many messages may begin, and how many retries there are tokens for.
 
         Args:
             running: How many messages run.
@@ -238,7 +238,7 @@ class BudgetState:
         ramp, tokens = self.ramp, self.retries
         messages = max(0, int(ramp.window) - running) if ramp.is_holding else math.inf
         again = max(0, int(tokens.count) - retries) if tokens.is_holding else math.inf
-        return messages, min(messages, again)
+        return messages, again
 
     def wait(self) -> float:
         """Return the seconds until a held message may begin, if nothing else happens."""

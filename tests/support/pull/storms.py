@@ -112,47 +112,72 @@ class Rig:
         return self.before + self.blip + self.after
 
     def run(self, **options: Any) -> Load:
-        """Run it with a subscriber of these *options*, and return what happened."""
+        """Run it in virtual time with a subscriber of these *options*; return what happened."""
         broker = MemoryBroker()
-        clock, load = broker.clock, Load()
-        start = clock.monotonic()
-        service = Service(clock.monotonic, width=self.width, seconds=self.seconds)
-        lock = threading.Lock()
+        clock, client = broker.clock, broker.client()
+
+        def publish() -> None:
+            broker.send(TOPIC, b"order")
+
+        load = self.drive(
+            client, TOPIC, publish, clock.monotonic, clock.sleep, clock.advance, **options
+        )
+        load.dead = len(broker.dead_letters(TOPIC, SUBSCRIPTION))
+        load.left = broker.backlog(TOPIC, SUBSCRIPTION)
+        client.kill()
+        broker.close()
+        return load
+
+    def drive(
+        self,
+        client: pr.Client,
+        topic: str,
+        publish: Callable[[], object],
+        now: Callable[[], float],
+        sleep: Callable[[float], None],
+        wait: Callable[[float], None],
+        **options: Any,
+    ) -> Load:
+        """Run it on any broker, by any clock.
+
+        Args:
+            client: The client.
+            topic: The topic.
+            publish: Publishes one message.
+            now: Returns the time.
+            sleep: Lets a handler wait.
+            wait: Lets the producer wait.
+            options: Those of the subscriber.
+        """
+        load, lock, start = Load(), threading.Lock(), now()
+        service = Service(now, width=self.width, seconds=self.seconds)
 
         def second() -> int:
-            return int(clock.monotonic() - start)
+            return int(now() - start)
 
         def handle(message: Any) -> None:
             with lock:
                 load.attempts[second()] += 1
                 load.retries[second()] += pr.attempt_of(message) > 1
             took = service.request()
-            clock.sleep(min(took, self.timeout))
+            sleep(min(took, self.timeout))
             if took > self.timeout:
                 raise TimeoutError("no answer")
             with lock:
                 load.good[second()] += 1
 
-        client = broker.client()
-        subscriber = client.subscriber(
-            TOPIC,
-            SUBSCRIPTION,
-            handle,
-            retry_policy=POLICY,
-            **{"concurrency": self.concurrency, **options},
-        )
+        chosen = {"concurrency": self.concurrency, **options}
+        subscriber = client.subscriber(topic, SUBSCRIPTION, handle, retry_policy=POLICY, **chosen)
         subscriber.start()
         for step in range(round(self.end / STEP)):
             if step == round(self.before / STEP):
                 service.stall(self.blip)
             for _ in range(round(self.rate * STEP)):
-                broker.send(TOPIC, b"order")
-            clock.advance(STEP)
-            gauges = Watch.of(TOPIC, SUBSCRIPTION).ledger.gauges()
+                publish()
+            wait(max(0.0, start + (step + 1) * STEP - now()))
+            gauges = Watch.of(topic, SUBSCRIPTION).ledger.gauges()
             load.told[second()] = Told(subscriber.health, dict(ChainMap(*map(dict, gauges))))
-        load.dead = len(broker.dead_letters(TOPIC, SUBSCRIPTION))
-        load.left = broker.backlog(TOPIC, SUBSCRIPTION)
-        subscriber.stop("abandon", 0)
-        client.kill()
-        broker.close()
+        report = subscriber.stop("abandon", 0)
+        assert report is not None
+        load.dead = report.dead_lettered
         return load
