@@ -55,7 +55,14 @@ def consume(client: pr.Client) -> bytes:
 def work(client: pr.Client) -> int:
     """Let a subscriber do the same."""
     subscriber = client.subscriber(
-        "orders", "billing", handle, retry_policy=POLICY, workers="processes", redelivery="letters"
+        "orders",
+        "billing",
+        handle,
+        retry_policy=POLICY,
+        workers="processes",
+        redelivery="letters",
+        retry_budget=pr.RetryBudget(ratio=0.2),
+        concurrency="auto",
     )
     subscriber.start().stop(mode="drain")
     return subscriber.result().acknowledged

@@ -100,10 +100,10 @@ class Circuit:
             else:
                 self._state = BreakerState.CLOSED
             return
-        self._recent.add(successes, failures, now)
-        succeeded, failed = self._recent.totals()
-        total = succeeded + failed
-        if total >= self._breaker.minimum and failed >= self._breaker.failure_ratio * total:
+        recent = self._recent
+        recent.add(successes, failures, now)
+        is_enough = recent.successes + recent.failures >= self._breaker.minimum
+        if is_enough and recent.fails(self._breaker.failure_ratio):
             self._open(now)
 
     def _open(self, now: float) -> None:

@@ -143,7 +143,7 @@ class Ramp:
         if not count:
             return
         self._recent.add(count, 0, now)
-        self._is_outage = self._is_outage and self._mostly_fails()
+        self._is_outage = self._is_outage and self._recent.fails(_OUTAGE)
         ratio = self._budget.ratio
         if not self.is_holding:
             self._save(ratio * count)
@@ -159,7 +159,7 @@ class Ramp:
     def failed(self, now: float, running: Callable[[], int], *, retry: bool) -> None:
         """Record a failure; *running* returns how many messages run."""
         self._recent.add(0, 1, now)
-        if not self._mostly_fails():
+        if not self._recent.fails(_OUTAGE):
             return  # others succeed: it is the message's own failure
         if not self.is_holding:
             if retry:
@@ -178,10 +178,6 @@ class Ramp:
         """End the hold if it is not needed: nothing is held, and *running* messages run."""
         if running <= self.window / 2 and not self._is_outage:
             self.is_holding = False
-
-    def _mostly_fails(self) -> bool:
-        successes, failures = self._recent.totals()
-        return failures >= _OUTAGE * (successes + failures)
 
     def _save(self, tokens: float) -> None:
         self._spare = min(float(self._budget.burst), self._spare + tokens)
