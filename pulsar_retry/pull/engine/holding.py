@@ -186,8 +186,8 @@ class Holding:
         queue = self._work_queue
         ready = queue.ready.copy()
         running = queue.running() + len(ready)
-        if not (self._kept[False] or self._kept[True]):
-            self._state.ramp.idles(running)
+        waits = bool(self._kept[False] or self._kept[True])
+        self._state.ramp.looked(running, self._now(), waits=waits)
         if self._begun:
             alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in ready}
             self._begun = [work for work in self._begun if id(work) in alive]

@@ -23,6 +23,9 @@ from pulsar_retry.pull.rules.results import RecentResults
 #: It is an outage while at least this share of the attempts of the last seconds has failed.
 _OUTAGE, _WINDOW = 0.5, 2.0
 
+#: How much all that run together add to the window beyond its threshold.
+_SLOWLY = 0.5
+
 
 def _ratio(value: float) -> float:
     ratio = number(value)
@@ -110,8 +113,8 @@ class Ramp:
 
     An outage leaves a backlog. If all workers began with it at once, they could overload the
     services again. So the window begins with 0, each success adds *ratio*, and beyond the threshold
-    a success adds only the inverse of the window. The threshold is half of what was running when
-    most attempts began to fail.
+    all messages that run together add one half. The threshold is half of what was running when most
+    attempts began to fail.
 
     Attributes:
         window: How many messages may run at a time.
@@ -126,6 +129,7 @@ class Ramp:
         self._recent = RecentResults(_WINDOW)
         self._is_outage = False
         self._threshold = 0.0
+        self._busy_at = 0.0
         self.window = 0.0
         self.is_holding = False
 
@@ -152,7 +156,7 @@ class Ramp:
             quick = min(count, math.ceil((self._threshold - self.window) / ratio))
             self.window += ratio * quick
             count -= quick
-        self.window += count * min(ratio, 1 / max(1.0, self.window))
+        self.window += count * min(ratio, _SLOWLY / max(1.0, self.window))
         if self.window >= self._concurrency:
             self.is_holding = False
 
@@ -168,15 +172,24 @@ class Ramp:
             if self._spare < 1:
                 self._spare, self.is_holding = 0.0, True
                 self.window, self._threshold = 0.0, max(1.0, running() / 2)
+                self._busy_at = now
         else:
             if not self._is_outage:
                 self._threshold = max(1.0, running() / 2)
             self.window = max(0.0, min(self.window, self._threshold) - 1)
         self._is_outage = True
 
-    def idles(self, running: int) -> None:
-        """End the hold if it is not needed: nothing is held, and *running* messages run."""
-        if running <= self.window / 2 and not self._is_outage:
+    def looked(self, running: int, now: float, *, waits: bool) -> None:
+        """End the hold if it is not needed: for some seconds, far fewer ran than may.
+
+        Args:
+            running: How many messages run.
+            now: The time.
+            waits: Whether messages are held in hand.
+        """
+        if waits or self._is_outage or running > self.window / 2:
+            self._busy_at = now
+        elif now - self._busy_at >= _WINDOW:
             self.is_holding = False
 
     def _save(self, tokens: float) -> None:

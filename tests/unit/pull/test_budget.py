@@ -72,13 +72,13 @@ def test_an_outage_holds_all() -> None:
 
 
 def test_the_window_grows_slowly_where_it_failed_before() -> None:
-    """Beyond half of what ran at that time, one more for all that run; and then no limit."""
+    """Beyond half of what ran at that time, a half for all that run; and then no limit."""
     state = full(floor=1)
     fail(state, 200, retry=False)
     state.succeeded(250, 0.0)  # a tenth each
     assert CONCURRENCY / 2 == state.ramp.window
     state.succeeded(25, 0.0)
-    assert CONCURRENCY / 2 + 1 == state.ramp.window
+    assert CONCURRENCY / 2 + 0.5 == state.ramp.window
     state.succeeded(100_000, 0.0)
     assert not state.is_holding
 
@@ -88,10 +88,15 @@ def test_an_idle_window_ends() -> None:
     state = full(floor=1)
     fail(state, 200, retry=False)
     state.succeeded(210, 0.0)
-    state.ramp.idles(15)
-    assert state.ramp.is_holding
-    state.ramp.idles(10)
-    assert not state.ramp.is_holding
+    for now, running, waits, holds in (
+        (1.0, 5, False, True),
+        (1.5, 15, False, True),
+        (3.4, 5, False, True),
+        (3.4, 5, True, True),
+        (5.4, 5, False, False),
+    ):
+        state.ramp.looked(running, now, waits=waits)
+        assert holds == state.ramp.is_holding
 
 
 @given(
