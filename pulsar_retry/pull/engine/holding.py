@@ -153,6 +153,9 @@ class Holding:
             self._measure()
             while self._next_begins():
                 pass
+            running = self._work_queue.running() + len(self._work_queue.ready)
+            waits = bool(self._kept[False] or self._kept[True])
+            self._state.ramp.looked(running, self._now(), waits=waits)
             if self._hold_letters is not None:
                 self._hold_letters(self._is_full())
             if held := self.held():
@@ -186,8 +189,6 @@ class Holding:
         queue = self._work_queue
         ready = queue.ready.copy()
         running = queue.running() + len(ready)
-        waits = bool(self._kept[False] or self._kept[True])
-        self._state.ramp.looked(running, self._now(), waits=waits)
         if self._begun:
             alive = {id(slot.work) for slot in queue.slots} | {id(item) for item in ready}
             self._begun = [work for work in self._begun if id(work) in alive]
