@@ -58,8 +58,8 @@ class RetryBudget:
 
     In an outage, when at least half of the attempts of the last two seconds have failed, first
     attempts take tokens of their own. Without a token, all messages are held: the backlog stays
-    in the topic, and about *floor* messages a second are tried. As they succeed, more of them run at
-    a time.
+    in the topic, and about *floor* messages a second are tried. As they succeed, more of them run
+    at a time.
 
     Failures are errors, and `Retry` without a delay or a level. Messages that are dead-lettered at
     their first attempt are not retried, and cost nothing.

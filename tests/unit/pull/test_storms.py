@@ -10,7 +10,7 @@ import pytest
 import pulsar_retry as pr
 from support.pull.storms import Load, Rig
 
-RIG = Rig(rate=70, width=2, concurrency=200)
+RIG = Rig(rate=100, width=3, concurrency=300)
 
 #: Each part has a limit of its own; both together are tested, too.
 WAYS: dict[str, dict[str, Any]] = {
