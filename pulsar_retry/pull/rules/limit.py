@@ -39,6 +39,9 @@ _BASE_EVERY, _JUMP = 20, 1.6
 #: than the second part of the one before.
 _LOWER, _FALLS = 0.7, 0.92
 
+#: A latency that is this much higher, although the limit is lower, is that of another capacity.
+_RISES = 1.42
+
 #: A latency below this part of the base shows that the service has become quicker.
 _QUICKER = 0.8
 
@@ -138,10 +141,11 @@ class AdaptiveLimit:
     def _measure_base(self, mean: float) -> None:
         """Lower the limit once more, or end the measurement of the base."""
         assert self._lowered is not None  # noqa: S101 - as the caller knows
-        self._rate = max(self._rate, self.limit / mean)
-        falls = mean < _FALLS * self._latency
-        self._latency = mean
-        if falls and self._lowered > 1:
+        rate, before, self._latency = self.limit / mean, self._latency, mean
+        # If the latency rises although the limit was lowered, the capacity has just fallen.
+        rises = mean > _RISES * before
+        self._rate = rate if rises else max(self._rate, rate)
+        if (rises or mean < _FALLS * before) and self._lowered > 1:
             self._lowered = max(1.0, self._lowered * _LOWER)
             return
         self.base, self._steps, self._lowered = mean, 0, None

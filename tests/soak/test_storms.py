@@ -1,4 +1,4 @@
-"""A blip on a real broker, in real time: `tox run -e bench -- -k storms`. It takes two minutes.
+"""A blip on a real broker, in real time: `tox run -e soak -- -k storm`. It takes three minutes.
 
 `tests/unit/pull/test_storms.py` is the same in virtual time.
 """
