@@ -21,7 +21,7 @@ MESSAGES = 400
 
 #: Small enough to be used up by a part of the messages.
 BUDGET = pr.RetryBudget(burst=20, floor=5)
-POLICY = pr.RetryPolicy(max_attempts=10, backoff=pr.Immediate())
+POLICY = pr.RetryPolicy(max_attempts=10, backoff=pr.Fixed(1))
 
 SHELLS: dict[str, dict[str, Any]] = {
     "threads": {},
