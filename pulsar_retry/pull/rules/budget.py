@@ -26,6 +26,9 @@ _OUTAGE, _WINDOW = 0.5, 2.0
 #: How much all that run together add to the window beyond its threshold.
 _SLOWLY = 0.5
 
+#: Before so many successes, a budget has so many times its burst and its floor.
+_PROOF, _UNPROVEN = 100, 10
+
 
 def _ratio(value: float) -> float:
     ratio = number(value)
@@ -56,10 +59,12 @@ class RetryBudget:
     one of them run, so more of them run as they succeed. A held message uses up no attempt, and is
     never dead-lettered because it was held. New messages go on.
 
-    In an outage, when at least half of the attempts of the last two seconds have failed, first
-    attempts take tokens of their own. Without a token, all messages are held: the backlog stays
-    in the topic, and about *floor* messages a second are tried. As they succeed, more of them run
-    at a time.
+    In an outage, when there is no token and at least half of the attempts of the last two seconds
+    have failed, all messages are held: the backlog stays in the topic, and about *floor* messages a
+    second are tried. As they succeed, more of them run at a time.
+
+    Before 100 messages were handled, *burst* and *floor* are ten times as large: nothing tells an
+    outage from a few invalid messages then.
 
     Failures are errors, and `Retry` without a delay or a level. Messages that are dead-lettered at
     their first attempt are not retried, and cost nothing.
@@ -70,9 +75,9 @@ class RetryBudget:
         burst: How many tokens there are at the start, and at most.
     """
 
-    ratio: float = attrs.field(default=0.1, converter=_ratio)
+    ratio: float = attrs.field(default=0.2, converter=_ratio)
     floor: float = attrs.field(default=10.0, converter=_floor)
-    burst: int = attrs.field(default=100, converter=_burst)
+    burst: int = attrs.field(default=50, converter=_burst)
 
 
 class Tokens:
@@ -85,10 +90,15 @@ class Tokens:
 
     def __init__(self, budget: RetryBudget, concurrency: int) -> None:
         """Make a full bucket; *concurrency* is how many messages run at a time at most."""
-        self._most = float(budget.burst)
+        self._burst = float(budget.burst)
+        self._most = self.count = _UNPROVEN * self._burst
         self._enough = float(concurrency)
-        self.count = self._most
         self.is_holding = False
+
+    def prove(self) -> None:
+        """Have the tokens of a budget that is proven."""
+        self._most = self._burst
+        self.count = min(self.count, self._most)
 
     def add(self, tokens: float) -> None:
         """Add tokens; end the hold when every worker could have one."""
@@ -123,9 +133,8 @@ class Ramp:
 
     def __init__(self, budget: RetryBudget, concurrency: int) -> None:
         """Make one that does not hold; *concurrency* is how many messages run at a time at most."""
-        self._budget = budget
+        self._ratio = budget.ratio
         self._concurrency = concurrency
-        self._spare = float(budget.burst)
         self._recent = RecentResults(_WINDOW)
         self._is_outage = False
         self._threshold = 0.0
@@ -133,14 +142,11 @@ class Ramp:
         self.window = 0.0
         self.is_holding = False
 
-    def passed(self, seconds: float) -> None:
-        """Record that time has passed."""
-        if self.is_holding:
-            floor = max(1.0, self._budget.floor)
-            if self.window < floor:
-                self.window = min(floor, self.window + self._budget.floor * seconds)
-        else:
-            self._save(self._budget.floor * seconds)
+    def passed(self, seconds: float, floor: float) -> None:
+        """Record that time has passed; *floor* is the present one."""
+        most = max(1.0, floor)
+        if self.is_holding and self.window < most:
+            self.window = min(most, self.window + floor * seconds)
 
     def succeeded(self, count: int, now: float) -> None:
         """Record *count* successes."""
@@ -148,10 +154,9 @@ class Ramp:
             return
         self._recent.add(count, 0, now)
         self._is_outage = self._is_outage and self._recent.fails(_OUTAGE)
-        ratio = self._budget.ratio
         if not self.is_holding:
-            self._save(ratio * count)
             return
+        ratio = self._ratio
         if self.window < self._threshold and ratio:
             quick = min(count, math.ceil((self._threshold - self.window) / ratio))
             self.window += ratio * quick
@@ -160,19 +165,23 @@ class Ramp:
         if self.window >= self._concurrency:
             self.is_holding = False
 
-    def failed(self, now: float, running: Callable[[], int], *, retry: bool) -> None:
-        """Record a failure; *running* returns how many messages run."""
+    def failed(self, now: float, running: Callable[[], int], *, begins: bool) -> None:
+        """Record a failure.
+
+        Args:
+            now: The time.
+            running: Returns how many messages run.
+            begins: Whether the hold begins if most attempts fail.
+        """
         self._recent.add(0, 1, now)
         if not self._recent.fails(_OUTAGE):
             return  # others succeed: it is the message's own failure
         if not self.is_holding:
-            if retry:
+            if not begins:
                 return
-            self._spare -= 1
-            if self._spare < 1:
-                self._spare, self.is_holding = 0.0, True
-                self.window, self._threshold = 0.0, max(1.0, running() / 2)
-                self._busy_at = now
+            self.is_holding = True
+            self.window, self._threshold = 0.0, max(1.0, running() / 2)
+            self._busy_at = now
         else:
             if not self._is_outage:
                 self._threshold = max(1.0, running() / 2)
@@ -192,9 +201,6 @@ class Ramp:
         elif now - self._busy_at >= _WINDOW:
             self.is_holding = False
 
-    def _save(self, tokens: float) -> None:
-        self._spare = min(float(self._budget.burst), self._spare + tokens)
-
 
 class BudgetState:
     """The state of a retry budget. The caller passes the time, in seconds of any one clock.
@@ -206,7 +212,10 @@ class BudgetState:
 
     def __init__(self, budget: RetryBudget, concurrency: int, now: float) -> None:
         """Make a full one; *concurrency* is how many messages run at a time at most."""
-        self._budget = budget
+        self._ratio = budget.ratio
+        self._floor = _UNPROVEN * budget.floor
+        self._proven_floor = budget.floor
+        self._proof = _PROOF
         self._now = now
         self.retries = Tokens(budget, concurrency)
         self.ramp = Ramp(budget, concurrency)
@@ -220,8 +229,13 @@ class BudgetState:
         """Record *count* messages that were handled since the last call, and the time."""
         passed = max(0.0, now - self._now)
         self._now += passed
-        self.retries.add(self._budget.floor * passed + self._budget.ratio * count)
-        self.ramp.passed(passed)
+        if self._proof > 0:
+            self._proof -= count
+            if self._proof <= 0:
+                self._floor = self._proven_floor
+                self.retries.prove()
+        self.retries.add(self._floor * passed + self._ratio * count)
+        self.ramp.passed(passed, self._floor)
         self.ramp.succeeded(count, now)
 
     def failed(self, now: float, *, retry: bool, running: Callable[[], int]) -> None:
@@ -233,9 +247,9 @@ class BudgetState:
             running: Returns how many messages run.
         """
         self.succeeded(0, now)
-        self.ramp.failed(now, running, retry=retry)
         if retry:
             self.retries.take()
+        self.ramp.failed(now, running, begins=self.retries.is_holding)
 
     def room(self, *, running: int, retries: int) -> tuple[float, float]:
         """Return how many messages may begin, and how many retries there are tokens for.
@@ -255,4 +269,4 @@ class BudgetState:
         if self.ramp.is_holding:
             counts.append(self.ramp.window)
         lacking = min((math.floor(each) + 1 - each for each in counts), default=math.inf)
-        return lacking / self._budget.floor
+        return lacking / self._floor

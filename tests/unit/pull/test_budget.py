@@ -9,14 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pulsar_retry as pr
-from pulsar_retry.pull.rules.budget import BudgetState
+from pulsar_retry.pull.rules.budget import BudgetState, Ramp
 
 CONCURRENCY = 50
 
 
 def full(**settings: float) -> BudgetState:
-    """Return a full budget, at the time 0."""
-    return BudgetState(pr.RetryBudget(**settings), CONCURRENCY, 0.0)
+    """Return a full budget at the time 0, after a hundred messages were handled."""
+    state = BudgetState(pr.RetryBudget(**settings), CONCURRENCY, 0.0)
+    state.succeeded(100, 0.0)
+    state.ramp = Ramp(pr.RetryBudget(**settings), CONCURRENCY)  # they were handled long ago
+    return state
+
+
+def outage(**settings: float) -> BudgetState:
+    """Return a budget that was used up in an outage."""
+    state = full(burst=100, **settings)
+    fail(state, 100, retry=False)
+    fail(state, 100, retry=True)
+    return state
 
 
 def fail(state: BudgetState, times: int, *, retry: bool, now: float = 0.0) -> None:
@@ -26,11 +37,22 @@ def fail(state: BudgetState, times: int, *, retry: bool, now: float = 0.0) -> No
 
 
 def test_a_handful_of_failures_is_retried_at_once() -> None:
-    """Tens of retries may fail although nothing has succeeded yet."""
+    """Tens of retries may fail, whatever fails beside them."""
     state = full()
-    fail(state, 20, retry=False)
-    fail(state, 80, retry=True)
+    fail(state, 1000, retry=False)
+    fail(state, 49, retry=True)
     assert (math.inf, math.inf) == state.room(running=CONCURRENCY, retries=0)
+
+
+def test_before_the_first_hundred_there_is_ten_times_as_much() -> None:
+    """Nothing tells an outage from a test with invalid messages then."""
+    state = BudgetState(pr.RetryBudget(burst=10, floor=1), CONCURRENCY, 0.0)
+    state.succeeded(99, 0.0)
+    fail(state, 99, retry=True)
+    assert not state.is_holding
+    fail(state, 1, retry=True)
+    assert state.is_holding
+    assert (1, 1) == (int(state.ramp.window + 10 * 0.1), int(10 * state.wait()))
 
 
 def test_poison_messages_hold_nothing_else() -> None:
@@ -40,7 +62,7 @@ def test_poison_messages_hold_nothing_else() -> None:
         for _ in range(20):
             state.succeeded(4, second)
             fail(state, 1, retry=False, now=second)
-        fail(state, 40, retry=True, now=second)
+        fail(state, 30, retry=True, now=second)
     assert not state.ramp.is_holding
     assert state.retries.is_holding
     assert math.inf == state.room(running=CONCURRENCY, retries=0)[0]
@@ -58,9 +80,8 @@ def test_retries_that_succeed_cost_nothing() -> None:
 
 def test_an_outage_holds_all() -> None:
     """Then about *floor* messages a second are tried, and more as they succeed."""
-    state = full(floor=2)
-    fail(state, 200, retry=False)
-    assert (0, math.inf) == state.room(running=0, retries=0)
+    state = outage(floor=2, ratio=0.1)
+    assert (0, 0) == state.room(running=0, retries=0)
     assert 0.5 == state.wait()
     state.succeeded(0, 0.5)
     assert 1 == state.room(running=0, retries=0)[0]
@@ -73,8 +94,7 @@ def test_an_outage_holds_all() -> None:
 
 def test_the_window_grows_slowly_where_it_failed_before() -> None:
     """Beyond half of what ran at that time, a half for all that run; and then no limit."""
-    state = full(floor=1)
-    fail(state, 200, retry=False)
+    state = outage(floor=1, ratio=0.1)
     state.succeeded(250, 0.0)  # a tenth each
     assert CONCURRENCY / 2 == state.ramp.window
     state.succeeded(25, 0.0)
@@ -85,8 +105,7 @@ def test_the_window_grows_slowly_where_it_failed_before() -> None:
 
 def test_an_idle_window_ends() -> None:
     """If fewer run than may, the backlog is gone, and nothing has to be held."""
-    state = full(floor=1)
-    fail(state, 200, retry=False)
+    state = outage(floor=1, ratio=0.1)
     state.succeeded(210, 0.0)
     for now, running, waits, holds in (
         (1.0, 5, False, True),
