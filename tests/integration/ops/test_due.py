@@ -133,12 +133,13 @@ def test_a_subscription_without_delays(client, topic, due):
     assert (1, 1) == (due("main").backlog, due("main").due)
 
 
-def test_the_command_prints_it(subscribe, publish, topic, namespace, run, run_json):
+def test_the_command_prints_it(subscribe, publish, admin, topic, namespace, run, run_json):
     """For Prometheus, and as JSON; not with --no-due."""
     consumer = subscribe(dead_letter_policy=pr.DeadLetterPolicy(100))
     for _ in range(3):
         publish()
     delay_all(consumer, 2, LONG)
+    eventually(lambda: admin.backlog(topic, SUBSCRIPTION) == 1)  # acknowledgements are under way
     code, output, _ = run("metrics", namespace, "--once")
     values = {
         (sample.name.removeprefix("pulsar_retry_"), sample.labels.get("part")): sample.value

@@ -566,23 +566,26 @@ def test_the_breaker(push, publish, receiver, dead_letters, admin, topic):
 
 def test_the_retry_budget(push, publish, receiver, admin, topic):
     """While the endpoint is down, messages are held; then all are delivered, and none is dead."""
-    receiver.act = lambda _request: answer(500)
     policy = pr.RetryPolicy(max_attempts=100, backoff=pr.Immediate())
     dispatcher = push(
-        retry_policy=policy, retry_budget=pr.RetryBudget(burst=2, floor=5), concurrency="auto"
+        retry_policy=policy, retry_budget=pr.RetryBudget(burst=1, floor=0.2), concurrency="auto"
     )
-    for number in range(50):
+    for number in range(100):
+        publish(b"%d" % number)
+    eventually(drained(admin, topic), 60)
+    receiver.act = lambda _request: answer(500)
+    for number in range(100, 150):
         publish(b"%d" % number)
     eventually(lambda: "all messages are held" in dispatcher.health.reason, 60)
-    assert len(receiver.requests) < 50
+    assert len(receiver.requests) < 150
     receiver.act = no_content
-    eventually(lambda: len({payload(r) for r in receiver.requests}) == 50, 60)
+    eventually(lambda: len({payload(r) for r in receiver.requests}) == 150, 60)
     eventually(drained(admin, topic), 60)
     eventually(drained(admin, f"{topic}-{SUBSCRIPTION}-RETRY"), 60)
     assert b"pulsar_retry_concurrency_limit{" in dispatcher.metrics.text()
     report = dispatcher.stop()
     assert report is not None
-    assert (50, 0) == (report.acknowledged, report.dead_lettered)
+    assert (150, 0) == (report.acknowledged, report.dead_lettered)
 
 
 def test_running_it_twice(push, publish, receiver, admin, topic):
