@@ -186,17 +186,20 @@ class Ramp:
             if not self._is_outage:
                 self._threshold = max(1.0, running() / 2)
             self.window = max(0.0, min(self.window, self._threshold) - 1)
+            self._busy_at = now
         self._is_outage = True
 
     def looked(self, running: int, now: float, *, waits: bool) -> None:
         """End the hold if it is not needed: for some seconds, far fewer ran than may.
+
+        Also the hold of an outage ends so, when nothing is left that could fail or succeed.
 
         Args:
             running: How many messages run.
             now: The time.
             waits: Whether messages are held in hand.
         """
-        if waits or self._is_outage or running > self.window / 2:
+        if waits or self.window < 1 or running > self.window / 2:
             self._busy_at = now
         elif now - self._busy_at >= _WINDOW:
             self.is_holding = False

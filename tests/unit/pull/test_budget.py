@@ -118,6 +118,15 @@ def test_an_idle_window_ends() -> None:
         assert holds == state.ramp.is_holding
 
 
+def test_an_outage_without_a_backlog_ends() -> None:
+    """If nothing is left that could fail or succeed, no hold lasts for ever."""
+    state = outage(floor=0.5)
+    for now, holds in ((1.5, True), (3.0, True), (4.0, False)):
+        state.succeeded(0, now)
+        state.ramp.looked(0, now, waits=False)
+        assert holds == state.ramp.is_holding
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 30), st.integers(0, 30), st.floats(0, 3)), min_size=1, max_size=50
