@@ -246,9 +246,10 @@ class WorkQueue:
 
     def offer(self, item: Item) -> None:
         """Make one message ready, unless it is held; this wakes no worker."""
-        if self.hold is not None:
+        hold = self.hold  # another thread may end it
+        if hold is not None:
             item = Work.of(item)
-            if self.hold(item):
+            if hold(item):
                 return
         self.ready.append(item)
 
