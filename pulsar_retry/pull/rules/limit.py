@@ -48,6 +48,9 @@ _QUICKER = 0.8
 #: If this share of the results fails, the limit is halved.
 _FAILING = 0.5
 
+#: The shortest mean latency, in seconds.
+_SHORTEST = 1e-9
+
 #: The limit is not raised if less than this part of it is used.
 _USED = 0.75
 
@@ -116,7 +119,8 @@ class AdaptiveLimit:
 
     def _step(self) -> None:
         """Set the limit from the results of a measurement."""
-        mean, is_used = self._sum / self._count, self._used >= _USED * self.limit
+        # A coarse clock can show no time at all.
+        mean, is_used = max(_SHORTEST, self._sum / self._count), self._used >= _USED * self.limit
         if self._failures >= _FAILING * self._count:
             self._lowered, self._goal = None, max(self._goal, self._limit / 2)
             self._set(self._limit / 2)

@@ -96,3 +96,13 @@ def test_it_stays_within_its_bounds() -> None:
     assert limit.limit <= 12
     results(limit, 5000, now, 1.0, failed=100)
     assert 1 == limit.limit
+
+
+def test_handlers_that_take_no_time() -> None:
+    """By a coarse clock, or in virtual time, also while the base is measured."""
+    limit, now, slow = AdaptiveLimit(20), 0.0, 2350
+    for number in range(slow + 500):
+        now += 0.01
+        began = now - (0.1 if number < slow else 0.0)
+        limit.record(began, now, failed=False, running=limit.limit)
+    assert 1 <= limit.limit <= 20
