@@ -101,9 +101,11 @@ class Crew:
         """Have *answer* called on the event loop of the workers; tell whether they have one."""
         return self._on_loop is not None and self._on_loop.call(answer)
 
-    def _resize(self, limit: int) -> None:
-        """Have *limit* workers handle messages; the others finish their messages, and rest."""
+    def _resize(self) -> None:
+        """Have as many workers as the governor says; the others finish their messages, and rest."""
+        assert self.governor is not None  # noqa: S101 - it calls this
         with self._resizing:
+            limit = self.governor.limit  # this call may be later than the next one
             slots = self._work_queue.slots
             working = [slot for slot in slots if not slot.parked]
             for slot in working[limit:]:
@@ -115,14 +117,17 @@ class Crew:
             if self._on_loop is None and not self._work_queue.closed:
                 for _ in range(more):
                     worker = self._worker()
-                    slots.append(worker.slot)
                     self._start(worker)
+                    slots.append(worker.slot)
+            if self._work_queue.closed:  # a worker that rests now would never end
+                for slot in slots:
+                    slot.resume()
         self._work_queue.notify()
 
     def _start(self, worker: WorkerThread) -> None:
+        worker.thread.start()  # first: `dead` forgets a thread that is not alive
         self._crew.append(worker)
         self.threads.append(worker.thread)
-        worker.thread.start()
 
     def stopping(self) -> None:
         """End all claims, because the process may end soon: that is not a message's crash."""

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from pulsar_retry.errors import shown
 from pulsar_retry.policy.outcomes import Outcome, unwrapped
 from pulsar_retry.pull.rules.limit import AdaptiveLimit
 from pulsar_retry.runtime.clock import Clock
+
+_log = logging.getLogger("pulsar_retry")
 
 
 class Governor:
     """The adaptive limit of one subscriber. Thread-safe."""
 
-    def __init__(self, maximum: int, changed: Callable[[int], None], clock: Clock) -> None:
-        """Make one; *changed* is called with the limit when it has changed, on any thread."""
+    def __init__(self, maximum: int, changed: Callable[[], None], clock: Clock) -> None:
+        """Make one; *changed* is called when the limit has changed, on any thread."""
         self._limit = AdaptiveLimit(maximum)
         self._changed = changed
         self._now = clock.monotonic
@@ -25,7 +29,8 @@ class Governor:
     @property
     def limit(self) -> int:
         """How many handlers may run at a time."""
-        return self._limit.limit
+        with self._lock:
+            return self._limit.limit
 
     def gauges(self) -> dict[str, float]:
         """Return the limit, for metrics."""
@@ -78,4 +83,7 @@ class Governor:
             self._limit.record(began, self._now(), failed=failed, running=running)
             limit = self._limit.limit
         if limit != before:
-            self._changed(limit)
+            try:
+                self._changed()
+            except Exception as trouble:  # noqa: BLE001 - it is not the message's failure
+                _log.warning("the number of workers could not be changed: %s", shown(trouble))

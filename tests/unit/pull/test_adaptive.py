@@ -8,6 +8,8 @@ import pytest
 
 import pulsar_retry as pr
 from pulsar_retry.observe.watch import Watch
+from pulsar_retry.pull.workers.adaptive import Governor
+from pulsar_retry.runtime.clock import SYSTEM
 from pulsar_retry.testing import MemoryBroker
 from support.pull.storms import Service
 
@@ -39,6 +41,46 @@ def test_it_finds_the_capacity() -> None:
     assert 20 <= limits[25] <= 40
     assert 2 <= limits[4] <= 8
     broker.close()
+
+
+def test_no_worker_rests_after_the_end() -> None:
+    """A limit that falls when the subscriber has stopped keeps no thread, and no process, alive."""
+    broker = MemoryBroker()
+
+    def handle(_message: Any) -> None:
+        broker.clock.sleep(20)
+        raise TimeoutError
+
+    subscriber = broker.client().subscriber("late", "billing", handle, concurrency="auto").start()
+    for _ in range(10):
+        broker.send("late", b"order")
+    broker.clock.advance(10)
+    subscriber.stop("abandon", 0)
+    crew = subscriber._crew
+    assert crew is not None
+    broker.clock.advance(20)
+    for thread in crew.threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in crew.threads)
+    broker.close()
+
+
+def test_a_worker_that_cannot_start_fails_no_message(caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does it hide the handler's own error."""
+
+    def changed() -> None:
+        raise RuntimeError("can't start new thread")
+
+    def handle(_message: Any) -> None:
+        raise TimeoutError
+
+    governor = Governor(200, changed, SYSTEM)
+    handler = governor.timed(handle)
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            handler(None)
+    assert governor.limit < 10
+    assert "the number of workers could not be changed: can't start new thread" in caplog.messages
 
 
 @pytest.mark.parametrize(
