@@ -104,10 +104,15 @@ class OrderedLanes:
         if not step.now:
             self._work_queue.notify()
 
-    def tick(self) -> tuple[list[Work], float]:
-        """Make due messages ready; return messages that overflow, and the seconds to wait."""
+    def tick(self, *, receives: bool = True) -> tuple[list[Work], float]:
+        """Make due messages ready; return messages that overflow, and the seconds to wait.
+
+        Unless it *receives*, messages that the broker was asked for cannot come.
+        """
         now = self._now()
         with self._lock:
+            if not receives:
+                self._table.wait_longer(now)
             surplus = self._table.overflow(now)
             step = self._table.due(now)
             wait = self._table.next_due() - now

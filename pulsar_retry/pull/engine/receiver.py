@@ -365,14 +365,15 @@ class Receiver:
             wait = min(wait, self._glance)
         if self._safe_breaker is not None:
             wait = min(wait, self._safe_breaker.wait() or wait)
-        if self._holding is not None:
-            breaker = self._safe_breaker
-            decides = breaker is not None and breaker.state() is not BreakerState.CLOSED
-            wait = min(wait, self._holding.look(suspended=decides))
+        breaker, holding = self._safe_breaker, self._holding
+        decides = breaker is not None and breaker.state() is not BreakerState.CLOSED
+        if holding is not None:
+            wait = min(wait, holding.look(suspended=decides))
         if self._admission is not None:
             wait = min(wait, self._admission.wait())
         if self._lanes is not None:
-            surplus, due = self._lanes.tick()
+            receives = not decides and (holding is None or holding.may_receive())
+            surplus, due = self._lanes.tick(receives=receives)
             for work in surplus:
                 self._settler.hand_on(work, letter=self._by_letter)
             wait = min(wait, due)

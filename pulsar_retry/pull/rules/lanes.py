@@ -243,6 +243,11 @@ class LaneTable(Generic[Item]):
                 step.asked.extend(more.asked)
         return step
 
+    def wait_longer(self, now: float) -> None:
+        """Begin anew to wait for messages that were asked for: none could be received until now."""
+        for lane in self._asking.values():
+            lane.asked_at = now
+
     def next_due(self) -> float:
         """Return the earliest time at which `due` will return something; inf if there is none."""
         return min(
