@@ -14,6 +14,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
+from fastavro import _read_py
 from fastavro.validation import validate
 
 from pulsar_retry.errors import PayloadError
@@ -38,13 +39,52 @@ class AvroCodec(PayloadCodec):
         """
         try:
             self._names: dict[str, Any] = {}
+            self._reader: Callable[..., Any] = fastavro.schemaless_reader
+            self._within: set[str] = set()
             self._schema = fastavro.parse_schema(json.loads(definition), self._names)
             self._plain = fastavro.parse_schema(_without_logical_types(json.loads(definition)))
+            self._check(self._schema, {})
         except Exception as error:  # noqa: BLE001 - fastavro has many errors
             raise PayloadError(f"{type(error).__name__}: {error}") from None
 
+    def _check(self, schema: Any, known: dict[str, bool]) -> bool:
+        """Tell whether values of a schema take no bytes; *known* has those of records.
+
+        If a record contains itself, the payload decides how many levels it has. fastavro's reader
+        in C is then not used, because it aborts the process when the stack ends.
+
+        Raises:
+            ValueError: a few bytes can stand for any number of values.
+        """
+        schema = self._resolved(schema)
+        if isinstance(schema, list):
+            for each in schema:
+                self._check(each, known)
+            return False
+        kind = _kind(schema)
+        if isinstance(kind, list | dict):
+            return self._check(kind, known)
+        if kind == "record":
+            name = schema["name"]
+            if name in self._within:
+                self._reader = _read_py.schemaless_reader
+            if name not in known:
+                known[name] = False  # for a record in itself: an array or a union is between them
+                self._within.add(name)
+                known[name] = all([self._check(each["type"], known) for each in schema["fields"]])
+                self._within.discard(name)
+            return known[name]
+        if kind == "array" and self._check(schema["items"], known):
+            raise ValueError("an array whose items take no bytes")
+        if kind == "map":
+            self._check(schema["values"], known)
+        return bool(kind == "null" or (kind == "fixed" and not schema["size"]))
+
     def _decode(self, payload: bytes) -> Any:
-        return self._walked(self._schema, self._read(payload), _scalar_to_json)
+        try:
+            return self._walked(self._schema, self._read(payload), _scalar_to_json)
+        except RecursionError:
+            raise PayloadError("the payload has too many levels") from None
 
     def _encode(self, value: Any) -> bytes:
         written = BytesIO()
@@ -68,7 +108,7 @@ class AvroCodec(PayloadCodec):
     def _read(self, payload: bytes) -> Any:
         stream = BytesIO(payload)
         try:
-            value = fastavro.schemaless_reader(stream, self._plain, None)
+            value = self._reader(stream, self._plain, None)
         except Exception as error:  # noqa: BLE001 - fastavro raises whatever it stumbles on
             text = f"{type(error).__name__}: {error}"
             raise PayloadError(f"the payload does not fit the Avro schema: {text}") from None

@@ -137,6 +137,25 @@ def test_a_union_whose_branch_would_change() -> None:
         codec.encode_edited({"a": "0xff"}, avro({"a": "0x00"}, schema))
 
 
+LIST = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
+TREE = {
+    "type": "record",
+    "name": "T",
+    "fields": [{"name": "t", "type": {"type": "array", "items": "T"}}],
+}
+
+
+def test_a_payload_that_would_end_the_process() -> None:
+    """Neither thousands of levels, nor a few bytes for 2^60 values; a usual tree is read."""
+    for levels in (400, 5_000, 200_000):
+        with pytest.raises(pr.PayloadError, match=r"(?i)recursion|levels"):
+            codec_of("AVRO", json.dumps(LIST)).decode(b"\x02" * levels + b"\x00")
+    nulls = {"type": "array", "items": "null"}
+    with pytest.raises(pr.PayloadError, match="no bytes"):
+        codec_of("AVRO", json.dumps(nulls)).decode(b"\xfe" * 8 + b"\x01\x00")
+    assert {"t": [{"t": []}]} == codec_of("AVRO", json.dumps(TREE)).decode(b"\x02\x00\x00")
+
+
 @pytest.mark.parametrize("payload", [b"", b"\xff" * 40, avro(RECORD) + b"x"])
 def test_what_is_no_avro(payload) -> None:
     """Foreign bytes, and more bytes than the record has."""
