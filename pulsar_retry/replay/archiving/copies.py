@@ -103,19 +103,27 @@ def _see_originals(
     seen: EditSurvey, client: Client, admin: AdminClient, source: str, job: str
 ) -> dict[str, str | None]:
     """Look at the archive; return the retry topics that got copies, with their subscriptions."""
-    owners: dict[str, str | None] = {}
+    found: list[tuple[str, str, str, str, str | None]] = []
     archive = archive_of(source)
     for properties, position in _letters(client, admin, archive, SUBSCRIPTION):
-        jobs = (properties.get(ARCHIVED_JOB), properties.get(ARCHIVED_EDIT))
+        redrive = properties.get(ARCHIVED_EDIT, "")
         target = properties.get(ARCHIVED_TO)
-        if properties.get(ARCHIVED_AS) != EDITED or target is None or job not in jobs:
+        if properties.get(ARCHIVED_AS) != EDITED or target is None:
             continue
-        place = properties.get(ARCHIVED_FROM, "")
-        seen.targets[place] = target
-        seen.jobs.add(properties.get(ARCHIVED_EDIT, ""))
-        seen.archived[f"{archive} {position}"] = place
+        if job in {properties.get(ARCHIVED_JOB), redrive}:
+            seen.jobs.add(redrive)
+        owner = None
         if kind_of(target) == "retry":
-            owners[target] = owner_of(source, properties, Naming.PULSAR).subscription
+            owner = owner_of(source, properties, Naming.PULSAR).subscription
+        found.append((redrive, properties.get(ARCHIVED_FROM, ""), target, position, owner))
+    owners: dict[str, str | None] = {}
+    # A redrive may have been continued by other commands: it is undone as a whole.
+    for redrive, place, target, position, owner in found:
+        if redrive in seen.jobs:
+            seen.targets[place] = target
+            seen.archived[f"{archive} {position}"] = place
+            if kind_of(target) == "retry":
+                owners[target] = owner
     return owners
 
 
