@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import threading
 import urllib.parse
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class Database:
         self.path = str(path)
         self._in_memory = self.path == MEMORY
         self._writing = threading.RLock()
-        self._local = threading.local()
+        self._idle: deque[sqlite3.Connection] = deque()
         self._open: list[sqlite3.Connection] = []
         try:
             if not self._in_memory:
@@ -131,10 +132,15 @@ class Database:
             with self._writing:
                 yield self._writer
             return
-        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if found is None:
-            found = self._local.connection = self._connect()
-        yield found
+        # Not one for each thread: a server's threads come and go, and would leave theirs open.
+        try:
+            found = self._idle.pop()
+        except IndexError:
+            found = self._connect()
+        try:
+            yield found
+        finally:
+            self._idle.append(found)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -143,10 +149,11 @@ class Database:
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
+                self._writer.execute("COMMIT")
             except BaseException:
-                self._writer.execute("ROLLBACK")
+                if self._writer.in_transaction:  # SQLite may have rolled back, for a full disk
+                    self._writer.execute("ROLLBACK")
                 raise
-            self._writer.execute("COMMIT")
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
