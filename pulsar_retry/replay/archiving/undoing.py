@@ -12,18 +12,22 @@ import json
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import attrs
 
+from pulsar_retry.admin.client import AdminClient
+from pulsar_retry.client import Client
 from pulsar_retry.errors import RedriveError
 from pulsar_retry.replay.archiving.archiving import Archiving, Restoring
 from pulsar_retry.replay.archiving.copies import EditSurvey, survey_edit
 from pulsar_retry.replay.cluster import Cluster
 from pulsar_retry.replay.filter import Filter
+from pulsar_retry.replay.redriving.redrive import only_consumer
 from pulsar_retry.replay.redriving.report import COPY, first_of_each
+from pulsar_retry.replay.redriving.source import find_subscription
 from pulsar_retry.replay.waiting.waiting import WaitingLetters
 from pulsar_retry.replay.who import operator
 from pulsar_retry.wire.archive import ARCHIVED_EDIT, ArchiveNote, archive_of
@@ -132,12 +136,13 @@ class Undo:
             progress: Called with the number of restored letters, and of all.
 
         Raises:
-            RedriveError: the archive has no originals of this job, or a topic is missing.
+            RedriveError: the archive has no originals of this job, a topic is missing, or a redrive
+                takes letters from the dead-letter topic.
             PulsarRetryError: copies that wait could not be taken back.
             AdminError: the REST API is unreachable, or refuses a request.
             pulsar.PulsarException: the broker is unreachable, or refuses a request.
         """
-        with self._cluster.admin() as admin, contextlib.closing(self._cluster.client()) as client:
+        with self._opened(alone=not self._dry_run) as (client, admin):
             seen = survey_edit(client, admin, self.source, self._job)
         if not seen.targets:
             raise RedriveError(
@@ -165,12 +170,45 @@ class Undo:
         )
         for each in seen.jobs if seen.dead else ():
             self._do(self._archiving(each))
+        with self._opened(alone=True) as (client, admin):
+            there = seen.there
+            if there:  # a redrive may have gone on in between, and has taken them since
+                there = survey_edit(client, admin, self.source, self._job).there
+            done = self._restore(seen, there, done, problems, progress)
+        return attrs.evolve(done, problems=first_of_each(problems))
+
+    @contextlib.contextmanager
+    def _opened(self, *, alone: bool) -> Iterator[tuple[Client, AdminClient]]:
+        """Yield clients. If *alone*, no redrive takes letters from the topic meanwhile.
+
+        A redrive archives the original of a letter while that is still in the topic. An original
+        that is in both is removed from the archive, which must not happen if the redrive takes the
+        letter after that.
+        """
+        with (
+            self._cluster.admin() as admin,
+            contextlib.closing(self._cluster.client()) as client,
+            contextlib.ExitStack() as stack,
+        ):
+            if alone and (through := find_subscription(admin, self.source, None)) is not None:
+                stack.enter_context(only_consumer(client, self.source, through))
+            yield client, admin
+
+    def _restore(
+        self,
+        seen: EditSurvey,
+        there: set[str],
+        done: Undone,
+        problems: list[str],
+        progress: Callable[[int, int | None], None],
+    ) -> Undone:
+        """Bring the originals back, and return the result with them."""
         total = len(seen.targets)
         for each in seen.jobs:
             if self._cancelled.is_set():
-                return attrs.evolve(done, stopped="cancelled", problems=first_of_each(problems))
+                return attrs.evolve(done, stopped="cancelled")
             so_far = done.restored
-            step = self._restoring(each, frozenset(seen.there))
+            step = self._restoring(each, frozenset(there))
             back = self._do(step, functools.partial(_tell, progress, so_far, total))
             problems += back.problems
             restored = done.restored + back.redriven + back.left.get(COPY, 0)
@@ -179,7 +217,7 @@ class Undo:
                 restored=min(restored, total),
                 stopped=done.stopped or back.stopped,
             )
-        return attrs.evolve(done, problems=first_of_each(problems))
+        return done
 
     def _do(self, step: Any, tell: Callable[[int], None] = lambda _: None) -> Any:
         self._step = step

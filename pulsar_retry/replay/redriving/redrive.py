@@ -282,7 +282,7 @@ class Redrive:
     ) -> Redriven:
         with contextlib.ExitStack() as stack:
             self._prepare(client)
-            consumer = stack.enter_context(_consumer(client, self._source, through))
+            consumer = stack.enter_context(only_consumer(client, self._source, through))
             # This consumer is the only one now, so no other process writes a checkpoint.
             partitions = admin.topics.partition_names(self._source)
             store = CheckpointStore(admin, partitions[0], through)
@@ -368,7 +368,7 @@ class Redrive:
 
 
 @contextlib.contextmanager
-def _consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
+def only_consumer(client: Client, topic: str, subscription: str) -> Iterator[Any]:
     """Yield the only consumer of the dead-letter topic's subscription, as a raw consumer.
 
     It is Exclusive, so that neither another redrive nor another consumer takes its letters. With

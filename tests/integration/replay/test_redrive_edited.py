@@ -326,6 +326,20 @@ def test_what_cannot_be_taken_back(dead, client) -> None:
     assert (2, 2, 0, 0, 0, {dead.topic: 2}) == facts(undone)
 
 
+def test_an_undo_waits_for_the_end_of_a_redrive(dead) -> None:
+    """While a redrive takes letters, their originals are in the topic and in the archive."""
+    dead.subscribe().close()
+    fill(dead, 4, batching_enabled=False)
+    done = dead.redrive(edit=Edit.of_function(fixed), limit=2).run()
+    busy = dead.client.subscribe(dead.dlq, "keep", consumer_type=pulsar.ConsumerType.Exclusive)
+    undo = Undo(dead.dlq, done.job, cluster=dead.cluster)
+    with pytest.raises(pr.RedriveError, match="has a consumer"):
+        undo.run()
+    assert 2 == len(archived(dead))
+    busy.close()
+    assert (2, 2, 2, 0, 0, {}) == facts(undo.run())
+
+
 def test_an_undo_is_killed(dead) -> None:
     """Each original is in the dead-letter topic once, and no copy is delivered."""
     dead.subscribe().close()
