@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import sqlite3
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,6 +44,8 @@ from pulsar_retry.errors import (
 from pulsar_retry.replay.cluster import Cluster
 
 __all__ = ["Console"]
+
+_log = logging.getLogger("pulsar_retry")
 
 _POST = ["POST"]
 #: The limits for a form, in bytes and fields.
@@ -128,7 +132,7 @@ class Console:
             Route("/console.js", _file("console.js", "text/javascript; charset=utf-8")),
             Route("/icon.svg", _file("icon.svg", "image/svg+xml")),
         ]
-        faults = (HTTPException, PulsarRetryError, PulsarException)
+        faults = (HTTPException, PulsarRetryError, PulsarException, sqlite3.Error)
         return Starlette(
             routes=routes,
             middleware=[
@@ -306,6 +310,9 @@ def _status_and_text(error: Exception) -> tuple[int, str]:
     """Return the status and the text of an error."""
     if isinstance(error, HTTPException):
         return error.status_code, error.detail
+    if isinstance(error, sqlite3.Error):
+        _log.error("the store of the console cannot be read or written: %s", error)
+        return 503, f"The console's store cannot be read or written: {error}"
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return status, str(error)

@@ -138,6 +138,7 @@ class Jobs:
         self._cluster, self._records = cluster, records
         self._audits, self._changed = audits, changed
         self._running: dict[str, _Running] = {}
+        self._unsaved: dict[str, Job] = {}
         self._lock = threading.Lock()
         records.interrupt()
 
@@ -197,9 +198,7 @@ class Jobs:
         """Return the jobs, the latest first, without the dry runs."""
         found = [Job.read(each) for each in self._records.jobs(most=most, before=before)]
         with self._lock:
-            return [
-                self._running[each.id].job if each.id in self._running else each for each in found
-            ]
+            return [self._known(each.id) or each for each in found]
 
     def close(self) -> None:
         """Cancel the running jobs, and wait until they have settled their letters."""
@@ -212,17 +211,22 @@ class Jobs:
             each.thread.join(max(0.1, give_up - time.monotonic()))
 
     def _get(self, job_id: str) -> Job | None:
-        if job_id in self._running:
-            return self._running[job_id].job
+        if (known := self._known(job_id)) is not None:
+            return known
         facts = self._records.job(job_id)
         return None if facts is None else Job.read(facts)
+
+    def _known(self, job_id: str) -> Job | None:
+        """Return a job that is running, or that could not be stored."""
+        running = self._running.get(job_id)
+        return self._unsaved.get(job_id) if running is None else running.job
 
     def _follow(self, before: Job, by: str, total: int | None) -> Job:
         """Start the work after *before*, once."""
         if before.followed_by and (found := self._get(before.followed_by)):
             return found  # a second click, or a reload of the page
         job = self._start(before.order, by, dry_run=False, total=total, plan=before.id)
-        self._records.save_job(attrs.evolve(before, followed_by=job.id).facts())
+        self._store(attrs.evolve(before, followed_by=job.id))
         return job
 
     def _start(
@@ -262,12 +266,20 @@ class Jobs:
             record({name: facts[name] for name in _RECORDED})
             return done
 
-    def _keep(self, job: Job) -> None:
-        """Store a job, and tell that it has changed."""
+    def _store(self, job: Job) -> None:
+        """Store a job; if that fails, it is known until the console ends, and the work goes on."""
         try:
             self._records.save_job(job.facts())
-        except sqlite3.Error as error:  # the work goes on: only its history is at stake
-            _log.error("the job %s could not be stored: %s", job.id, error)
+        except sqlite3.Error as error:
+            if job.id not in self._unsaved:
+                _log.error("the job %s could not be stored: %s", job.id, error)
+            self._unsaved[job.id] = job
+        else:
+            self._unsaved.pop(job.id, None)
+
+    def _keep(self, job: Job) -> None:
+        """Store a job, and tell that it has changed."""
+        self._store(job)
         if not job.runs:
             with self._lock:
                 self._running.pop(job.id, None)

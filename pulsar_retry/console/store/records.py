@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sqlite3
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +12,9 @@ from typing import Any
 import attrs
 
 from pulsar_retry.console.store.database import Database
+from pulsar_retry.ops.formatting import short
+
+_log = logging.getLogger("pulsar_retry")
 
 #: How many of each are kept.
 _MOST_JOBS, _MOST_ACTIONS = 1000, 20_000
@@ -77,12 +82,19 @@ class Records:
     # -- actions ----------------------------------------------------------------------------------
 
     def add(self, by: str, verb: str, target: str = "", detail: str = "") -> None:
-        """Store an action of now. Actions are never changed; the oldest ones are deleted."""
-        with self._database.writing() as writer:
-            row = (time.time(), by, verb, target, detail)
-            writer.execute(
-                "INSERT INTO actions (at, by, verb, target, detail) VALUES (?, ?, ?, ?, ?)", row
-            )
+        """Store an action of now. Actions are never changed; the oldest ones are deleted.
+
+        If it cannot be stored, the log has it: users must be able to see what is wrong.
+        """
+        row = (time.time(), by, verb, target, detail)
+        try:
+            with self._database.writing() as writer:
+                writer.execute(
+                    "INSERT INTO actions (at, by, verb, target, detail) VALUES (?, ?, ?, ?, ?)", row
+                )
+        except sqlite3.Error as error:
+            text = " ".join(filter(None, (by, verb, target, detail)))
+            _log.error("the use of the console could not be stored: %s: %s", error, short(text, 200))
 
     def actions(self, most: int) -> list[Action]:
         """Return the actions, the latest first."""

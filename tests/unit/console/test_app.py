@@ -420,6 +420,23 @@ def test_a_program_marks_a_deployment_with_a_token(locked) -> None:
     assert 401 == locked.post("/marks", data={"mark": "x"}, headers=wrong).status_code
 
 
+def test_a_full_disk_is_told_and_lets_users_in() -> None:
+    """Otherwise nobody could look what is wrong."""
+    made = console(Access("10.0.0.1", token=TOKEN))
+    client = TestClient(made.app(), base_url="http://dlq.example", follow_redirects=False)
+    writer = made.records._database._writer
+    (pages,) = writer.execute("PRAGMA page_count").fetchone()
+    made.records.add("ada", "export", detail="x" * 3000)
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    for _ in range(100):
+        made.records.add("ada", "export", detail="x" * 3000)
+    assert 303 == log_in(client, TOKEN).status_code
+    program = {"authorization": f"Bearer {TOKEN}"}
+    marked = [client.post("/marks", data={"mark": "x" * 100}, headers=program) for _ in range(60)]
+    assert 503 == marked[-1].status_code
+    assert "database or disk is full" in marked[-1].text
+
+
 def test_what_is_typed_becomes_a_url(browser) -> None:
     """It can be shared, and has the names of the command line."""
     typed = "reason=invalid since=2h 'lost card' property=tenant=7"

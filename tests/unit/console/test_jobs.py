@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import sqlite3
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -204,6 +206,46 @@ def test_a_killed_console_says_what_it_knows_and_resumes(stage) -> None:
     again.close()
     with pytest.raises(ConfigError, match="before it was done"):
         again.resume(plan.id, BY)
+
+
+def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
+    """What could not be stored is known until the console ends; what was confirmed, too."""
+    plan = stage.ended(stage.look())
+
+    def full(_facts: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    saved, store = stage.records.save_job, iter((True, False))
+    monkeypatch.setattr(
+        stage.records, "save_job", lambda facts: (saved if next(store, False) else full)(facts)
+    )
+    redrive = stage.jobs.confirm(plan.id, BY)
+    assert "done" == stage.ended(redrive).state
+    assert ["done"] == [each.state for each in stage.jobs.all()]
+    assert redrive.id == stage.jobs.confirm(plan.id, BY).id
+    with pytest.raises(sqlite3.Error):
+        stage.look()
+    assert 2 == sum(each.released.is_set() for each in stage.held)
+
+
+def test_a_full_disk_hides_no_result_and_starts_nothing_twice(stage, monkeypatch) -> None:
+    """What could not be stored is known until the console ends; what was confirmed, too."""
+    plan = stage.ended(stage.look())
+    save, writes = stage.records.save_job, iter([True])
+
+    def full(facts: Any) -> None:
+        if not next(writes, False):
+            raise sqlite3.OperationalError("database or disk is full")
+        save(facts)
+
+    monkeypatch.setattr(stage.records, "save_job", full)
+    redrive = stage.jobs.confirm(plan.id, BY)
+    assert "done" == stage.ended(redrive).state
+    assert ["done"] == [each.state for each in stage.jobs.all()]
+    assert redrive.id == stage.jobs.confirm(plan.id, BY).id
+    with pytest.raises(sqlite3.Error):
+        stage.look()
+    assert [True, False] == [each.dry_run for each in stage.held if each.released.is_set()]
 
 
 def test_the_end_settles_what_is_under_way(stage) -> None:

@@ -233,7 +233,7 @@ def test_a_full_disk_is_said(tmp_path) -> None:
         (pages,) = database._writer.execute("PRAGMA page_count").fetchone()
         database._writer.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(sqlite3.Error, match="full"):
-            records.add("ada", "export", detail="x" * 100_000)
+            History(database).mark("x" * 100_000)
         database._writer.execute("PRAGMA max_page_count = 100000")
         records.add("ada", "redrive")
         assert ["redrive"] == [each.verb for each in records.actions(9)]
