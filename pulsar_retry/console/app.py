@@ -209,7 +209,13 @@ class Console:
         url, state = self.oidc.begin(f"{_scheme(request)}://{request.headers['host']}{CALLBACK}")
         answer = RedirectResponse(url, 303)
         # The provider's page sends the user back, so the cookie cannot be strict.
-        answer.set_cookie(STATE_COOKIE, state, 600, httponly=True, samesite="lax", path="/login")
+        answer.set_cookie(
+            *(STATE_COOKIE, state, 600),
+            httponly=True,
+            samesite="lax",
+            path="/login",
+            secure=_scheme(request) == "https",
+        )
         return answer
 
     def _end_login(self, request: Request) -> Response:
@@ -220,7 +226,8 @@ class Console:
         try:
             user = self.oidc.end(str(request.url), state, request.cookies.get(STATE_COOKIE))
         except OidcError as error:
-            self.records.add(f"somebody from {address}", "log in", detail=str(error)[:300])
+            if self.access.records_failure(address):
+                self.records.add(f"somebody from {address}", "log in", detail=str(error)[:300])
             return self._views.page("login.html", request, status=403, fault=str(error))
         # A page of ours that leads on: after a redirect from elsewhere, the browser would not send
         # a strict cookie.

@@ -13,7 +13,7 @@ from typing import Literal
 
 import attrs
 
-from pulsar_retry._throttle import Throttle
+from pulsar_retry._throttle import Throttle, TooManyTriesError
 from pulsar_retry.errors import ConfigError
 from pulsar_retry.replay.who import operator
 
@@ -118,7 +118,7 @@ class Access:
         self.form_token = secrets.token_urlsafe(32)
         self._sessions: dict[str, tuple[float, User]] = {}
         self._lock = threading.Lock()
-        self._throttle = Throttle()
+        self._throttle, self._failures = Throttle(), Throttle()
 
     @property
     def needs_login(self) -> bool:
@@ -188,6 +188,14 @@ class Access:
             self._sessions = dict(live[-(_MOST_SESSIONS - 1) :])
             self._sessions[session] = (now + _SESSION_SECONDS, user)
         return session
+
+    def records_failure(self, address: str) -> bool:
+        """Tell whether a login that failed at the provider is to be recorded: not too many are."""
+        try:
+            self._failures.take(address)
+        except TooManyTriesError:
+            return False
+        return True
 
     def log_out(self, cookie: str | None) -> None:
         """End a session."""

@@ -72,12 +72,17 @@ class OidcSettings:
     def role(self, claims: dict[str, Any]) -> Role | None:
         """Return the role of a user; None if the user may not use the console."""
         value = claims.get(self.claim)
-        if self.claim == "email" and claims.get("email_verified") is False:
+        if self.claim == "email" and not _has_address(claims):
             value = None
         has = {str(each) for each in (value if isinstance(value, list) else [value]) if each}
         if has & set(self.operators):
             return "operator"
         return "viewer" if _EVERYBODY in self.viewers or has & set(self.viewers) else None
+
+
+def _has_address(claims: dict[str, Any]) -> bool:
+    """Tell whether the provider does not say that the address is not verified."""
+    return str(claims.get("email_verified", True)).lower() != "false"  # some write a text
 
 
 @attrs.frozen
@@ -158,7 +163,8 @@ class OidcLogin:
         except (OAuthError, JoseError, requests.RequestException, KeyError, ValueError) as error:
             raise OidcError(f"The provider's answer was not accepted: {error}") from error
         role = self.settings.role(claims)
-        name = str(claims.get("email") or claims.get("preferred_username") or claims["sub"])
+        address = claims.get("email") if _has_address(claims) else None
+        name = str(address or claims.get("preferred_username") or claims["sub"])
         if role is None:
             raise OidcError(f"{name} has no role in this console.")
         return User(name, role)
