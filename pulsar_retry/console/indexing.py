@@ -25,7 +25,7 @@ from pulsar_retry.replay.redriving.source import durable_subscriptions, usual_su
 from pulsar_retry.wire.codecs import read_envelope
 from pulsar_retry.wire.properties import redrive_count
 
-#: The letters of one transaction, and of all topics together.
+#: The letters of one transaction, and of one topic.
 _CHUNK, MOST = 1000, 1_000_000
 #: The longest text of a group and of a letter, in characters.
 _TEXT, _PREVIEW = 4096, 200
@@ -99,6 +99,7 @@ class Indexer:
         self._seen: dict[str, _Seen] = {}
         self._done: dict[str, tuple[float, list[str]]] = {}
         self._whole: set[str] = set()
+        self._counted: dict[str, EntryPlace] = {}  # up to where arrivals are counted already
         self._ended = threading.Event()
 
     def progress(self, topic: str) -> IndexProgress:
@@ -183,13 +184,29 @@ class Indexer:
         before = self._seen.get(part.name)
         if before == now:
             return False
-        if before is not None and _went_back(before.acks, now.acks):
+        reached = self._index.reached(part.name)
+        if reached is not None and reached > max(now.log.last, now.gone.mark):
+            # Another topic of this name, as in a new cluster at the same address.
             self._index.forget(part.topic, part.name, part.number)
+            reached = None
+        elif before is not None and _went_back(before.acks, now.acks):
+            self._read_again(part, reached)
         known = before.acks.ranges if before is not None and before.acks is not None else ()
         self._index.drop(part.topic, part.number, now.gone, set(now.gone.ranges) - set(known))
+        if before is None and reached is not None:
+            waiting = now.gone.backlog(now.log) - now.gone.backlog(now.log, reached)
+            if self._index.entries(part.topic, part.number) < waiting:
+                # The subscription was moved while no console was watching.
+                self._read_again(part, reached)
         if self._read(part, now, client):
             self._seen[part.name] = now
         return True
+
+    def _read_again(self, part: _Part, reached: EntryPlace | None) -> None:
+        """Let a partition be read from its start; what is counted as arrived stays so."""
+        self._index.forget(part.topic, part.name, part.number)
+        if reached is not None:
+            self._counted[part.name] = max(reached, self._counted.get(part.name, reached))
 
     def _read(self, part: _Part, seen: _Seen, client: Client) -> bool:
         """Add the letters that are new, and tell whether these are all."""
@@ -206,22 +223,27 @@ class Indexer:
             return True
         held: list[IndexedLetter] = []
         arrived: list[IndexedLetter] = []
-        place = reached
+        place, number = reached, 0
+        counted = self._counted.get(partition, EntryPlace(-1, -1))
         count = self._index.progress(topic, [partition]).known
+        if count >= MOST:
+            return False
         for raw in _after(client, partition, reached, log.last):
             position = Position.of(raw.message_id())
             at = EntryPlace(position.ledger, position.entry)
-            if len(arrived) >= _CHUNK and at != place:
+            if number >= _CHUNK and at != place:
                 self._index.add(topic, held, arrived)
                 follow(place, is_whole=False)
                 self._changed(topic)
                 count += len(held)
-                held, arrived = [], []
+                held, arrived, number = [], [], 0
                 if self._ended.is_set() or count >= MOST:
                     return False
             place = at
             letter = indexed(raw, position)
-            arrived.append(letter)
+            number += 1
+            if at > counted:
+                arrived.append(letter)
             if not acks.is_acknowledged(at):
                 held.append(letter)
         self._index.add(topic, held, arrived)

@@ -230,6 +230,16 @@ class LetterIndex:
         done, total = (sum(each[at] for each in found if each is not None) for at in (1, 2))
         return IndexProgress(known, 1.0 if is_whole else min(1.0, done / (total or 1)), is_whole)
 
+    def entries(self, topic: str, part: int) -> int:
+        """Return of how many entries of a partition letters are in the index."""
+        with self._database.reading() as reader:
+            (count,) = reader.execute(
+                "SELECT count(*) FROM (SELECT DISTINCT ledger, entry FROM letters WHERE part = ?"
+                " AND topic = (SELECT id FROM topics WHERE name = ?))",
+                (part, topic),
+            ).fetchone()
+            return int(count)
+
     def counts(self) -> dict[str, int]:
         """Return how many letters of each topic are in the index."""
         with self._database.reading() as reader:
